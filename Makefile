@@ -9,11 +9,14 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH
 # Tests run beside one another, each worker from its end of the list, so that what the tests of a file share is made once.
 TESTS_IN_PARALLEL ?= 2
 TESTS ?= tests
+# Folders of the server that decide, and the share of their branches that their own tests must take.
+DECIDING := guards policy budget domain runtime schema stores/audit
+BRANCHES_TAKEN_MIN := 96
 BENCHES ?= work_counts governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
 IMAGE ?= tool-hub:dev
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-comfyui help setup run gen docs fmt check services test chaos coverage mutation bench image lock clean \
+.PHONY: acceptance-n8n acceptance-comfyui help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -86,8 +89,15 @@ coverage: services ## run the tests and print which branches none takes (TESTS=p
 		coverage combine --quiet && echo "branches taken: $$(coverage report --format=total) %; least of all in" && \
 		coverage report --sort=cover --skip-covered | sed -n 1,42p; exit $$ended
 
-mutation: services ## change what decides, MUTANTS (400) times, and count what the tests notice; hours
-	@nice python -m tests.mutation $${MUTANTS:-400} $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+branches: services ## run the tests of what decides, print which branches they leave out, and fail where these are too many
+	@folder=$$(mktemp -d); export COVERAGE_FILE=$$folder/branches; files=$$(printf 'service/toolhub_service/%s/*,' $(DECIDING)); \
+		coverage run -m pytest -q --no-header -n $(TESTS_IN_PARALLEL) --dist worksteal $(DECIDING:%=tests/unit/%) >$$folder/tests && \
+		coverage combine --quiet && coverage report --include="$${files%,}" --sort=cover --skip-covered --show-missing \
+			--precision=1 --fail-under=$(BRANCHES_TAKEN_MIN); \
+		ended=$$?; [ -e "$$COVERAGE_FILE" ] || tail -n 60 $$folder/tests; rm -rf $$folder; exit $$ended
+
+mutation: services ## change what decides, MUTANTS (400) times, and count what the tests notice; half an hour
+	@nice python -m tests.mutation $${MUTANTS:-400} $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MAP),--map $(MAP))
 
 bench: ## measure; numbers, not pass or fail
 	@$(PYTHON) .ci/setup.py bench

@@ -39,9 +39,11 @@ Schema for editors. A change takes effect at the next start; the policy file and
 _CLIENT = {
     "TOOLHUB_ADDRESS": "Where client commands look for the hub; `127.0.0.1:50051` when unset.",
     "TOOLHUB_API_KEY": "Credential of client commands.",
-    "TOOLHUB_CA_FILE": "PEM file of the CAs that client commands trust; set: they use TLS.",
+    "TOOLHUB_CA_FILE": "PEM file of the CAs that client commands and clients trust; set: they use TLS.",
+    "TOOLHUB_CERT_FILE": "PEM file of the certificate that clients show, for mutual TLS.",
+    "TOOLHUB_KEY_FILE": "PEM file of that certificate's key.",
     "TOOLHUB_CONFIG": "The configuration file of `serve`, `config` and `keys`.",
-    "TOOLHUB_REQUEST_ID": "The `request_id` of `toolhub call`, which names its workspace; `cli` when unset.",
+    "TOOLHUB_REQUEST_ID": "The `request_id` of `toolhub call` (else `cli`) and of clients; it names the workspace.",
     "TOOLHUB_REQUIRE_SERVICES": "Tests: what is missing on the machine is a failure instead of a skip.",
     "TOOLHUB_WORKER": "Set by the supervisor for its workers; not for people.",
 }

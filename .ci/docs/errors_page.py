@@ -65,7 +65,10 @@ def page() -> str:
     lines += [_COMMON, *_listed(POLICY_DETAILS), "", "Work on a remote side, for whoever must look there:", ""]
     lines += [*_listed(REMOTE_DETAILS), "", "A job whose tool asks a person:", "", *_listed(JOB_DETAILS)]
     lines += [_REASONS_HEAD, *table(("reason", "status", "retry after", "metadata", "when", "what to do"), _reasons())]
-    lines += [_STARTS, *table(("reason", "when", "what to do"), ((code(r), r.meaning, r.advice) for r in StartReason))]
+    lines += [
+        _STARTS,
+        *table(("reason", "when", "what to do"), ((code(r.name), r.meaning, r.advice) for r in StartReason)),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -84,4 +87,4 @@ def _reasons() -> Iterator[tuple[str, ...]]:
     for reason in reasons:
         wait = "" if reason.retry_after_s is None else f"{reason.retry_after_s:g} s"
         metadata = ", ".join(map(code, sorted(reason.metadata)))
-        yield code(reason), reason.code.name, wait, metadata, reason.meaning, reason.advice
+        yield code(reason.name), reason.code.name, wait, metadata, reason.meaning, reason.advice

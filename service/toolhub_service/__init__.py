@@ -1,3 +1,3 @@
-"""tool-hub: the one governed door between AI agents and the tools they use."""
+"""tool-hub: a policy-enforcing gRPC gateway between AI agents and their tools."""
 
 __version__ = "0.1.0"

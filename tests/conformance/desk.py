@@ -128,7 +128,7 @@ class Desk:
         self._entries = entries
         async with self._writing:
             Paths(self._running.hub.settings).sources.write_text(json.dumps({"sources": self._entries}))
-            await self._running.hub.sourcing.look(asked=True)
+            await self._running.hub.sourcing.reload(asked=True)
 
 
 def _client(context: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def go(folder: Path) -> Sequence[str]:
     if not shutil.which("go"):
         pytest.skip("no Go on the path")
     program = folder / "job"
-    env = {**os.environ, "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+    env = {**os.environ, "GOFLAGS": "-mod=readonly"}
     build = ("go", "build", "-o", str(program), "./examples/job")
     subprocess.run(build, cwd=ROOT / "clients/go", env=env, check=True, timeout=_COMPILE_S)
     return (str(program),)

@@ -14,11 +14,11 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.verdict import Constraints, Sandbox
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.entries import OpenBeneath, OpenByStep, Opening
+from toolhub_service.tools.entries import Opening, open_beneath, open_by_step
 from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.workspace import Workspace
 
-OPENINGS: dict[str, Opening] = {"openat2": OpenBeneath(), "by_step": OpenByStep()}
+OPENINGS: dict[str, Opening] = {"openat2": open_beneath, "by_step": open_by_step}
 
 
 class RememberingSink:

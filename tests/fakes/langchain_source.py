@@ -13,16 +13,14 @@ from typing import Any, Self
 from opentelemetry.trace import Tracer
 
 from tests.ports.adapter_suite import SILENT, granted
-from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.langchain.adapter import LangChainAdapter
-from toolhub_service.adapters.langchain.kind import LangChainTerms, LoadTerms
+from toolhub_service.adapters.langchain.kind import LangChainSource
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.source import Discovery
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.tools.confinement import HiddenFolder
 
 FAKES = "tests.fakes.langchain_tools"
@@ -62,14 +60,18 @@ def a_source(
     max_result_bytes: int = 100_000,
     keep_warm: bool = False,
     hides: HiddenFolder | None = None,
+    secrets: frozenset[str] = frozenset(),
     **terms: Any,
 ) -> LangChainToolSource:
-    loads = LoadTerms(tuple(load), args or {}, tuple(entry_points), tuple(trusted))
+    entry = LangChainSource(
+        load=load, args=dict(args or {}), entry_points=tuple(entry_points), tools=dict(tools or {}), **terms
+    )
     return LangChainToolSource(
-        LangChainTerms("desk", loads, **terms),
-        overrides=Overrides(tools),
-        check_schema=compile_schema,
+        "desk",
+        entry,
+        tuple(trusted),
         redact=REDACTOR.text,
+        secrets=secrets,
         max_result_bytes=max_result_bytes,
         keep_warm=keep_warm,
         hides=hides,

@@ -16,14 +16,14 @@ from tests.fakes.mcp_servers.scripted import Script, serving
 from tests.fakes.remote_stage import LoopClock, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.ports.adapter_suite import granted
-from toolhub_service.adapters.definitions import Override, Overrides
+from toolhub_service.adapters.definitions import Overrides, SourceTerms
 from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import ToolCaller
-from toolhub_service.adapters.mcp.definitions import SourceTerms
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall, Reply
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolSpec
@@ -93,21 +93,21 @@ def stage_of(
     *,
     script: Script | None = None,
     elicitation: Elicitation = "decline",
-    overrides: dict[str, Override] | None = None,
-    desk: ArtifactDesk | None = None,
+    overrides: dict[str, ToolTerms] | None = None,
+    artifacts: ArtifactService | None = None,
     kept: KeptMarks | None = None,
     keep_raw: bool = False,
 ) -> McpStage:
     """Not started yet."""
     terms = McpTerms(name="fake", where=where, elicitation=elicitation)
     link = McpLink(terms, FixedRandomness(0.5))
-    server = McpServer("fake", link, Overrides(overrides), elicitation)
+    server = McpServer(link, Overrides(overrides))
     marks = kept or KeptMarks()
     redact = Redactor().text
-    calling = ToolCaller(redact, desk=desk, keep_raw=keep_raw)
+    calling = ToolCaller(redact, artifacts=artifacts, keep_raw=keep_raw)
     adapter = McpAdapter(calling, FakeRunningJobs(marks, Life()), LoopClock(), FixedRandomness())
     adapter.put(server)
-    source = McpToolSource(server, SourceTerms("fake", endpoint=terms.endpoint), compile_schema, redact)
+    source = McpToolSource(server, SourceTerms(ToolKind.MCP, "fake", endpoint=terms.endpoint), compile_schema, redact)
     return McpStage(link, server, adapter, source, marks, script or Script())
 
 

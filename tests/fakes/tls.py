@@ -1,10 +1,12 @@
-"""A certificate made on the spot, and TLS contexts that use and trust it."""
+"""Certificates made on the spot, and TLS contexts and settings of a hub that use and trust them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -38,3 +40,50 @@ def server_and_client_tls(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(both)
     return server, ssl.create_default_context(cadata=pem.decode())
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A certificate and its key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Authority:
+    """A certificate authority made for one test."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self._certificate = self._build(self._name, self._key, ca=True)
+        self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def sign(self, name: str) -> Signed:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._build(subject, key, ca=False)
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return Signed(certificate.public_bytes(serialization.Encoding.PEM), private)
+
+    def _build(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.Certificate:
+        now = dt.datetime.now(dt.UTC)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(hours=1))
+        builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+        return builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+
+
+def tls_settings(folder: Path, authority: Authority, *, client_ca: Authority | None = None) -> dict[str, Any]:
+    signed = authority.sign("localhost")
+    (folder / "hub.pem").write_bytes(signed.certificate)
+    (folder / "hub.key").write_bytes(signed.key)
+    tls = {"certificate_file": str(folder / "hub.pem"), "key_file": str(folder / "hub.key")}
+    if client_ca is not None:
+        (folder / "clients.pem").write_bytes(client_ca.pem)
+        tls["client_ca_file"] = str(folder / "clients.pem")
+    return {"server": {"listen": "localhost:0", "tls": tls}}

@@ -1,9 +1,9 @@
 """`make mutation`: change the server a little, many times, and see whether the tests notice.
 
 A sample of all mutants of the files that decide (guards, policy, runtime, budget, the job machine, the audit log) is
-taken by a seed that is printed. Each runs against a copy of the server, with the tests near it first, then those that
-drive a whole hub. It prints how many were noticed and lists those that survived; one that no test could notice belongs
-into survivors.yaml with the reason, and is not sampled again.
+taken by a seed that is printed. Each runs against a copy of the server, with the tests that run the changed line, the
+nearest first (covering.py). It prints how many were noticed and lists those that survived; one that no test could
+notice belongs into survivors.yaml with the reason, and is not sampled again.
 
 By their documentation mutmut 3 needs one run of all tests before anything is sampled, and cosmic-ray runs all given
 tests for each mutant and does not sample; neither was tried on this tree.
@@ -12,14 +12,14 @@ tests for each mutant and does not sample; neither was tried on this tree.
 from __future__ import annotations
 
 import argparse
-import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,21 +27,21 @@ from queue import SimpleQueue
 
 import yaml
 
-from tests.mutation.covering import ROOT, far_tests, near_tests
+from tests.mutation.covering import PACKAGE, ROOT, BrokenTestsError, CoverageMap, environment, measure
 from tests.mutation.mutants import Key, Mutant, mutants_of
 
-PACKAGE = ROOT / "service" / "toolhub_service"
 SCOPE = ("guards/*.py", "policy/*.py", "runtime/**/*.py", "budget/*.py", "domain/job.py", "stores/audit/*.py")
 SURVIVORS = Path(__file__).with_name("survivors.yaml")
-WITHIN_S = 600.0
-"""For the tests of one mutant: one that makes them hang is noticed too."""
+WITHIN_S = 60
+"""For one test, of which none takes a tenth of that: a mutant that makes it hang is noticed too."""
+LIKELIEST = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
     mutant: Mutant
     noticed_by: str
-    """`near`, `far`, `timeout`; empty: it survived."""
+    """The first test that fails; empty: it survived."""
     took_s: float
 
 
@@ -58,10 +58,17 @@ def main() -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10_000)
     sample = random.Random(seed).sample(open_ones, min(options.mutants, len(open_ones)))
     print(f"seed {seed}: {len(sample)} of {len(open_ones)} mutants of {len(files)} files", flush=True)
-    if not options.no_baseline and (broken := _broken(sample)):
-        print(f"these tests fail without any change:\n{broken}", file=sys.stderr)
-        return 2
-    tried = list(_try_all(sample, options.jobs))
+    if not sample:
+        return 0
+    map_file = options.map or Path(tempfile.mkdtemp(prefix="toolhub-mutation-")) / "coverage"
+    if not map_file.exists():
+        print(f"tests run once without a change, to see what each of them runs: {map_file}", flush=True)
+        try:
+            measure(map_file.absolute())
+        except BrokenTestsError as said:
+            print(f"these tests fail without any change:\n{said}", file=sys.stderr)
+            return 2
+    tried = list(_try_all(sample, CoverageMap(map_file), options.jobs))
     survived = [each.mutant for each in tried if not each.noticed_by]
     print(f"\n{len(tried) - len(survived)} of {len(tried)} noticed ({1 - len(survived) / max(1, len(tried)):.1%})")
     if survived:
@@ -87,7 +94,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of an earlier run, to take the same sample")
     parser.add_argument("--only", default="", help="files whose path contains one of these, between commas")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tried beside one another")
-    parser.add_argument("--no-baseline", action="store_true", help="believe that the tests pass without a change")
+    parser.add_argument("--map", type=Path, help="which tests run which line, kept by an earlier run of the same tree")
     return parser.parse_args()
 
 
@@ -100,17 +107,7 @@ def _files() -> list[Path]:
     return found
 
 
-def _broken(sample: Collection[Mutant]) -> str:
-    """What the tests of the sampled files say of the code as it is; empty: they pass."""
-    tests = sorted({test for mutant in sample for test in near_tests(mutant.file)})
-    if not tests:
-        return ""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--no-header", *tests]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    return "" if done.returncode == 0 else done.stdout[-2_000:]
-
-
-def _try_all(sample: Collection[Mutant], jobs: int) -> Iterator[Tried]:
+def _try_all(sample: Collection[Mutant], covered: CoverageMap, jobs: int) -> Iterator[Tried]:
     with tempfile.TemporaryDirectory(prefix="toolhub-mutation-") as folder:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
@@ -124,7 +121,9 @@ def _try_all(sample: Collection[Mutant], jobs: int) -> Iterator[Tried]:
             kept, begun_s = file.read_text(), time.monotonic()
             try:
                 file.write_text(mutant.source)
-                return Tried(mutant, _noticed(mutant, copy), time.monotonic() - begun_s)
+                return Tried(
+                    mutant, _noticed(covered.tests_of(mutant.file, mutant.line), copy), time.monotonic() - begun_s
+                )
             finally:
                 file.write_text(kept)
                 copies.put(copy)
@@ -132,33 +131,32 @@ def _try_all(sample: Collection[Mutant], jobs: int) -> Iterator[Tried]:
         with ThreadPoolExecutor(jobs) as pool:
             for number, each in enumerate(pool.map(tried, sample), 1):
                 it = each.mutant
-                verdict = each.noticed_by or "SURVIVED"
+                verdict = "noticed" if each.noticed_by else "SURVIVED"
                 print(
                     f"{number:4} {verdict:9}{each.took_s:5.0f} s  {it.file}:{it.line} {it.operator}: "
-                    f"{it.before.splitlines()[0][:70]} -> {it.after.splitlines()[0][:70]}",
+                    f"{it.before.splitlines()[0][:70]} -> {it.after.splitlines()[0][:70]}  {each.noticed_by[-90:]}",
                     flush=True,
                 )
                 yield each
 
 
-def _noticed(mutant: Mutant, copy: Path) -> str:
-    # Bytecode may be written: a run takes longer than the second by which Python tells whether a file has changed.
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    for name, tests in (("near", near_tests(mutant.file)), ("far", far_tests(mutant.file))):
-        if not tests:
+def _noticed(tests: Sequence[str], copy: Path) -> str:
+    # The likeliest first and by themselves: of most mutants the others need not even be collected.
+    for some in (tests[:LIKELIEST], tests[LIKELIEST:]):
+        if not some:
             continue
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
-        try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=WITHIN_S
-            )
-        except subprocess.TimeoutExpired:
-            return "timeout"
-        if done.returncode == 1 or done.returncode > 2:
-            return name
-        if done.returncode == 2:  # the tests could not even be collected: the change broke an import
-            return name
+        arguments = copy / "arguments.txt"
+        arguments.write_text("\n".join(some))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+        command += ["-o", f"timeout={WITHIN_S}", "--tb=no", f"@{arguments}"]
+        done = subprocess.run(command, cwd=ROOT, env=environment(copy), check=False, capture_output=True, text=True)
+        if done.returncode == 0:
+            continue
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        if failed is None:
+            # Nothing could be imported, or no test has one of these names: only the former is the mutant's doing.
+            subprocess.run([*command, "--collect-only"], cwd=ROOT, env=environment(), check=True, capture_output=True)
+        return failed.group(1) if failed else "what imports it"
     return ""
 
 

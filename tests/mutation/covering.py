@@ -1,79 +1,84 @@
-"""Which tests can see a change of a file: those that import it themselves, or through what tests share."""
+"""Which tests run the line that a mutant changes, by a run of the unchanged tests under coverage."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable
-from functools import cache
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, zip_longest
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).resolve().parents[2]
-TESTS = ROOT / "tests"
-WHOLE_HUB = {
-    "domain": ("unit/runtime/jobs/test_run.py", "unit/stores/test_memory_jobs.py"),
-    "guards": ("unit/policy/test_snapshot.py", "security/test_path_corpora.py", "security/test_shell_corpora.py"),
-    "budget": ("rpc/test_admission.py", "rpc/test_shared_limits.py"),
-    "policy": ("rpc/test_approvals.py", "security/test_wire_bindings.py"),
-    "runtime": ("rpc/test_approvals.py", "rpc/test_idempotency.py", "rpc/test_artifacts_in_calls.py"),
-    "runtime/jobs": ("rpc/test_jobs.py", "rpc/test_job_ends.py"),
-    "stores/audit": ("security/test_audit_tampering.py", "security/test_audit_removed.py", "rpc/test_audit.py"),
-}
-"""By folder of the server: files of other folders that drive it, or the whole hub."""
+import coverage
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGE: Final = ROOT / "service" / "toolhub_service"
+MEASURED: Final = ("tests/unit", "tests/rpc", "tests/security", "tests/upgrade")
+"""Those of chaos, benches and command lines run the same code in processes of their own."""
+FAR_TESTS: Final = 150
+"""Of another folder, at the most, for one mutant: some lines are run by thousands."""
 
 
-def near_tests(file: str) -> list[str]:
-    """Test files of the same folder that import a file of the server or bear its name, the likeliest first; all of the
-    folder where there is none."""
-    stem, around = Path(file).stem, _around(file)
-    found = [path for path in around if stem in path.stem or _module(file) in _reached(path)] or around
-    return _names(sorted(found, key=lambda path: (stem not in path.stem, path)))
+class BrokenTestsError(Exception):
+    """Tests fail without any change; the message is what pytest said."""
 
 
-def far_tests(file: str) -> list[str]:
-    """The rest of its folder, and tests of a whole hub."""
-    named = [TESTS / name for name in WHOLE_HUB.get(str(Path(file).parent), ())]
-    near = set(near_tests(file))
-    return [name for name in _names(dict.fromkeys([*_around(file), *named])) if name not in near]
+def measure(map_file: Path) -> None:
+    """Write which tests run which line to `map_file`. Raises BrokenTestsError."""
+    settings = map_file.with_suffix(".ini")
+    settings.write_text(f"[run]\nsource = {PACKAGE}\ndata_file = {map_file}\n")
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "--no-header"]
+    plugin = ["-p", "tests.mutation.context_plugin", "-n", "0"]
+    done = subprocess.run(
+        [*command, *plugin, *MEASURED], cwd=ROOT, env=environment(), check=False, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        map_file.unlink(missing_ok=True)
+        raise BrokenTestsError(done.stdout[-2_000:])
 
 
-def _module(file: str) -> str:
-    return "toolhub_service." + file.removesuffix(".py").replace("/", ".")
+def environment(package_parent: Path | None = None) -> dict[str, str]:
+    """Of a run of tests: a changed copy of the server is found before the installed one."""
+    # Bytecode may be written: a run takes longer than the second by which Python tells whether a file has changed.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | ({"PYTHONPATH": str(package_parent)} if package_parent else {})
 
 
-def _around(file: str) -> list[Path]:
-    return sorted((TESTS / "unit" / Path(file).parent).glob("test_*.py"))
+class CoverageMap:
+    """Tests by file and line."""
+
+    def __init__(self, map_file: Path) -> None:
+        self._data = coverage.CoverageData(str(map_file))
+        self._data.read()
+        self._by_file: dict[str, Mapping[int, Sequence[str]]] = {}
+
+    def tests_of(self, file: str, line: int) -> list[str]:
+        """The tests that run the line, the nearest first; for a line that runs when it is imported, those that run
+        anything of its file. Empty: none does."""
+        if file not in self._by_file:
+            self._by_file[file] = self._data.contexts_by_lineno(str(PACKAGE / file))
+        by_line = self._by_file[file]
+        tests = by_line.get(line, ())
+        if "" in tests:
+            tests = list(dict.fromkeys(chain.from_iterable(by_line.values())))
+        return nearest(file, (test for test in tests if test))
 
 
-def _names(paths: Iterable[Path]) -> list[str]:
-    return [str(path.relative_to(ROOT)) for path in paths]
+def nearest(file: str, tests: Iterable[str]) -> list[str]:
+    """All of the folder that mirrors the file's, those that bear its name first, then some of the others: one of each
+    test function before a second one of any, because parameters of one function are much alike."""
+    folder, stem = f"tests/unit/{Path(file).parent}/", Path(file).stem
+    ordered = sorted(tests, key=lambda test: (stem not in test.partition("::")[0], test))
+    near = [test for test in ordered if test.startswith(folder)]
+    far = _one_of_each(test for test in ordered if not test.startswith(folder))
+    return [*near, *islice(far, FAR_TESTS)]
 
 
-@cache
-def _reached(path: Path) -> frozenset[str]:
-    """Modules of the server that a file imports, itself or through files of the tests that are no test files."""
-    found: set[str] = set()
-    seen, waiting = {path}, [path]
-    conftest = path.with_name("conftest.py")
-    if conftest.exists():
-        waiting.append(conftest)
-    while waiting:
-        for module in _imports(waiting.pop()):
-            if module.startswith("toolhub_service."):
-                found.add(module)
-            elif module.startswith("tests."):
-                shared = ROOT / (module.replace(".", "/") + ".py")
-                if shared.exists() and shared not in seen and shared != TESTS / "hub.py":
-                    seen.add(shared)
-                    waiting.append(shared)
-    return frozenset(found)
-
-
-@cache
-def _imports(path: Path) -> frozenset[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
-        elif isinstance(node, ast.Import):
-            names |= {name.name for name in node.names}
-    return frozenset(names)
+def _one_of_each(tests: Iterable[str]) -> Iterator[str]:
+    by_function: dict[str, list[str]] = {}
+    for test in tests:
+        by_function.setdefault(test.partition("[")[0], []).append(test)
+    ordered = sorted(by_function.values(), key=lambda same: not same[0].startswith("tests/unit/"))
+    for each in zip_longest(*ordered):
+        yield from (test for test in each if test is not None)

@@ -289,7 +289,7 @@ class WrittenPinsSuite:
         with pytest.raises(HubFailure) as refused:
             await spoiled.of_source("notes")
         assert refused.value.reason.code is Code.FAILED_PRECONDITION
-        assert refused.value.reason == "PIN_UNREADABLE"
+        assert refused.value.reason.name == "PIN_UNREADABLE"
         assert refused.value.metadata == {"source": "notes", "tool": "notes/read", "digest": a_pin().digest}
         assert list(await spoiled.of_source("time")) == [a_pin("time/now", seen_at_unix_ms=T0 - 1)]
 
@@ -326,6 +326,6 @@ class WrittenPinsSuite:
         await damage(a_pin(), encode_pin(swapped))
         with pytest.raises(HubFailure) as refused:
             await store.of_source("notes")
-        assert refused.value.reason == "PIN_UNREADABLE"
+        assert refused.value.reason.name == "PIN_UNREADABLE"
         assert list((await store.page(PinFilter(), after=None, limit=10))[0]) == []
         await store.close()

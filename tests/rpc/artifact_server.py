@@ -23,7 +23,7 @@ from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
-from toolhub_service.transport.rpc import Layer, Method, ServicerContext, set_principal
+from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, ServicerContext
 
 TIMEOUT_S = 60.0
 MIB = 1024 * 1024
@@ -35,7 +35,7 @@ class WhoLayer(Layer):
     def enter(self, method: Method, context: ServicerContext) -> None:
         told = dict(context.invocation_metadata() or ())
         roles = {Role.AGENT, *(Role(role) for role in str(told.get("x-role", "")).split())}
-        set_principal(Principal(str(told.get("x-who", "agent-a")), frozenset(roles)))
+        CALLER.set(Caller(Principal(str(told.get("x-who", "agent-a")), frozenset(roles))))
 
 
 class InFlight(Layer):

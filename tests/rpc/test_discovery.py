@@ -140,3 +140,14 @@ async def test_tool_that_cannot_work_is_listed_with_the_reason(tmp_path: Path) -
         assert broken.name.startswith("custom/")
         assert "ModuleNotFoundError" in broken.state_reason
         assert [source.source for source in page.sources] == ["custom"]
+
+
+async def test_lists_and_searches_show_the_short_view_unless_the_whole_one_is_asked_for(hub: RunningHub) -> None:
+    short, whole = tool_pb2.TOOL_VIEW_UNSPECIFIED, tool_pb2.TOOL_VIEW_FULL
+    for view, has_schema in ((short, False), (tool_pb2.TOOL_VIEW_BASIC, False), (whole, True)):
+        page = await hub.stub.ListTools(pb.ListToolsRequest(view=view))
+        found = await hub.stub.SearchTools(pb.SearchToolsRequest(query="time", view=view))
+        tools = [*page.tools, *(hit.tool for hit in found.hits)]
+        assert {bool(tool.input_schema_json) for tool in tools} == {has_schema}
+    one = await hub.stub.GetTool(pb.GetToolRequest(name="core/util.time.now"))
+    assert one.tool.input_schema_json

@@ -121,7 +121,9 @@ async def test_asynchronous_tool_becomes_a_job_however_it_is_called(office: Offi
     (event,) = (await session.read()).events
     await session.done_writing()
     office.renders.let_go.set()
-    ids = [result.job.job_id for result in (invoked, streamed, event.result)]
+    answers = (invoked, streamed, event.result)
+    assert [answer.WhichOneof("result") for answer in answers] == [None] * 3, "there is no result yet"
+    ids = [result.job.job_id for result in answers]
     assert len(set(ids)) == 3
     for job_id in ids:
         assert states(await robot.ended(job_id))[-1] == "SUCCEEDED"

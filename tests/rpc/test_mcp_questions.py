@@ -181,7 +181,7 @@ async def test_a_no_ends_the_call_and_the_server_hears_nothing(restaurant: Resta
 async def test_question_that_nobody_answers_lapses(restaurant: Restaurant) -> None:
     approval_id = await restaurant.asked()
     in_a_day_ms = restaurant.running.hub.clock.unix_ms() + 86_400_000
-    assert await restaurant.running.hub.long_work.approvals.lapse(in_a_day_ms) == 1
+    assert await restaurant.running.hub.long_work.approvals.expire_due(in_a_day_ms) == 1
     failure = await failed(restaurant.decide(approval_id, answer_json=json.dumps(ANSWER).encode()))
     assert failure.reason == "APPROVAL_EXPIRED"
     assert (await restaurant.order(approval_id)).error.kind == REJECTED

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.fakes.source_desk import SEEN_AT_UNIX_MS, ScriptedDesk, a_pin
+from tests.fakes.sources import SEEN_AT_UNIX_MS, ScriptedSources, a_pin
 from tests.hub import RunningHub, running_hub
 from tests.rpc.statuses import failed
 from toolhub.v1 import approval_pb2, pin_pb2, tool_pb2
@@ -27,14 +27,14 @@ NEW = a_pin(
 
 
 @pytest.fixture
-async def desk() -> ScriptedDesk:
-    return ScriptedDesk(kept=[OLD, NEW])
+async def desk() -> ScriptedSources:
+    return ScriptedSources(kept=[OLD, NEW])
 
 
 @pytest.fixture
-async def pinned(tmp_path: Path, desk: ScriptedDesk) -> AsyncIterator[RunningHub]:
+async def pinned(tmp_path: Path, desk: ScriptedSources) -> AsyncIterator[RunningHub]:
     async with running_hub(tmp_path) as running:
-        running.hub.server.registry.desk = desk
+        running.hub.server.registry.sources = desk
         yield running
 
 
@@ -47,7 +47,7 @@ async def pages(hub: RunningHub, **fields: Any) -> list[pb.ListPinsResponse]:
             return found
 
 
-async def test_pages_of_any_size_make_the_same_list_newest_first(pinned: RunningHub, desk: ScriptedDesk) -> None:
+async def test_pages_of_any_size_make_the_same_list_newest_first(pinned: RunningHub, desk: ScriptedSources) -> None:
     desk.kept = [a_pin(f"github/tool_{n}", seen_at_unix_ms=SEEN_AT_UNIX_MS + n // 3) for n in range(10)]
     orders = set()
     for size in (0, 1, 3, 10, 5_000):
@@ -61,7 +61,7 @@ async def test_pages_of_any_size_make_the_same_list_newest_first(pinned: Running
     assert len(orders) == 1
 
 
-async def test_filters_are_joined(pinned: RunningHub, desk: ScriptedDesk) -> None:
+async def test_filters_are_joined(pinned: RunningHub, desk: ScriptedSources) -> None:
     desk.kept.append(a_pin("files/read", state=PinState.REJECTED))
     everything = [pin_pb2.PIN_STATE_UNSPECIFIED]
     for fields, count in (
@@ -92,7 +92,7 @@ async def test_list_is_light_and_a_full_one_has_definition_and_difference(pinned
 
 
 async def test_page_of_whole_pins_ends_before_it_is_too_large_for_a_client(
-    pinned: RunningHub, desk: ScriptedDesk
+    pinned: RunningHub, desk: ScriptedSources
 ) -> None:
     desk.kept = [a_pin(f"github/tool_{n}", description="long " * 40_000) for n in range(30)]
     answers = await pages(pinned, view=tool_pb2.TOOL_VIEW_FULL)
@@ -102,7 +102,7 @@ async def test_page_of_whole_pins_ends_before_it_is_too_large_for_a_client(
 
 
 async def test_definition_too_large_for_a_message_is_left_out_and_its_difference_cut(
-    pinned: RunningHub, desk: ScriptedDesk
+    pinned: RunningHub, desk: ScriptedSources
 ) -> None:
     old = a_pin(description="a\n" * 5_000_000)
     desk.kept = [old, a_pin(description="b\n" * 5_000_000, previous_digest=old.digest)]
@@ -121,7 +121,7 @@ async def test_token_that_is_not_ours_is_refused(pinned: RunningHub, token: str)
 @pytest.mark.promise("pins.decision-is-exact")
 @pytest.mark.parametrize(("decision", "state"), [(1, PinState.APPROVED), (2, PinState.REJECTED)])
 async def test_the_one_who_calls_decides_the_digest_that_was_looked_at(
-    pinned: RunningHub, desk: ScriptedDesk, decision: approval_pb2.Decision.ValueType, state: PinState
+    pinned: RunningHub, desk: ScriptedSources, decision: approval_pb2.Decision.ValueType, state: PinState
 ) -> None:
     request = pb.DecidePinRequest(
         source="github", tool=NEW.tool, digest=NEW.digest, decision=decision, comment="looked at"

@@ -91,7 +91,7 @@ def killing(hub: RunningHub, name: str) -> Callable[[], Awaitable[None]]:
     life: Any = hub.hub.sourcing.sources._controllers[name]
 
     async def kill() -> None:
-        os.killpg(life._source._server.link._connection._program._child.get_pid(), signal.SIGKILL)
+        os.killpg(life._source._server.link._connection._program._transport.get_pid(), signal.SIGKILL)
 
     return kill
 

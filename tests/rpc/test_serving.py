@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from dataclasses import dataclass
+import asyncio
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
+from tests.fakes.tls import Authority, Signed, tls_settings
 from tests.hub import RunningHub, channel_to, request, running_hub, settings_of
 from tests.rpc.statuses import failed
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.hub import open_hub
-from toolhub_service.app.listening import ListenRefused
+from toolhub_service.app.listening import ListenRefused, listening_of
+from toolhub_service.transport.server import server_options
 
 SERVICES = [f"toolhub.v1.{name}Service" for name in ("Tool", "Job", "Approval", "Artifact", "Registry", "Audit")]
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -84,51 +83,25 @@ async def test_address_that_is_taken_is_refused_by_name(hub: RunningHub, tmp_pat
         await open_hub(settings_of(tmp_path / "second", {"server": {"listen": hub.address}}))
 
 
-@dataclass(frozen=True)
-class Signed:
-    """A certificate and its key, PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
-class Authority:
-    """A certificate authority made for one test."""
-
-    def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-        self._certificate = self._build(self._name, self._key, ca=True)
-        self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
-
-    def sign(self, name: str) -> Signed:
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._build(subject, key, ca=False)
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        return Signed(certificate.public_bytes(serialization.Encoding.PEM), private)
-
-    def _build(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.Certificate:
-        now = dt.datetime.now(dt.UTC)
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(hours=1))
-        builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-        return builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
-
-
-def tls_settings(folder: Path, authority: Authority, *, client_ca: Authority | None = None) -> dict[str, Any]:
-    signed = authority.sign("localhost")
-    (folder / "hub.pem").write_bytes(signed.certificate)
-    (folder / "hub.key").write_bytes(signed.key)
-    tls = {"certificate_file": str(folder / "hub.pem"), "key_file": str(folder / "hub.key")}
-    if client_ca is not None:
-        (folder / "clients.pem").write_bytes(client_ca.pem)
-        tls["client_ca_file"] = str(folder / "clients.pem")
-    return {"server": {"listen": "localhost:0", "tls": tls}}
+@pytest.mark.promise("serving.health-and-reflection")
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    [
+        (
+            ("buf", "curl", "--protocol", "grpc", "--http2-prior-knowledge", "--list-methods", "http://{}"),
+            "toolhub.v1.ToolService/Invoke",
+        ),
+        (("grpcurl", "-plaintext", "{}", "describe", "toolhub.v1.ToolService.Invoke"), "rpc Invoke"),
+        (("grpcurl", "-plaintext", "{}", "describe", "grpc.reflection.v1.ServerReflection"), "ServerReflectionInfo"),
+    ],
+)
+async def test_programs_find_every_method_by_reflection(hub: RunningHub, program: tuple[str, ...], shown: str) -> None:
+    if shutil.which(program[0]) is None:
+        pytest.skip(f"no {program[0]} on the path")
+    command = [word.format(hub.address) for word in program]
+    told = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert shown in told.stdout
 
 
 def trusting(authority: Authority, client: Signed | None = None) -> grpc.ChannelCredentials:
@@ -172,3 +145,11 @@ async def test_missing_certificate_is_refused_at_the_start(tmp_path: Path) -> No
     tls = {"certificate_file": str(tmp_path / "no.pem"), "key_file": str(tmp_path / "no.key")}
     with pytest.raises(ListenRefused, match=r"key_file.*No such file"):
         await open_hub(settings_of(tmp_path, {"server": {"tls": tls}}))
+
+
+@pytest.mark.parametrize("max_timeout_s", [5.0, 3_600.0])
+def test_connection_that_is_too_old_lets_the_longest_call_end(tmp_path: Path, max_timeout_s: float) -> None:
+    settings = {"server": {"max_connection_age_s": 60}, "budget": {"max_timeout_s": max_timeout_s}}
+    options = dict(server_options(listening_of(settings_of(tmp_path, settings))))
+    assert options["grpc.max_connection_age_ms"] == 60_000
+    assert options["grpc.max_connection_age_grace_ms"] > max_timeout_s * 1_000

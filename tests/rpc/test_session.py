@@ -214,18 +214,21 @@ async def test_message_may_start_a_call_and_cancel_it(stage: Stage) -> None:
     assert stage.waits.running == 0
 
 
-async def test_name_in_flight_is_refused_a_second_time_without_touching_the_first(stage: Stage) -> None:
+async def test_name_in_flight_is_refused_a_second_time_without_its_own_name(stage: Stage) -> None:
     client = Client(stage.running)
     await client.send(call("x", "test/text.wait", {"text": "first"}))
     await stage.waits.started.wait()
     await client.send(call("x", "test/text.echo", {"text": "second"}), call("y"))
     await client.result("y")
-    refused = await client.result("x")
+    refused = await client.result("")
     assert refused.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT
+    assert refused.error.details["call_id"] == "x"
+    answers = [event for event in client.events["x"] if event.WhichOneof("event") == "result"]
+    assert not answers, "whoever waits for the first one goes on waiting"
     stage.waits.let_go.set()
-    client.events["x"].clear()
     await client.rest()
-    assert [json.loads(event.result.result_json) for event in client.events["x"]] == [{"text": "first"}]
+    answers = [event for event in client.events["x"] if event.WhichOneof("event") == "result"]
+    assert [json.loads(event.result.result_json) for event in answers] == [{"text": "first"}]
     assert await stage.outcomes("test/text.echo") == ["INVALID_INPUT"]
 
 

@@ -38,7 +38,7 @@ from toolhub_service.domain.tool import ToolLimits
 
 FILE = "core/fs.writeText"
 NOTE = {"path": "note.txt", "text": "hello"}
-KINDS = ["redis", "redis and docket", "postgres", "sqlite"]
+KINDS = ["redis", "redis and docket", "postgres", "postgres alone", "sqlite"]
 
 
 class Long(Echo):
@@ -75,7 +75,9 @@ def settings_for(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> M
         "artifacts": {"folder": str(tmp_path / "artifacts")},
         "workspace": {"root": str(tmp_path / "workspaces")},
     }
-    if kind == "postgres":  # hubs with logs of their own have keys of their own: a key without its log is a log lost
+    if kind.startswith(
+        "postgres"
+    ):  # hubs with logs of their own have keys of their own: a key without its log is a log lost
         together["audit"] = {"key_file": str(tmp_path / "audit.key")}
     engine = {"jobs": {"engine": "docket" if "docket" in kind else "inprocess"}}
     stores = {"file": str(tmp_path / "hub.db")}
@@ -83,6 +85,8 @@ def settings_for(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> M
         stores = {"redis_url": request.getfixturevalue("redis_url")}
     elif kind == "postgres":
         stores["postgres_url"] = request.getfixturevalue("postgres_url")
+    elif kind == "postgres alone":
+        stores = {"kind": "postgres", "postgres_url": request.getfixturevalue("postgres_url")}
     return merged(IMPATIENT, together, engine, {"stores": stores})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.fakes.source_desk import ScriptedDesk, a_source
+from tests.fakes.sources import ScriptedSources, a_source
 from tests.hub import RunningHub, running_hub
 from tests.rpc.statuses import failed
 from toolhub.v1 import registry_service_pb2 as pb
@@ -18,14 +18,14 @@ from toolhub_service.domain.source import SourceState
 
 
 @pytest.fixture
-async def desk() -> ScriptedDesk:
-    return ScriptedDesk([a_source(), a_source("files", state=SourceState.DOWN, reason="exited with 1")])
+async def desk() -> ScriptedSources:
+    return ScriptedSources([a_source(), a_source("files", state=SourceState.DOWN, reason="exited with 1")])
 
 
 @pytest.fixture
-async def sourced(tmp_path: Path, desk: ScriptedDesk) -> AsyncIterator[RunningHub]:
+async def sourced(tmp_path: Path, desk: ScriptedSources) -> AsyncIterator[RunningHub]:
     async with running_hub(tmp_path) as running:
-        running.hub.server.registry.desk = desk
+        running.hub.server.registry.sources = desk
         running.hub.server.tools.discovery.sources = desk.statuses
         yield running
 
@@ -55,7 +55,7 @@ async def test_agent_learns_that_a_source_is_down_and_nothing_of_where_it_stands
         assert not files.diagnostics
 
 
-async def test_named_sources_are_read_anew(sourced: RunningHub, desk: ScriptedDesk) -> None:
+async def test_named_sources_are_read_anew(sourced: RunningHub, desk: ScriptedSources) -> None:
     desk.failing = {"github"}
     answer = await sourced.registry.RefreshSources(pb.RefreshSourcesRequest(sources=["github"]))
     (github,) = answer.sources

@@ -39,7 +39,7 @@ def told(message: pb.WatchToolsResponse) -> list[tuple[int, str]]:
 
 async def register(hub: RunningHub, *names: str, **fields: Any) -> None:
     tools = [to_spec(a_tool(name, **fields)) for name in names]
-    assert hub.hub.toolbox.catalog.register_all(tools, replace=True).applied
+    assert not hub.hub.toolbox.catalog.register_all(tools, replace=True)
 
 
 async def test_first_message_has_the_revision_and_says_whether_the_callers_is_another(hub: RunningHub) -> None:

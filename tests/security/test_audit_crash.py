@@ -170,7 +170,7 @@ async def test_a_lost_key_is_not_replaced_while_events_need_it(tmp_path: Path) -
     files_in(tmp_path)[2].unlink()
     with pytest.raises(HubFailure) as caught:
         await started_log(tmp_path)
-    assert caught.value.reason == "AUDIT_KEY_MISSING"
+    assert caught.value.reason.name == "AUDIT_KEY_MISSING"
 
 
 def test_checking_while_processes_write_start_and_checkpoint_blames_nobody(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from tests.unit.stores.audit.logs_in import started_log
 from tests.unit.stores.audit.postgres_logs import execute
 from toolhub.v1 import error_pb2
 from toolhub_service.app.hub import open_hub
-from toolhub_service.app.offline import CannotLook, begin_audit, verify_audit, verify_audit_files
+from toolhub_service.app.offline import OfflineRefused, begin_audit, verify_audit
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import follow
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import EventType
+from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.postgres import PostgresEvents
 from toolhub_service.stores.audit.sqlite import SqliteEvents, SqliteEventTable
 
@@ -171,7 +172,7 @@ async def test_a_log_that_is_gone_is_begun_anew_only_by_command_and_says_so(tmp_
     paths = Paths(settings)
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
         assert await _write(hub, "a") is None
-    with pytest.raises(CannotLook, match="still there"):
+    with pytest.raises(OfflineRefused, match="still there"):
         await begin_audit(settings, "too early")
     for file in paths.data_dir.glob("audit.db*"):
         file.unlink()
@@ -180,7 +181,7 @@ async def test_a_log_that_is_gone_is_begun_anew_only_by_command_and_says_so(tmp_
     paths.audit_checkpoints.unlink()
     with pytest.raises(HubFailure, match="toolhub audit begin"):
         await open_hub(settings)
-    with pytest.raises(CannotLook, match="are gone, yet"):
+    with pytest.raises(OfflineRefused, match="are gone, yet"):
         verify_audit(settings)
     await begin_audit(settings, "lost with the disk")
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
@@ -274,10 +275,10 @@ async def test_a_log_that_postgresql_has_lost_is_begun_anew_only_by_command(tmp_
     settings = settings_of(tmp_path, {"stores": {"postgres_url": postgres_url}})
     async with running_hub(tmp_path, policy=OPEN_POLICY, settings={"stores": {"postgres_url": postgres_url}}) as hub:
         assert await _write(hub, "a") is None
-    with pytest.raises(CannotLook, match="still there"):
+    with pytest.raises(OfflineRefused, match="still there"):
         await begin_audit(settings, "too early")
     Paths(settings).audit_checkpoints.unlink()
-    with pytest.raises(CannotLook, match="hold events"):
+    with pytest.raises(OfflineRefused, match="hold events"):
         await begin_audit(settings, "the events are still there")
     execute(postgres_url, "DROP TABLE audit_events, audit_checkpoints")
     await begin_audit(settings, "lost with the disk")
@@ -296,10 +297,10 @@ async def test_files_of_a_hub_whose_log_is_in_postgresql_are_not_verified_but_th
         assert await _write(hub, "a") is None
     paths = Paths(settings_of(tmp_path, settings))
     paths.audit_checkpoints.stat()
-    with pytest.raises(CannotLook, match="in PostgreSQL: ask the running hub"):
-        verify_audit_files(paths.data_dir)
+    with pytest.raises(OfflineRefused, match="in PostgreSQL: ask the running hub"):
+        verify_audit(Settings(data_dir=str(paths.data_dir)))
     paths.audit.touch()  # of a log that the hub kept there before
-    with pytest.raises(CannotLook, match="in PostgreSQL: ask the running hub"):
+    with pytest.raises(OfflineRefused, match="in PostgreSQL: ask the running hub"):
         verify_audit(settings_of(tmp_path, settings))
 
 
@@ -308,8 +309,8 @@ async def test_database_that_is_gone_is_told_and_not_each_of_its_events(tmp_path
         assert await _write(hub, "a") is None
     paths = Paths(settings_of(tmp_path))
     paths.audit.unlink()
-    with pytest.raises(CannotLook, match=r"audit.db is gone\. Restore"):
-        verify_audit_files(paths.data_dir)
+    with pytest.raises(OfflineRefused, match=r"audit.db is gone\. Restore"):
+        verify_audit(Settings(data_dir=str(paths.data_dir)))
 
 
 async def test_a_log_of_an_older_version_is_opened_and_goes_on(tmp_path: Path) -> None:

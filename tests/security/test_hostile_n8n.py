@@ -7,18 +7,20 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.http_server import Asked, RawServer, response, serving
 from tests.fakes.n8n import How
 from tests.fakes.remote_stage import ToldSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, SYNC, Stage, against, staged
-from toolhub_service.adapters.n8n.adapter import base_url, plain_path
-from toolhub_service.adapters.n8n.client import DiscoveryTerms, N8nClient, N8nTerms
+from toolhub_service.adapters.n8n.adapter import base_url
+from toolhub_service.adapters.n8n.client import N8nClient
+from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nSource
+from toolhub_service.adapters.n8n.webhook import plain_path
 from toolhub_service.adapters.source_config import SourceValues, request_headers
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
@@ -201,7 +203,7 @@ class TestItsWorkflows:
                 return _json({"message": "Not Found"}, 404)
             return _json({"data": list(rows), "nextCursor": None, **page})
 
-        async with hostile(says, api_key=KEY, workflows={}, discover=DiscoveryTerms()) as (_, stage):
+        async with hostile(says, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, stage):
             return await stage.discover()
 
     @pytest.mark.parametrize("path", ["../rest/login", "a/../../rest", "a b", "a?b", ":id", "", 5, "x" * 600, "ü"])
@@ -233,7 +235,7 @@ class TestItsWorkflows:
             asked_for.append(1)
             return _json({"data": [], "nextCursor": str(next(cursors))})
 
-        async with hostile(says, api_key=KEY, workflows={}, discover=DiscoveryTerms()) as (_, stage):
+        async with hostile(says, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, stage):
             assert "not read to its end" in (await stage.discover()).problems[0]
         assert len(asked_for) == 50
 
@@ -241,7 +243,7 @@ class TestItsWorkflows:
         def says(asked: Asked) -> bytes:
             return _json({"data": [_row("tool", path="evil")], "nextCursor": None})
 
-        async with hostile(says, api_key=KEY, discover=DiscoveryTerms()) as (raw, stage):
+        async with hostile(says, api_key=KEY, discover=N8nDiscovery()) as (raw, stage):
             found = await stage.discover()
             assert [(made.spec.name, made.is_operators) for made in found.definitions] == [("flows/tool", True)]
             raw.asked.clear()
@@ -252,7 +254,7 @@ class TestItsWorkflows:
 class TestSecrets:
     @pytest.mark.promise("n8n.webhook-untold")
     async def test_the_key_of_the_api_never_goes_to_a_webhook_nor_its_headers_to_the_api(self) -> None:
-        terms = {"tool": replace(SYNC, headers=(("x-hub-token", "hook-secret"),))}
+        terms = {"tool": replace(SYNC, headers={"x-hub-token": "hook-secret"})}
         async with hostile(lambda _: _json({}), api_key=KEY, workflows=terms) as (raw, stage):
             await stage.run("tool")
         for asked in raw.asked:
@@ -288,10 +290,10 @@ class TestConfiguration:
 
     def test_a_url_with_credentials_is_refused(self) -> None:
         with pytest.raises(ToolFailure, match="INVALID_INPUT"):
-            N8nClient(N8nTerms("x", "http://user:pass@127.0.0.1"), SystemResolver())
+            N8nClient("http://user:pass@127.0.0.1", N8nSource(), SystemResolver())
 
     async def test_a_metadata_service_is_not_dialled(self) -> None:
-        client = N8nClient(N8nTerms("x", "http://169.254.169.254"), SystemResolver())
+        client = N8nClient("http://169.254.169.254", N8nSource(), SystemResolver())
         with pytest.raises(ToolFailure, match="HTTP_DISALLOWED_HOST"):
             await client.send("GET", "http://169.254.169.254/latest")
 

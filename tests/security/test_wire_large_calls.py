@@ -7,6 +7,7 @@ that a parser would have had to make for it.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,12 +22,13 @@ from tests.hub import OPEN_POLICY, RunningHub, request, running_hub
 from tests.rpc.sharing import BY_KEY, People
 from toolhub.v1 import call_pb2, error_pb2, job_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.cli.serve import SWITCH_INTERVAL_S
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolSpec
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy import refusals
+from toolhub_service.policy import arguments
 from toolhub_service.runtime import approval_record, artifact_references, pipeline
 from toolhub_service.runtime.approval_reveal import show_arguments
 from toolhub_service.runtime.steps import validate_input
@@ -58,6 +60,15 @@ TOO_MANY = {
     "short strings of escapes": ESCAPED,
 }
 NUMBERS = document(b"[" + b",".join([b"0.12345"] * 400_000) + b"]")
+
+
+@pytest.fixture(autouse=True)
+def interval_of_a_served_hub() -> Iterator[None]:
+    """Of handing on the interpreter's lock, which `toolhub serve` sets for its process."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    yield
+    sys.setswitchinterval(before)
 
 
 async def victims_beside(hub: RunningHub, attack: Callable[[], Any]) -> tuple[Any, int]:
@@ -240,7 +251,7 @@ async def test_many_paths_are_judged_beside_other_calls(tmp_path: Path, monkeypa
         judged_in.add(threading.current_thread())
         return judge_path(path)
 
-    monkeypatch.setattr(refusals, "judge_path", judges)
+    monkeypatch.setattr(arguments, "judge_path", judges)
     paths = [f"folder/{number}" for number in range(20_000)]
     async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[Looks()]) as hub:
         assert await hub.value(Looks.name, {"paths": paths}) == {"count": 20_000}

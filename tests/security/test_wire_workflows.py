@@ -30,7 +30,7 @@ from tests.unit.adapters.n8n.flows import ECHO, FLOWS, Flow, flow, responds, wai
 from toolhub.v1 import error_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.adapters.comfyui.states import Seen, Stage
-from toolhub_service.adapters.n8n.resources import execution_of, has_key, is_of_another_call
+from toolhub_service.adapters.n8n.execution import execution_of, has_key, is_of_another_call
 from toolhub_service.domain.errors import ErrorKind, refuse
 
 REPEATS = responds("={{ JSON.stringify({ executionId: $json.body.executionId ?? $execution.id }) }}", 202)

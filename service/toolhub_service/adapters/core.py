@@ -1,8 +1,8 @@
 """Step 6 for built-in and custom tools: from a granted call to `Tool.run` and back.
 
 Arguments have passed the schema; here they become the tool's typed input. The tool gets a context of its own, which is
-closed however the call ends. A tool that fails in a way it did not foresee is told as INTERNAL without a word of the
-exception, which travels as `__cause__` for the log. Cancellation always passes.
+closed however the call ends. A tool that fails in a way it did not foresee is reported as INTERNAL without a word of
+the exception, which travels as `__cause__` for the log. Cancellation always passes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, PlannedCall, Preconditions, QuestionAsked
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -40,8 +41,7 @@ from toolhub_service.tools.workspace import Workspace
 # The folder of a call is `<root>/<principal>/<request_id>/` unless configured otherwise.
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_NEW = "%new"
-"""No id has this folder name: `%` stands before two digits, `~` or nothing."""
+_NEW = "%new"  # No id has this folder name: `%` stands before two digits, `~` or nothing
 
 
 class WorkspaceSharing(Enum):
@@ -129,11 +129,11 @@ class CoreAdapter:
         workspaces: Workspaces,
         *,
         custom_tools: Iterable[AnyTool] = (),
-        desk: ArtifactDesk | None = None,
+        artifact_service: ArtifactService | None = None,
     ) -> None:
-        """`desk`: where tools keep large outputs; None: nowhere."""
+        """`artifact_service`: where tools keep large outputs; None: nowhere."""
         self._workspaces = workspaces
-        self._desk = desk
+        self._artifact_service = artifact_service
         self._built_in = tuple(tools)
         self._custom = tuple(custom_tools)
         self._tools = {tool.name: tool for tool in self._custom + self._built_in}
@@ -171,9 +171,10 @@ class CoreAdapter:
         except (ToolFailure, QuestionAsked, KeyboardInterrupt):
             raise
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            # A CancelledError of the tool's own making would leave the caller unanswered.
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            raise _unforeseen(planned.spec.name) from error
+            raise tool_failed(planned.spec.name) from error
         finally:
             if context.opened is not None:
                 context.close()
@@ -243,19 +244,18 @@ class CoreAdapter:
             idempotency_key=call.idempotency_key,
             reply=call.reply,
             call=asked,
-            desk=self._desk,
+            artifact_service=self._artifact_service,
         )
 
     def _tool(self, planned: PlannedCall) -> AnyTool:
         tool = self._tools.get(planned.spec.name)
         if tool is None:
-            message = f"{planned.spec.name} is listed but not loaded here. Use another tool, or ask an operator."
-            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
+            raise not_loaded(planned.spec.name)
         return tool
 
 
 def _works_in_folder(spec: ToolSpec) -> bool:
-    """Of built-in tools their capabilities tell; what a custom tool does with its context nobody knows."""
+    """Of built-in tools their capabilities say it; what a custom tool does with its context nobody knows."""
     return spec.source != CORE_SOURCE or not _IN_FOLDER.isdisjoint(spec.capabilities)
 
 
@@ -268,12 +268,6 @@ class _Silent:
 
 
 _SILENT: Final = _Silent()
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody asked for it: a CancelledError of the tool's own making would leave the caller unanswered."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:
@@ -307,7 +301,7 @@ def _asked(tool: AnyTool, question: Callable[[ToolInput], Answer], planned: Plan
     except ToolFailure:
         raise
     except (Exception, SystemExit) as error:
-        raise _unforeseen(planned.spec.name) from error
+        raise tool_failed(planned.spec.name) from error
 
 
 def _invalid(tool: str, problem: str) -> ToolFailure:
@@ -326,10 +320,3 @@ def _pointer(path: str) -> str:
     """JSON Pointer of a msgspec path; `...` stands for some key of a mapping."""
     steps = (name or index for name, index in _PATH_STEP.findall(path))
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
-
-
-def _unforeseen(tool: str) -> ToolFailure:
-    message = (
-        f"{tool} failed in a way it did not foresee. Try other arguments or another tool; operators find it logged."
-    )
-    return refuse(ErrorKind.INTERNAL, message)

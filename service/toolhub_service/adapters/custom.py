@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
@@ -70,49 +71,39 @@ class CustomTools:
     unavailable: tuple[UnavailableTool, ...]
 
 
-class _Refused(Exception):
+class LoadRefused(Exception):
     """A rule was broken; the message is fit to be shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A tool to be loaded, and how."""
-
-    label: str
-    find: Callable[[], object]
-    arguments: Mapping[str, JsonValue]
-
-    @property
-    def stand_in_name(self) -> str:
-        return f"custom/{_FOREIGN.sub('_', self.label).strip('_-') or 'unnamed'}"[:128]
 
 
 def load_custom_tools(
     references: Iterable[ToolReference] = (),
     *,
     trusted_namespaces: Collection[str] = (),
-    allowed_entry_points: bool | Collection[str] = False,
-    entry_point_arguments: Mapping[str, Mapping[str, JsonValue]] | None = None,
+    allowed_entry_points: Collection[str] = (),
 ) -> CustomTools:
     """Load what the configuration names. Never raises for a tool that is broken or not trusted.
 
-    `allowed_entry_points`: False for none, True or `*` for all, or names, each of a distribution, of one of its entry
-    points (`distribution:entry`), or of an entry point that only one installed distribution offers.
-    `entry_point_arguments`: constructor arguments by entry point name.
+    `allowed_entry_points`: `*` for all, or names, each of a distribution, of one of its entry points
+    (`distribution:entry`), or of an entry point that only one installed distribution offers.
     """
-    candidates = [
-        _Candidate(reference.path, _finder(reference.path, trusted_namespaces), reference.arguments)
+    candidates: list[tuple[str, Callable[[], Any], Mapping[str, JsonValue]]] = [
+        (reference.path, partial(import_trusted, reference.path, trusted_namespaces), reference.arguments)
         for reference in references
     ]
-    candidates += _entry_point_candidates(allowed_entry_points, entry_point_arguments or {})
+    candidates += [
+        (f"{_distribution(point)}.{point.name}", point.load, {}) for point in _entry_points(allowed_entry_points)
+    ]
     tools: dict[str, AnyTool] = {}
     unavailable: dict[str, UnavailableTool] = {}
-    for candidate in candidates:
-        loaded = _load(candidate, tools)
-        if isinstance(loaded, UnavailableTool):
-            unavailable.setdefault(skeleton(loaded.name), loaded)
+    for label, find, arguments in candidates:
+        try:
+            tool = _construct(find(), arguments, tools)
+        # SystemExit as well: some modules end their interpreter when they miss something.
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever foreign code raises, the hub starts
+            stand_in = _unavailable(label, error)
+            unavailable.setdefault(skeleton(stand_in.name), stand_in)
         else:
-            tools[loaded.name] = loaded
+            tools[tool.name] = tool
     return CustomTools(tuple(tools.values()), tuple(unavailable.values()))
 
 
@@ -121,46 +112,39 @@ def is_trusted(module: str, trusted_namespaces: Collection[str]) -> bool:
     if _DOTTED.fullmatch(module) is None:
         return False
     parts = module.split(".")
+    # Component by component, for `acme.tools` must not cover `acme.tools_evil`.
     return any(
         _DOTTED.fullmatch(namespace) is not None and parts[: len(namespace.split("."))] == namespace.split(".")
         for namespace in trusted_namespaces
     )
 
 
-def _finder(path: str, trusted_namespaces: Collection[str]) -> Callable[[], object]:
-    def find() -> object:
-        module, colon, attribute = path.partition(":")
-        if not colon or not attribute.isidentifier():
-            raise _Refused("the name is not of the form package.module:ClassName")
-        if not is_trusted(module, trusted_namespaces):
-            raise _Refused("the module is not in a trusted namespace")
-        return getattr(importlib.import_module(module), attribute)
+def import_trusted(reference: str, trusted_namespaces: Collection[str]) -> object:
+    """What `package.module:name` stands for. Raises LoadRefused before anything is imported, then whatever foreign code
+    raises."""
+    module, colon, attribute = reference.partition(":")
+    if not colon or not attribute.isidentifier():
+        raise LoadRefused("the name is not of the form package.module:name")
+    if not is_trusted(module, trusted_namespaces):
+        raise LoadRefused("the module is not in a trusted namespace (tools.trusted_namespaces)")
+    return getattr(importlib.import_module(module), attribute)
 
-    return find
 
-
-def _entry_point_candidates(
-    allowed: bool | Collection[str], arguments: Mapping[str, Mapping[str, JsonValue]]
-) -> list[_Candidate]:
-    if allowed is not True and allowed is not False and "*" in allowed:
-        allowed = True
-    if allowed is False:
+def _entry_points(allowed: Collection[str]) -> list[EntryPoint]:
+    """Those that may be loaded."""
+    if not allowed:
         return []
+    # A bare name that two distributions offer is nobody's: one of them may be a squatter.
     found = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (_distribution(point), point.name))
     offers = Counter(point.name for point in found)
-    return [
-        _Candidate(f"{_distribution(point)}.{point.name}", point.load, arguments.get(point.name, {}))
-        for point in found
-        if allowed is True or _is_allowed(point, allowed, unique=offers[point.name] == 1)
-    ]
-
-
-def _is_allowed(point: EntryPoint, allowed: Collection[str], *, unique: bool) -> bool:
-    distribution = _distribution(point)
     names = {_normal(name) for name in allowed}
-    if distribution in names or f"{distribution}:{_normal(point.name)}" in names:
-        return True
-    return unique and point.name in allowed
+    return [
+        point
+        for point in found
+        if "*" in allowed
+        or not names.isdisjoint({_distribution(point), f"{_distribution(point)}:{_normal(point.name)}"})
+        or (offers[point.name] == 1 and point.name in allowed)
+    ]
 
 
 def _distribution(point: EntryPoint) -> str:
@@ -172,29 +156,26 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _load(candidate: _Candidate, loaded: Mapping[str, AnyTool]) -> AnyTool | UnavailableTool:
-    try:
-        tool = _construct(candidate, loaded)
-    except _Refused as refused:
-        return UnavailableTool(candidate.stand_in_name, str(refused))
-    except HubFailure as refused:
-        return UnavailableTool(candidate.stand_in_name, refused.message)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever foreign code raises, the hub starts
-        return UnavailableTool(candidate.stand_in_name, f"it could not be loaded: {type(error).__name__}", error)
-    return tool
-
-
-def _construct(candidate: _Candidate, loaded: Mapping[str, AnyTool]) -> AnyTool:
-    """Import, construct and examine. Raises whatever the tool's code raises, besides _Refused and HubFailure."""
-    found: Any = candidate.find()
+def _construct(found: Any, arguments: Mapping[str, JsonValue], loaded: Mapping[str, AnyTool]) -> AnyTool:
+    """Construct and examine. Raises whatever the tool's code raises, besides LoadRefused and HubFailure."""
     if not (isinstance(found, type) and issubclass(found, Tool)):
-        raise _Refused("it is not a subclass of Tool")
-    tool: AnyTool = found(**candidate.arguments)
+        raise LoadRefused("it is not a subclass of Tool")
+    tool: AnyTool = found(**arguments)
     if not inspect.iscoroutinefunction(tool.run):
-        raise _Refused("its run() is not an async function")
+        raise LoadRefused("its run() is not an async function")
     spec = spec_of(tool, source=CUSTOM_SOURCE)
     check_name(spec.name)
     check_not_reserved(spec.name)
     if spec.name in loaded:
-        raise _Refused(f"another custom tool is named {spec.name}")
+        raise LoadRefused(f"another custom tool is named {spec.name}")
     return tool
+
+
+def _unavailable(label: str, error: BaseException) -> UnavailableTool:
+    """What is listed in the place of a tool; only the hub's own words are shown."""
+    name = f"custom/{_FOREIGN.sub('_', label).strip('_-') or 'unnamed'}"[:128]
+    if isinstance(error, LoadRefused):
+        return UnavailableTool(name, str(error))
+    if isinstance(error, HubFailure):
+        return UnavailableTool(name, error.message)
+    return UnavailableTool(name, f"it could not be loaded: {type(error).__name__}", error)

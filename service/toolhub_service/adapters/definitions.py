@@ -11,32 +11,93 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import re2
 
-from toolhub_service.adapters.upstream import one_line, written
+from toolhub_service.adapters.source_config import Source, ToolTerms
+from toolhub_service.adapters.upstream import one_line, shortened, written
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec
+from toolhub_service.guards.secrets import Mask
 from toolhub_service.registry.catalog import NAME_MAX_CHARS, check_name
 
 SCHEMA_MAX_BYTES: Final = 256 * 1024
-PROBLEMS_MAX: Final = 50
-"""Of one reading of a source."""
+DESCRIPTION_MAX_BYTES: Final = 16 * 1024
+PROBLEM_MAX_CHARS: Final = 500
+PROBLEMS_MAX: Final = 50  # Of one reading of a source
+ANY_OBJECT: Final[JsonObject] = {"type": "object"}  # Stands in for an input schema that cannot be used
+NO_MASK: Final = Mask()
+_RETRIES: Final = 2  # Where the operator has said that a repeat is safe
 
+
+@dataclass(frozen=True, slots=True)
+class SourceTerms:
+    """What the operator says of a whole source, as far as the definitions of its tools show it."""
+
+    kind: ToolKind
+    name: str
+    endpoint: str = ""
+    """Its address, without credentials."""
+    capabilities: tuple[str, ...] = ()
+    """What a principal must hold to call its tools; empty: `<kind>:<name>`."""
+    tags: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    max_concurrency: int = 0
+
+    @classmethod
+    def of(cls, kind: ToolKind, name: str, endpoint: str, entry: Source) -> SourceTerms:
+        """Those of an entry of sources.yaml."""
+        return cls(kind, name, endpoint, entry.capabilities, entry.tags, entry.timeout_s, entry.max_concurrency)
+
+    @property
+    def upstream(self) -> str:
+        """Key of the breaker and the concurrency limit that its tools share."""
+        return f"{self.kind.value}:{self.name}"
+
+    def spec(
+        self,
+        name: str,
+        own_name: str,
+        said: ToolTerms,
+        *,
+        description: str,
+        input_schema: JsonObject,
+        output_schema: JsonObject,
+        annotations: Annotations,
+    ) -> ToolSpec:
+        """What is known of every tool; `said`: of this one, by the operator."""
+        capabilities = self.capabilities if said.capabilities is None else said.capabilities
+        return ToolSpec(
+            name=name,
+            kind=self.kind,
+            description=shortened(description, DESCRIPTION_MAX_BYTES),
+            input_schema=input_schema,
+            output_schema=output_schema,
+            tags=tuple(dict.fromkeys((*self.tags, self.kind.value, self.name))),
+            capabilities=frozenset(capabilities or (self.upstream,)),
+            annotations=annotations,
+            limits=ToolLimits(
+                timeout_s=said.timeout_s or self.timeout_s,
+                max_retries=_RETRIES if annotations.safe_to_repeat else 0,
+                max_concurrency=self.max_concurrency,
+            ),
+            source=self.name,
+            endpoint=self.endpoint,
+            resource_id=own_name,
+            upstream=self.upstream,
+        )
+
+
+# Raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
 CheckSchema = Callable[[JsonObject], object]
-"""Raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by."""
 
 
-def unusable(schema: JsonObject, check_schema: CheckSchema) -> str:
-    """Why it cannot be used, for a sentence; empty when it can."""
-    text = written(schema)
-    if text is None:
-        return "it is nested too deeply."
-    if len(text) > SCHEMA_MAX_BYTES:
-        return f"it has more than {SCHEMA_MAX_BYTES} bytes."
+def refusal(check: Callable[[], object]) -> str:
+    """Why a check of a name or a schema refuses, for a sentence; empty when it does not."""
     try:
-        check_schema(schema)
+        check()
     except ToolFailure as failure:
         return failure.error.message
     except HubFailure as failure:
@@ -46,13 +107,23 @@ def unusable(schema: JsonObject, check_schema: CheckSchema) -> str:
     return ""
 
 
+def unusable(schema: JsonObject, check_schema: CheckSchema) -> str:
+    """Why it cannot be used, for a sentence; empty when it can."""
+    text = written(schema)
+    if text is None:
+        return "it is nested too deeply."
+    if len(text) > SCHEMA_MAX_BYTES:
+        return f"it has more than {SCHEMA_MAX_BYTES} bytes."
+    return refusal(lambda: check_schema(schema))
+
+
 # MCP lets a server name its tools almost freely (SEP-986 only recommends a grammar); names in the hub are
 # `source/path.verb`. A character outside that grammar is replaced, never dropped, so that different names stay
 # different: ASCII becomes `_`, anything else its code point (`u641c`), which also makes hidden characters visible.
 # Names that still look alike are found by `skeleton`.
 
+# A longer name of a remote tool is refused: nobody writes it by hand, and every call would carry it.
 OWN_NAME_MAX_CHARS: Final = 256
-"""A longer name of a remote tool is refused: nobody writes it by hand, and every call would carry it."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
 _ALLOWED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -102,76 +173,35 @@ _OPTIONS.log_errors = False
 _OPTIONS.max_mem = 8 * 1024 * 1024
 
 
-class ToolTermsLike(Protocol):
-    """What sources.yaml says of tools (`ToolTerms`)."""
-
-    @property
-    def offered(self) -> bool: ...
-    @property
-    def read_only(self) -> bool | None: ...
-    @property
-    def idempotent(self) -> bool | None: ...
-    @property
-    def destructive(self) -> bool | None: ...
-    @property
-    def capabilities(self) -> tuple[str, ...] | None: ...
-    @property
-    def timeout_s(self) -> float | None: ...
-    @property
-    def error_pattern(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Override:
-    """What the operator says of one tool; None: nothing, so that it stays as the source says, or safer."""
-
-    offered: bool = True
-    read_only: bool | None = None
-    idempotent: bool | None = None
-    destructive: bool | None = None
-    capabilities: tuple[str, ...] | None = None
-    timeout_s: float | None = None
-    error_pattern: str = ""
-    """A text result in which this regular expression (RE2, linear time) is found is an error."""
-    finds_error: Callable[[str], bool] | None = None
-    """`error_pattern`, compiled."""
-
-
-_SILENT: Final = Override()
+_NO_TERMS: Final = ToolTerms()
+FindsError = Callable[[str], bool]
 
 
 class Overrides:
-    """All terms of one source."""
+    """All terms of one source's tools."""
 
-    def __init__(self, terms: Mapping[str, ToolTermsLike] | None = None) -> None:
+    def __init__(self, terms: Mapping[str, ToolTerms] | None = None) -> None:
         """`terms`: glob to terms, in the order in which they were written.
 
         Raises ValueError when an `error_pattern` is no regular expression.
         """
-        self._rules: tuple[tuple[re.Pattern[str], Override], ...] = tuple(
-            (re.compile(fnmatch.translate(glob)), _override(glob, said))
+        self._rules: tuple[tuple[re.Pattern[str], ToolTerms, FindsError | None], ...] = tuple(
+            (re.compile(fnmatch.translate(glob)), said, _compiled(glob, said.error_pattern))
             for glob, said in reversed([*(terms or {}).items()])
         )
 
-    def of(self, own_name: str) -> Override:
+    def of(self, own_name: str) -> ToolTerms:
         """What was said last of a tool of that name."""
-        return next((override for glob, override in self._rules if glob.match(own_name)), _SILENT)
+        return next((said for glob, said, _ in self._rules if glob.match(own_name)), _NO_TERMS)
+
+    def finds_error(self, own_name: str) -> FindsError | None:
+        """Whether a text result of that tool is an error by the operator's pattern; None: there is none."""
+        return next((finds for glob, _, finds in self._rules if glob.match(own_name)), None)
 
 
-def _override(glob: str, said: ToolTermsLike) -> Override:
-    return Override(
-        offered=said.offered,
-        read_only=said.read_only,
-        idempotent=said.idempotent,
-        destructive=said.destructive,
-        capabilities=said.capabilities,
-        timeout_s=said.timeout_s,
-        error_pattern=said.error_pattern,
-        finds_error=_compiled(glob, said.error_pattern) if said.error_pattern else None,
-    )
-
-
-def _compiled(glob: str, pattern: str) -> Callable[[str], bool]:
+def _compiled(glob: str, pattern: str) -> FindsError | None:
+    if not pattern:
+        return None
     try:
         compiled: Any = re2.compile(pattern, _OPTIONS)
     except re2.error as error:

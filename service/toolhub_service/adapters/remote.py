@@ -12,7 +12,7 @@ Followed to its end, however it ends, it is collected. What a remote side forget
 order of saving and sending is that of a write-ahead log; "look up before resend" is what an idempotency key would spare
 us where remote sides honour one, which n8n and ComfyUI do not.
 
-Three ways to be stopped, told apart:
+Three ways to be stopped, each handled by itself:
 - somebody cancels the job: `RunningJobs.stopping` is set. The remote side is asked to stop and followed until it has.
 - the deadline passes: this coroutine is cancelled at or after `call.deadline_s` by the hub's clock. The remote side
   is asked once, for a bounded time, to stop.
@@ -77,8 +77,7 @@ class RemoteTerms:
 
 Answer = TypeVar("Answer")
 
-_TIMER_S: Final = 0.001
-"""A loop's timers may be early by the resolution of its clock."""
+_TIMER_S: Final = 0.001  # A loop's timers may be early by the resolution of its clock
 
 
 class RemoteExecutor:
@@ -97,6 +96,13 @@ class RemoteExecutor:
         self.clock = clock
         self.terms = terms or RemoteTerms()
         self._randomness = randomness
+
+    async def runs(self, call: GrantedCall) -> bool:
+        """Whether a call is work of the remote side: declared so, or a job with a mark, which is proof whatever its
+        tool is declared as by now."""
+        if call.spec.cost.is_async or not call.call.job_id:
+            return call.spec.cost.is_async
+        return await self.running.mark(call.call.job_id) is not None
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         """As `Adapter.execute`, questions included; the call must be run as a job."""
@@ -122,8 +128,6 @@ class RemoteExecutor:
 class _Pauses:
     """Growing, with jitter."""
 
-    __slots__ = ("_max_s", "_next_s", "_randomness")
-
     def __init__(self, terms: RemoteTerms, randomness: Randomness) -> None:
         self._next_s = terms.pause_first_s
         self._max_s = terms.pause_max_s
@@ -137,18 +141,6 @@ class _Pauses:
 class _Run:
     """One run of one job."""
 
-    __slots__ = (
-        "_call",
-        "_has_ended",
-        "_is_asked_to_stop",
-        "_job_id",
-        "_last_progress",
-        "_on",
-        "_sink",
-        "_stopping",
-        "mark",
-    )
-
     def __init__(self, on: RemoteExecutor, call: GrantedCall, sink: EventSink) -> None:
         self._on = on
         self._call = call
@@ -158,8 +150,7 @@ class _Run:
         self._last_progress = Progress(step=0)
         self._is_asked_to_stop = False
         self._has_ended = False
-        self.mark = new_mark(self._job_id)
-        """As it was last kept, or is to be."""
+        self.mark = new_mark(self._job_id)  # As it was last kept, or is to be
 
     async def outcome(self) -> Outcome:
         await self._ensure_started()
@@ -194,6 +185,7 @@ class _Run:
         for _ in range(self._on.terms.starts_max):
             if self._stopping.is_set():
                 raise never_sent(self._call)
+            # Before it is sent, so that whoever comes after a crash knows that there may be something to look up.
             await self._keep(sent(self.mark, self._on.clock.unix_ms()))
             try:
                 return await self._on.remote.start(self._call, self.mark)
@@ -220,7 +212,7 @@ class _Run:
             except (RemoteUnclear, ToolFailure) as unclear:
                 if looks >= terms.looks_min and clock.monotonic_s() - began_s >= terms.look_up_timeout_s:
                     raise unknown(self._call, self.mark, UnclearPoint.START, unclear) from unclear
-                absent_since_s = None
+                absent_since_s = None  # Only an unbroken row of clear answers proves that it never came.
             else:
                 if found is not None:
                     return found

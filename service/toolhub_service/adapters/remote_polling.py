@@ -210,8 +210,7 @@ class Unreachable(Exception):
         self.retry_after_s = retry_after_s
 
 
-Question = Callable[[], Awaitable[Answer[Value]]]
-"""Asks once. Raises Unreachable, or what ends the asking."""
+Question = Callable[[], Awaitable[Answer[Value]]]  # Asks once. Raises Unreachable, or what ends the asking.
 
 
 class Poller:
@@ -222,20 +221,15 @@ class Poller:
         self._terms = terms or PollTerms()
         self._under_way = asyncio.Semaphore(self._terms.at_once)
         self._states: dict[str, _PollState] = {}
-        self._asking = 0
-
-    @property
-    def asking(self) -> int:
-        """Jobs that are being asked about."""
-        return self._asking
+        self.asking = 0  # Jobs that are being asked about
 
     async def poll(self, ask: Question[Value], *, key: str = "") -> AsyncIterator[Value]:
-        """What was told, each time it differs from the last time; ends with what was told last.
+        """The answers, each time one differs from the last one; ends with the last answer.
 
         `key` is what `poll_now` is called with; empty for questions that nobody asks to poll now.
         """
         state = _PollState(self._terms.first_s)
-        self._asking += 1
+        self.asking += 1
         if key:
             self._states[key] = state
         before: object = _NOTHING
@@ -256,7 +250,7 @@ class Poller:
                     at_least_s = answer.retry_after_s
                 await self._pause(state, at_least_s)
         finally:
-            self._asking -= 1
+            self.asking -= 1
             if self._states.get(key) is state:
                 del self._states[key]
 
@@ -278,7 +272,7 @@ class Poller:
 
     async def _pause(self, state: _PollState, at_least_s: float) -> None:
         terms = self._terms
-        share_s = self._asking / terms.per_s
+        share_s = self.asking / terms.per_s
         jittered_s = max(state.interval_s, share_s) * self._randomness.uniform(1 - terms.jitter, 1 + terms.jitter)
         state.interval_s = min(state.interval_s * terms.growth, terms.longest_s)
         await state.pause(jittered_s + min(at_least_s, terms.retry_after_max_s))

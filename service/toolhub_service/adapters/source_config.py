@@ -107,19 +107,15 @@ def named_values(place: str, values: Mapping[str, Value]) -> Iterator[tuple[str,
     return ((f"{place}.{name}", value) for name, value in values.items())
 
 
-SECRET_MIN_CHARS = 8
-"""`token: none` in a configuration must not blank every `none` of a log."""
+SECRET_MIN_CHARS = 8  # `token: none` in a configuration must not blank every `none` of a log
 _SECRET_MAX_BYTES = 64 * 1024
+# Behind a user's name. By itself, for what is no URL at all may hold a password, too.
 _PASSWORD = re.compile(r"[^:/?#@]*:([^/?#@]+)@")
-"""Behind a user's name. By itself, for what is no URL at all may hold a password, too."""
-_LINE_MIN_CHARS = 16
-"""Of one line of several, such as those of a key."""
-_FRAME = "-----"
-"""Of PEM: its first and last line are the same for all."""
-_SEGMENT = re.compile(r"[A-Za-z0-9_~.-]{16,}")
-"""Of the path of a secret URL; a shorter one is a word."""
+_LINE_MIN_CHARS = 16  # Of one line of several, such as those of a key
+_FRAME = "-----"  # Of PEM: its first and last line are the same for all
+_SEGMENT = re.compile(r"[A-Za-z0-9_~.-]{16,}")  # Of the path of a secret URL; a shorter one is a word
+# Of a query, or of what libpq takes in the place of a URL.
 _NAMED = re.compile(r"(\w+)\s*=\s*('[^']*'|[^&\s;#]+)")
-"""Of a query, or of what libpq takes in the place of a URL."""
 
 
 class ValueMissing(ValueError):
@@ -160,8 +156,7 @@ class SourceValues:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self.secrets: frozenset[str] = frozenset()
-        """All that was found so far."""
+        self.secrets: frozenset[str] = frozenset()  # All that was found so far
 
     def of(self, named: Mapping[str, Value]) -> dict[str, str]:
         """Every value by its name. Raises ValueMissing, which never holds a value."""
@@ -250,7 +245,7 @@ def _of_url(text: str) -> Iterator[str]:
 
 
 def _of_secret_url(text: str) -> Iterator[str]:
-    """What may tell in a URL that nobody was to see."""
+    """What may be a secret in a URL that nobody was to see."""
     if "://" not in text:
         return
     try:

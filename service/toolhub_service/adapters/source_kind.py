@@ -13,14 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from toolhub_service.adapters.source_config import Section, Source, Value
-from toolhub_service.domain.call import NO_PRECONDITIONS, PlannedCall, Preconditions
+from toolhub_service.adapters.upstream import no_source
+from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Adapter, Clock, FixedTerms, Randomness
 from toolhub_service.domain.source import Definition, SourceObserver, ToolSource, Trust
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 if TYPE_CHECKING:
-    from toolhub_service.domain.artifact import ArtifactDesk
+    from toolhub_service.domain.artifact import ArtifactService
     from toolhub_service.domain.job_ports import RunningJobs
     from toolhub_service.guards.secrets import Redactor
     from toolhub_service.tools.confinement import HiddenFolder
@@ -40,7 +41,7 @@ class SourceDeps:
     clock: Clock
     randomness: Randomness
     running: RunningJobs
-    artifacts: ArtifactDesk
+    artifacts: ArtifactService
     observer: SourceObserver
     trace: Callable[[], str]
     """The `traceparent` of the call that runs; empty outside of one."""
@@ -63,8 +64,27 @@ class OpenedSource:
     ValueError. None: tools of the kind are not registered over the wire."""
 
 
-class SourceAdapter:
-    """What the adapters of all kinds of sources answer alike: the definition says it, not the call."""
+Opened = TypeVar("Opened")
+
+
+class SourceAdapter(Generic[Opened]):
+    """What the adapters of all kinds of sources have in common: sources that come and go while calls run, and answers
+    that the definition gives and not the call."""
+
+    def __init__(self) -> None:
+        # What calls need, by source. Calls under way end where they began, whatever comes in its place.
+        self._sources: dict[str, Opened] = {}
+
+    def remove(self, name: str) -> None:
+        """Take a source away; does nothing when it is not there."""
+        self._sources.pop(name, None)
+
+    def _source(self, call: GrantedCall) -> Opened:
+        """Raises ToolFailure when it is gone."""
+        source = self._sources.get(call.spec.source)
+        if source is None:
+            raise no_source(call)
+        return source
 
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
         return NO_PRECONDITIONS
@@ -196,7 +216,7 @@ class WorkflowTool:
     """Name to what it takes, in a few words."""
     results: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What else tells it from others: digests, where it is called."""
+    """What else makes it different from others: digests, where it is called."""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -209,7 +229,7 @@ class WorkflowReport:
     problems: tuple[str, ...] = ()
     """Of what did not even become a tool, each with its place."""
     notes: tuple[str, ...] = ()
-    """What cannot be told without a server."""
+    """What nobody knows without a server."""
 
     @property
     def ok(self) -> bool:

@@ -1,4 +1,4 @@
-"""What adapters of remote servers share: connections, Retry-After, TLS of a client, and their words cut to a size.
+"""What adapters share: connections, TLS, Retry-After, somebody else's words and bytes at a size, and common failures.
 
 What is cut keeps a digest of the whole, so that a change is still seen.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -16,11 +17,25 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from toolhub_service.adapters.source_config import ClientTls
-from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.artifact import OCTETS, ArtifactRef, ArtifactService
+from toolhub_service.domain.call import Call, GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.guards.secrets import Redact
 
 _TOO_DEEP: Final = "nested too deeply to be read"
-LONGEST_S: Final = 3_600.0
-"""The longest wait that one Retry-After header can ask for."""
+LONGEST_S: Final = 3_600.0  # The longest wait that one Retry-After header can ask for
+EXCERPT_MAX_CHARS: Final = 2_000
+JUDGED_CHARS: Final = 8_000  # What the redactor sees: more than is shown, so that no secret straddles the cut
+_CHUNK_BYTES: Final = 256 * 1024
+_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[\x20-\x7e]{1,100})?")
+
+
+Trace = Callable[[], str]  # The W3C traceparent of what runs now; empty when there is none
+
+
+def no_trace() -> str:
+    return ""
 
 
 class RefCounted:
@@ -31,8 +46,7 @@ class RefCounted:
     def __init__(self, close: Callable[[], Awaitable[None]]) -> None:
         self._close = close
         self._users = 0
-        self.is_closed = False
-        """Whether nobody may begin to use them any more."""
+        self.is_closed = False  # Whether nobody may begin to use them any more
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
@@ -125,3 +139,78 @@ def one_line(text: str, max_chars: int) -> str:
 def as_object(value: JsonValue) -> Mapping[str, JsonValue] | None:
     """The value when it is a JSON object."""
     return value if isinstance(value, Mapping) else None
+
+
+def as_string(value: object) -> str:
+    """The value when it is text; else empty."""
+    return value if isinstance(value, str) else ""
+
+
+def as_number(value: object) -> float | None:
+    """The value when it is a JSON number; an integer stays one, for it may have more digits than a double."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
+    """Somebody else's words, fit to be handed on: redacted, without control characters, cut."""
+    clean = redact(text[:JUDGED_CHARS])
+    shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
+    return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
+
+
+def in_its_words(excerpt: str) -> str:
+    """The sentence that hands on what was quoted."""
+    return f"In its own words: {excerpt}" if excerpt else "It gave no reason."
+
+
+async def kept_bytes(
+    data: bytes, call: Call, artifacts: ArtifactService | None, *, media_type: str = "", name: str = ""
+) -> tuple[JsonObject, tuple[ArtifactRef, ...]]:
+    """Bytes as a value: where they are kept as an artifact, or why they are not.
+
+    An effect that was had is answered, whatever becomes of what it brought: so a failure to keep it is not raised.
+    `media_type`: as somebody else names it; what is none is not believed. `artifacts`: None where nothing can be kept.
+    """
+    facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    if artifacts is None:
+        return {**facts, "dropped": "this hub keeps no artifacts"}, ()
+    believed = media_type if _MEDIA_TYPE.fullmatch(media_type) else OCTETS
+    try:
+        artifact = await artifacts.keep(_chunks(data), call=call, media_type=believed, name=name)
+    except ToolFailure as failure:
+        return {**facts, "dropped": f"it could not be kept: {failure.error.kind.value}"}, ()
+    return {**facts, "artifact": artifact.artifact_id}, (artifact.ref,)
+
+
+async def _chunks(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), _CHUNK_BYTES):
+        yield data[start : start + _CHUNK_BYTES]
+
+
+def no_source(call: GrantedCall) -> ToolFailure:
+    """Its source was taken away while the call was on its way."""
+    message = f"{call.spec.name} is not available: its source is not connected to this hub any more. Use another tool."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+
+
+def not_loaded(tool: str) -> ToolFailure:
+    """The code of a tool that runs within the hub is not there."""
+    message = f"{tool} is listed but not loaded here. Use another tool, or ask an operator."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
+
+
+def tool_failed(tool: str) -> ToolFailure:
+    """A tool that runs within the hub raised what it should not; nothing of the exception is shown."""
+    message = (
+        f"{tool} failed in a way it did not foresee. Try other arguments or another tool; operators find it logged."
+    )
+    return refuse(ErrorKind.INTERNAL, message)
+
+
+def hub_failed(call: GrantedCall) -> ToolFailure:
+    """A defect of the hub in the middle of a call of a remote tool."""
+    message = (
+        f"The hub failed while it called {call.spec.name}, which may have run. Check that before you call it again; "
+        "operators find it logged."
+    )
+    return refuse(ErrorKind.INTERNAL, message)

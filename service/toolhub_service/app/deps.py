@@ -7,11 +7,14 @@ import random
 import time
 from dataclasses import dataclass
 
+from toolhub_service.app.file_modes import check_files, repairs
+from toolhub_service.app.listening import listening_of
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.wiring_telemetry import Observing
+from toolhub_service.app.wiring_telemetry import Observing, open_observing
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import Settings
+from toolhub_service.settings.loading import known_secrets
 
 
 class SystemClock:
@@ -41,3 +44,16 @@ class Deps:
     randomness: Randomness
     redactor: Redactor
     observing: Observing
+
+
+def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
+    """Raises OSError when the data folder cannot be made, and before anything is made ListenRefused and FilesLoose."""
+    listening_of(settings)
+    check_files(settings)
+    paths = Paths(settings)
+    paths.make()
+    redactor = Redactor(known_secrets(settings, os.environ))
+    observing = open_observing(settings, redactor, is_worker=is_worker)
+    if settings.loose_files == "warn":
+        observing.files_loose(repairs(settings))
+    return Deps(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)

@@ -100,8 +100,8 @@ def _wait_for(descriptor: int, path: Path) -> None:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until_s:
-                told = "another command is editing it; see to that one, and try again"
-                raise OSError(errno.EDEADLK, told, str(path)) from None
+                advice = "another command is editing it; see to that one, and try again"
+                raise OSError(errno.EDEADLK, advice, str(path)) from None
             time.sleep(_LOOK_S)
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 
-from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness
-from toolhub_service.app.file_modes import check_files, problem_of, repairs
-from toolhub_service.app.listening import listening_of
-from toolhub_service.app.paths import Paths
+from toolhub_service.app.deps import make_deps
 from toolhub_service.app.policy_files import PolicyFile
+from toolhub_service.app.source_runtime import ConfiguredSources, SourceRuntime
 from toolhub_service.app.wiring_calls import (
     LongWork,
     make_access,
@@ -22,21 +18,18 @@ from toolhub_service.app.wiring_calls import (
     make_webhook,
     open_audit,
 )
-from toolhub_service.app.wiring_server import describe, make_keys, make_server
-from toolhub_service.app.wiring_sources import SourceRuntime, SourceService, make_sourcing
+from toolhub_service.app.wiring_server import describe, make_keys, make_policy_file, make_server, make_sourcing
 from toolhub_service.app.wiring_stores import Stores, make_artifacts, make_blobs, make_stores
-from toolhub_service.app.wiring_telemetry import Observing, open_observing
+from toolhub_service.app.wiring_telemetry import Observing
 from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, open_toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.artifact import Blobs
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.settings.document import Settings
-from toolhub_service.settings.loading import known_secrets
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.telemetry.access_trace import AccessTrace
 from toolhub_service.telemetry.approvals import ApprovalWebhook
@@ -69,7 +62,7 @@ class Hub:
     is_serving: bool = False
     """Whether `start` has let calls in."""
 
-    async def remember(self, type: EventType, *, policy_revision: str, problem: str = "") -> None:
+    async def audit_event(self, type: EventType, *, policy_revision: str, problem: str = "") -> None:
         """Put an event of the hub's own life into the audit log, durably."""
         event = Event(
             type=type,
@@ -116,10 +109,10 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     """Everything made and joined, nothing listening yet but the port bound.
     Raises OSError, ListenRefused, FilesLoose, KeyFileInvalid, HubFailure or ToolFailure; each speaks to the operator.
     """
-    deps = _deps(settings, is_worker=worker is not None)
+    deps = make_deps(settings, is_worker=worker is not None)
     observing = deps.observing
     policy = LivePolicy(on_difference=observing.shadow_differs)
-    policy_file = _policy_file(deps, policy)
+    policy_file = make_policy_file(deps, policy)
     async with AsyncExitStack() as on_refusal:
         on_refusal.push_async_callback(observing.close)
         audit = await open_audit(deps, worker or 0)
@@ -129,16 +122,16 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
         long_work = make_long_work(deps, stores, audit, approvals, describe(policy), [artifacts.sweep])
-        toolbox = open_toolbox(settings, deps.clock, deps.redactor, long_work.desk, artifacts)
+        toolbox = open_toolbox(settings, deps.clock, deps.redactor, long_work.job_service, artifacts)
         on_refusal.push_async_callback(toolbox.close)
         budgets, keys = make_budgets(deps, stores), make_keys(deps, policy)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
         sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
         searching = make_searching(deps, toolbox.catalog, stores)
-        desk, unread = SourceService(sourcing), sourcing.sources.unread
+        sources, unread = ConfiguredSources(sourcing), sourcing.sources.unread
         pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
         server = make_server(
-            deps, toolbox, desk, searching, policy, keys, audit, access, pipeline, long_work, artifacts
+            deps, toolbox, sources, searching, policy, keys, audit, access, pipeline, long_work, artifacts
         )
         await stores.start()
         on_refusal.pop_all()
@@ -162,22 +155,3 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         searching,
         pipeline,
     )
-
-
-def _policy_file(deps: Deps, policy: LivePolicy) -> PolicyFile:
-    settings = deps.settings
-    judge = partial(problem_of, settings=settings)
-    return PolicyFile(deps.paths.policy, policy, required=bool(settings.policy.file), judge=judge)
-
-
-def _deps(settings: Settings, *, is_worker: bool) -> Deps:
-    """Raises OSError when the data folder cannot be made, and before anything is made ListenRefused and FilesLoose."""
-    listening_of(settings)
-    check_files(settings)
-    paths = Paths(settings)
-    paths.make()
-    redactor = Redactor(known_secrets(settings, os.environ))
-    observing = open_observing(settings, redactor, is_worker=is_worker)
-    if settings.loose_files == "warn":
-        observing.files_loose(repairs(settings))
-    return Deps(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)

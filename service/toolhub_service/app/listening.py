@@ -45,21 +45,20 @@ def listening_of(settings: Settings) -> Listening:
             f"several workers cannot share {address}: each would take the socket away from the others. "
             "Use one worker (server.workers: 1), or listen on a port."
         )
+    wanted = settings.server.max_connections
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        wanted = max(1, min(wanted, soft - soft // 8 - 64))  # an eighth of the open files stays for the hub's own
     return Listening(
         address=address,
         credentials=_credentials(settings.server.tls),
         share_port=settings.server.workers > 1,
         max_connection_age_s=settings.server.max_connection_age_s,
+        max_call_s=settings.budget.max_timeout_s,
         max_connection_idle_s=settings.server.max_connection_idle_s,
-        max_connections=connections_within(settings.server.max_connections),
+        max_connections=wanted,
         reflection=settings.server.reflection,
     )
-
-
-def connections_within(wanted: int) -> int:
-    """How many of the connections wanted the limit on open files allows: an eighth of it stays for the hub's own."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - soft // 8 - 64))
 
 
 def is_local(address: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from toolhub_service.app.wiring_tools import Toolbox, open_toolbox
 from toolhub_service.domain.call import Call, PlannedCall, Principal
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType, Verification
-from toolhub_service.domain.job import Job
+from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
@@ -37,27 +37,22 @@ _PAGE = 1_000
 _GONE = "Restore both from a backup; where that cannot be, `toolhub audit begin` begins a new log and records it."
 
 
-class CannotLook(Exception):
+class OfflineRefused(Exception):
     """What was to be looked at is not there or cannot be read; the message says why and what to do."""
 
 
-def verify_audit_files(data_dir: Path) -> Verification:
-    """Check the audit log that a hub keeps in its data folder, whether it runs or not. Raises CannotLook."""
-    return verify_audit(Settings(data_dir=str(data_dir)))
-
-
 def verify_audit(settings: Settings) -> Verification:
-    """The same where the settings put the files elsewhere. Writes nothing. Raises CannotLook."""
+    """Check the audit log of a hub, whether it runs or not. Writes nothing. Raises OfflineRefused."""
     paths = Paths(settings)
     if not paths.audit.exists() and not paths.audit_checkpoints.exists():
         if paths.audit_key.exists() and not settings.stores.postgres_url:
-            raise CannotLook(
+            raise OfflineRefused(
                 f"{paths.audit} and {paths.audit_checkpoints} are gone, yet {paths.audit_key} is there. {_GONE}"
             )
-        raise CannotLook(f"There is no audit log at {paths.audit}. --data-dir names the folder that the hub keeps.")
+        raise OfflineRefused(f"There is no audit log at {paths.audit}. --data-dir names the folder that the hub keeps.")
     if settings.stores.postgres_url or not paths.audit.exists():
         # Each chain that the checkpoints attest would be reported as removed, whoever holds the events.
-        raise CannotLook(
+        raise OfflineRefused(
             f"{paths.audit_checkpoints} attests events, and {paths.audit} does not hold them. With stores.postgres_url "
             "they are in PostgreSQL: ask the running hub, with `toolhub audit verify` without --data-dir. Without it, "
             f"{paths.audit} is gone. {_GONE}"
@@ -66,21 +61,21 @@ def verify_audit(settings: Settings) -> Verification:
         keyring = open_keyring(paths.audit_key, create=False)
         return verify_log(paths.audit, paths.audit_checkpoints, keyring)
     except HubFailure as unusable:
-        raise CannotLook(unusable.message) from unusable
+        raise OfflineRefused(unusable.message) from unusable
     except OSError as unreadable:
-        raise CannotLook(f"{unreadable.filename or paths.audit}: {unreadable.strerror}") from unreadable
+        raise OfflineRefused(f"{unreadable.filename or paths.audit}: {unreadable.strerror}") from unreadable
 
 
 async def begin_audit(settings: Settings, reason: str) -> None:
     """Begin a new log under the key of one that is gone or was moved away; its first event says so and why.
 
-    Raises CannotLook while the files of the old log, or a hub that writes them, are still there.
+    Raises OfflineRefused while the files of the old log, or a hub that writes them, are still there.
     """
     paths, clock = Paths(settings), SystemClock()
     files = [paths.audit_checkpoints] if settings.stores.postgres_url else [paths.audit, paths.audit_checkpoints]
     for file in files:
         if file.exists():
-            raise CannotLook(f"{file} is still there. Stop the hub, and move the log's files away to keep them.")
+            raise OfflineRefused(f"{file} is still there. Stop the hub, and move the log's files away to keep them.")
     redactor = Redactor(known_secrets(settings, os.environ))
     try:
         log = audit_log_of(settings, clock=clock, redactor=redactor, name="begin", begin=True)
@@ -89,35 +84,35 @@ async def begin_audit(settings: Settings, reason: str) -> None:
         await log.append_durably(Event(EventType.CONFIG_LOADED, clock.unix_ms(), outcome="ok", attributes=facts))
         await log.close()
     except HubFailure as unusable:
-        raise CannotLook(unusable.message) from unusable
+        raise OfflineRefused(unusable.message) from unusable
     except ToolFailure as unwritable:
-        raise CannotLook("The audit log cannot be written.") from unwritable
+        raise OfflineRefused("The audit log cannot be written.") from unwritable
 
 
 def rotate_audit_key(settings: Settings) -> str:
-    """Add a key to the audit log's; its id. The old ones stay to verify what they signed. Raises CannotLook."""
+    """Add a key to the audit log's; its id. The old ones stay to verify what they signed. Raises OfflineRefused."""
     try:
         path = Paths(settings).audit_key
         with edited(path) if path.exists() else nullcontext():
             return rotate(path).active_id
     except HubFailure as unusable:
-        raise CannotLook(unusable.message) from unusable
+        raise OfflineRefused(unusable.message) from unusable
     except OSError as unreadable:
-        raise CannotLook(f"{unreadable.filename}: {unreadable.strerror}") from unreadable
+        raise OfflineRefused(f"{unreadable.filename}: {unreadable.strerror}") from unreadable
 
 
 def audit_events(data_dir: Path, where: EventFilter) -> Iterator[ChainedEvent]:
-    """Every event that fits, oldest first, of a hub that need not be running. Raises CannotLook."""
+    """Every event that fits, oldest first, of a hub that need not be running. Raises OfflineRefused."""
     file = Paths(Settings(data_dir=str(data_dir))).audit
     if not file.exists():
-        raise CannotLook(f"There is no audit log at {file}. --data-dir names the folder that the hub keeps.")
+        raise OfflineRefused(f"There is no audit log at {file}. --data-dir names the folder that the hub keeps.")
     after: tuple[int, str, int] | None = None
     try:
         while found := page(file, where, after, _PAGE):
             yield from found
             after = (found[-1].event.at_unix_ms, found[-1].writer, found[-1].sequence)
     except HubFailure as damaged:
-        raise CannotLook(damaged.message) from damaged
+        raise OfflineRefused(damaged.message) from damaged
 
 
 async def configured_tools(settings: Settings) -> list[ToolSpec]:
@@ -130,15 +125,15 @@ async def configured_tools(settings: Settings) -> list[ToolSpec]:
 
 
 def policy_of(file: Path | None) -> PolicySnapshot:
-    """The policy of a file, the starter policy without one. Raises InvalidPolicy, CannotLook."""
+    """The policy of a file, the starter policy without one. Raises InvalidPolicy, OfflineRefused."""
     if file is None:
         return PolicySnapshot()
     try:
         return PolicySnapshot.load(file.read_text(encoding="utf-8"))
     except OSError as unreadable:
-        raise CannotLook(f"{file}: {unreadable.strerror}") from unreadable
+        raise OfflineRefused(f"{file}: {unreadable.strerror}") from unreadable
     except UnicodeDecodeError as binary:
-        raise CannotLook(f"{file} is not UTF-8 text") from binary
+        raise OfflineRefused(f"{file} is not UTF-8 text") from binary
 
 
 def policy_warnings(settings: Settings, file: Path | None) -> list[str]:
@@ -187,7 +182,12 @@ class NoJobs:
     """Offline there are tools to look at, and none is called."""
 
     async def get(self, principal: Principal, job_id: str) -> Job:
-        raise CannotLook("jobs are told by a running hub")
+        raise OfflineRefused("a running hub knows its jobs")
+
+    async def page(
+        self, principal: Principal, where: JobFilter, *, after: tuple[int, str] | None, limit: int
+    ) -> tuple[Sequence[Job], int]:
+        raise OfflineRefused("a running hub knows its jobs")
 
     async def cancel(self, principal: Principal, job_id: str, reason: str) -> Job:
-        raise CannotLook("jobs are cancelled by a running hub")
+        raise OfflineRefused("jobs are cancelled by a running hub")

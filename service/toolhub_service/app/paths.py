@@ -32,6 +32,11 @@ class Paths:
         return self._or_data(self.settings.sources.file, "sources.yaml")
 
     @property
+    def source_secrets(self) -> Path:
+        """Folder of the secrets that `toolhub sources add` moves out of the clear; whole, for sources.yaml names it."""
+        return (self.data_dir / "secrets").absolute()
+
+    @property
     def audit(self) -> Path:
         return self._or_data(self.settings.audit.file, "audit.db")
 
@@ -58,6 +63,12 @@ class Paths:
     @property
     def api_keys(self) -> Path:
         return self._or_data(self.settings.auth.api_keys_file, "api-keys.yaml")
+
+    @property
+    def bubblewrap(self) -> str | None:
+        """None: look for it; empty: do without."""
+        setting = self.settings.tools.bubblewrap
+        return "" if setting == "off" else setting or None
 
     def key_file(self) -> KeyFile:
         return KeyFile(self.api_keys)

@@ -18,7 +18,6 @@ from toolhub_service.app.files import KeyFile, KeyFileInvalid
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_files import ShadowFile, known_names
-from toolhub_service.app.wiring_tools import bubblewrap_of
 from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import EventType
@@ -38,7 +37,7 @@ _POLL_S = 2.0
 
 
 async def follow(hub: Hub, reload: asyncio.Event) -> None:
-    """Until cancelled: reload files on SIGHUP (`reload`) and when they have changed since the last look."""
+    """Until cancelled: reload files on SIGHUP (`reload`) and when they have changed since they were read last."""
     reload_s = hub.settings.policy.reload_s
     key_file = Paths(hub.settings).key_file()
     shadow = ShadowFile(hub.settings.policy.shadow_file, hub.policy)
@@ -61,8 +60,8 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
                     hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
                 hub.observing.metrics.oldest_call(hub.pipeline.oldest_call_s())
                 await hub.server.tell_effects(are_possible=hub.audit.is_well)
-            except Exception as error:  # noqa: BLE001 - revoked keys must be refused after the next look, whatever this met
-                hub.observing.look_failed(error)
+            except Exception as error:  # noqa: BLE001 - revoked keys must be refused at the next reload, whatever this met
+                hub.observing.reload_failed(error)
     finally:
         await sources.wait()
 
@@ -90,9 +89,9 @@ class _SourceReloads:
     async def _reload(self) -> None:
         asked, self._is_asked = self._is_asked, False
         try:
-            await self._hub.sourcing.look(asked=asked)
-        except Exception as error:  # noqa: BLE001 - the next look comes all the same
-            self._hub.observing.look_failed(error)
+            await self._hub.sourcing.reload(asked=asked)
+        except Exception as error:  # noqa: BLE001 - the next reload comes all the same
+            self._hub.observing.reload_failed(error)
 
 
 async def _reload_policy(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
@@ -103,7 +102,7 @@ async def _reload_policy(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
 
 
 async def _wait_for_reload(reload: asyncio.Event, every_s: float) -> bool:
-    """True after SIGHUP, False when it is only time to look."""
+    """True after SIGHUP, False when it is only time to see whether files changed."""
     try:
         await asyncio.wait_for(reload.wait(), every_s)
     except TimeoutError:
@@ -118,18 +117,18 @@ async def _record_policy(hub: Hub, change: Change) -> None:
     if change.applied:
         await _warn_of_unknown_names(hub)
     with suppress(ToolFailure):  # the audit log tells of its own failure; the policy is in force all the same
-        await hub.remember(type, policy_revision=change.revision, problem=change.problem)
+        await hub.audit_event(type, policy_revision=change.revision, problem=change.problem)
 
 
 async def _warn_of_unknown_names(hub: Hub) -> None:
     """Log what the policy says of nothing known; in a thread, for a policy and a catalog may both be large."""
 
-    def look() -> list[str]:
+    def unknown_names() -> list[str]:
         known = known_names(hub.settings, hub.toolbox.catalog.all())
         found = unmatched(hub.policy.snapshot.document, known)
         return [f"{path}: {problem}" for path, problem in islice(found, _WARNINGS_MAX + 1)]
 
-    if warnings := await asyncio.to_thread(look):
+    if warnings := await asyncio.to_thread(unknown_names):
         are_all = len(warnings) <= _WARNINGS_MAX
         hub.observing.policy_unmatched(warnings[:_WARNINGS_MAX], are_all=are_all)
 
@@ -185,7 +184,7 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
         _stop_with_supervisor(stop)
     _freeze_collector()
     await hub.start()
-    await hub.remember(EventType.HUB_STARTED, policy_revision=change.revision)
+    await hub.audit_event(EventType.HUB_STARTED, policy_revision=change.revision)
     ready(hub)
     follower = asyncio.create_task(follow(hub, reload))
     try:
@@ -194,7 +193,7 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
         follower.cancel()
         await asyncio.wait({follower})
         with suppress(ToolFailure):  # the audit log tells of its own failure, and the hub stops all the same
-            await hub.remember(EventType.HUB_STOPPED, policy_revision=hub.policy.revision)
+            await hub.audit_event(EventType.HUB_STOPPED, policy_revision=hub.policy.revision)
 
 
 async def warn_of_commands(hub: Hub) -> None:
@@ -202,7 +201,7 @@ async def warn_of_commands(hub: Hub) -> None:
     if landlock_abi() or not hub.policy.snapshot.document.commands:
         return
     with TemporaryDirectory(prefix="toolhub-") as folder:
-        level = await Confinement(bubblewrap_of(hub.settings.tools.bubblewrap)).level(Sandbox(), folder)
+        level = await Confinement(Paths(hub.settings).bubblewrap).level(Sandbox(), folder)
     if level == "rlimits":
         advice = "Install bubblewrap, or set `sandbox: {require_bubblewrap: true}` in the policy."
         hub.observing.log.warning(names.LOG_UNCONFINED, advice=advice)

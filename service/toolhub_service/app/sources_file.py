@@ -247,11 +247,11 @@ def _sources(data: object) -> Iterator[tuple[str, Source]]:
 
 def _explained(broken: msgspec.ValidationError) -> str:
     """`.key: what is wrong` in the place of msgspec's `what is wrong - at `$.key``."""
-    told = str(broken)
-    if " - at `key` in `$" in told:
-        path = told.rpartition("`$")[2].rstrip("`")
+    message = str(broken)
+    if " - at `key` in `$" in message:
+        path = message.rpartition("`$")[2].rstrip("`")
         return f"{path}: a name in it has other characters than letters, digits, `_`, `-` and `.`, or more than 100"
-    text, _, place = told.partition(" - at `$")
+    text, _, place = message.partition(" - at `$")
     path = place.rstrip("`").replace("[...]", ".…")
     unknown = _UNKNOWN.search(text)
     if unknown is None:

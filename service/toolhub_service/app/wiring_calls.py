@@ -15,13 +15,12 @@ from toolhub_service.app.wiring_stores import Stores, not_installed
 from toolhub_service.app.wiring_tools import Toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
-from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job import JobNews
 from toolhub_service.domain.job_ports import JobEngine
-from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, Invoker, KeyStore, PolicySource
+from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, Invoker, PolicySource
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.runtime.approval_watch import ApprovalNews
@@ -53,7 +52,7 @@ class LongWork:
     engine: JobEngine
     runs: JobRuns
     watch: JobWatch
-    desk: PrincipalJobs
+    job_service: PrincipalJobs
     acceptance: Acceptance
     approvals: Approvals
     approval_news: ApprovalNews
@@ -96,11 +95,11 @@ def make_long_work(
     tidy: Sequence[Callable[[int], Awaitable[int]]],
 ) -> LongWork:
     """`describe`: a principal under the policy in force. `tidy`: what else is removed when it has expired."""
-    terms, clock, observing = _job_terms(deps), deps.clock, deps.observing
+    clock, observing = deps.clock, deps.observing
     observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
-    ledger = JobLedger(stores.jobs, audit, observer, clock, approvals.withdraw)
-    heartbeat = Heartbeat(stores.jobs, observer, clock, f"runner_{deps.randomness.token_hex(8)}", terms)
-    runs = JobRuns(ledger, heartbeat, deps.redactor, terms, describe)
+    ledger = JobLedger(stores.jobs, audit, observer, clock, _job_terms(deps), approvals.withdraw)
+    heartbeat = Heartbeat(ledger, f"runner_{deps.randomness.token_hex(8)}")
+    runs = JobRuns(ledger, heartbeat, deps.redactor, describe)
     watch = JobWatch(stores.jobs, observer)
 
     def on_news(news: JobNews) -> None:
@@ -109,27 +108,24 @@ def make_long_work(
 
     stores.jobs.listen(on_news)
     engine = _engine(deps)
-    decisions = Decisions(ledger, engine, stores.approvals, terms)
+    decisions = Decisions(ledger, engine, stores.approvals)
     approval_news = ApprovalNews(stores.approvals)
     approval_news.listen(decisions.on_event)
-    approval_news.listen(approvals.heard)
-    acceptance = Acceptance(
-        ledger, engine, clock, deps.randomness, terms, deps.redactor, trace_parent=current_traceparent
-    )
+    approval_news.listen(approvals.on_event)
+    acceptance = Acceptance(ledger, engine, deps.randomness, deps.redactor, trace_parent=current_traceparent)
     reconciler = Reconciler(
-        stores.jobs,
+        ledger,
         engine,
         heartbeat,
-        observer,
-        clock,
-        terms,
         awaiting=decisions.check,
         give_up=runs.give_up,
         each_time=[approvals.sweep],
         tidy=[*tidy, OrphanedApprovals(stores.approvals, ledger).withdraw],
     )
-    desk = PrincipalJobs(ledger, engine, terms)
-    return LongWork(engine, runs, watch, desk, acceptance, approvals, approval_news, reconciler, heartbeat, stores)
+    job_service = PrincipalJobs(ledger, engine)
+    return LongWork(
+        engine, runs, watch, job_service, acceptance, approvals, approval_news, reconciler, heartbeat, stores
+    )
 
 
 def _engine(deps: Deps) -> JobEngine:
@@ -195,7 +191,18 @@ def make_access(deps: Deps, audit: ChainedAuditLog) -> AccessTrace:
 
 
 def make_budgets(deps: Deps, stores: Stores) -> Budgets:
-    return Budgets(deps.clock, deps.randomness, _terms(deps.settings), shared=stores.counts)
+    budget = deps.settings.budget
+    terms = BudgetTerms(
+        max_timeout_s=budget.max_timeout_s,
+        upstream_concurrency=budget.upstream_concurrency,
+        breaker=BreakerTerms(
+            window_s=budget.breaker_window_s,
+            min_calls=budget.breaker_min_calls,
+            failure_ratio=budget.breaker_failure_ratio,
+            cooldown_s=budget.breaker_cooldown_s,
+        ),
+    )
+    return Budgets(deps.clock, deps.randomness, terms, shared=stores.counts)
 
 
 def make_pipeline(
@@ -214,12 +221,20 @@ def make_pipeline(
     calls = deps.observing.calls
     recorder = Recorder(audit, calls, deps.clock, deps.redactor)
     plan_key = read_or_make_key(deps.paths.plan_key)
+    keys = Idempotency(
+        stores.keys,
+        calls,
+        deps.clock,
+        deps.randomness,
+        ttl_s=deps.settings.idempotency.ttl_s,
+        max_timeout_s=deps.settings.budget.max_timeout_s,
+    )
     return Pipeline(
         catalog=toolbox.catalog,
         adapters=adapters,
         policy=policy,
         plans=Plans(plan_key, deps.clock, deps.settings.policy.plan_ttl_s),
-        keys=_idempotency(deps, stores.keys),
+        keys=keys,
         budgets=budgets,
         executor=Executor(calls, recorder),
         recorder=recorder,
@@ -265,34 +280,5 @@ def make_approvals(deps: Deps, stores: Stores, audit: AuditLog, webhook: Approva
         keep_s=settings.keep_s,
         max_pending=settings.max_pending,
         observer=ApprovalTelemetry(deps.observing.metrics),
-        on_asked=_nobody if webhook is None else webhook.offer,
-    )
-
-
-def _nobody(_: Approval) -> None:
-    """No webhook is configured."""
-
-
-def _idempotency(deps: Deps, store: KeyStore) -> Idempotency:
-    return Idempotency(
-        store,
-        deps.observing.calls,
-        deps.clock,
-        deps.randomness,
-        ttl_s=deps.settings.idempotency.ttl_s,
-        max_timeout_s=deps.settings.budget.max_timeout_s,
-    )
-
-
-def _terms(settings: Settings) -> BudgetTerms:
-    budget = settings.budget
-    return BudgetTerms(
-        max_timeout_s=budget.max_timeout_s,
-        upstream_concurrency=budget.upstream_concurrency,
-        breaker=BreakerTerms(
-            window_s=budget.breaker_window_s,
-            min_calls=budget.breaker_min_calls,
-            failure_ratio=budget.breaker_failure_ratio,
-            cooldown_s=budget.breaker_cooldown_s,
-        ),
+        on_asked=(lambda _: None) if webhook is None else webhook.offer,
     )

@@ -1,20 +1,32 @@
-"""Wires the gRPC server: servicers behind interceptors, on the address of the configuration."""
+"""Wires what only a serving hub has: policy and sources that follow their files, and the gRPC server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from toolhub_service.app.deps import Deps
+from toolhub_service.app.file_modes import problem_of
 from toolhub_service.app.listening import listening_of
+from toolhub_service.app.policy_files import PolicyFile
+from toolhub_service.app.source_runtime import SourceRuntime
+from toolhub_service.app.sources_file import SourcesFile
 from toolhub_service.app.wiring_calls import LongWork
+from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.app.wiring_tools import Searching, Toolbox
+from toolhub_service.budget.ledger import Budgets
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.ports import AccessObserver, Invoker
-from toolhub_service.domain.source import SourceDesk
+from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.domain.ports import AccessObserver, Adapter, AuditLog, Invoker
+from toolhub_service.domain.source import SourceService
+from toolhub_service.domain.tool import ToolKind
 from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.registry.discovery import Sources
 from toolhub_service.registry.export import Exporter
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.stores.audit.log import ChainedAuditLog
+from toolhub_service.telemetry.source_telemetry import SourceTelemetry
 from toolhub_service.transport.approval_servicer import ApprovalServicer
 from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.audit_servicer import AuditServicer
@@ -33,6 +45,42 @@ from toolhub_service.transport.server import Server
 from toolhub_service.transport.tool_servicer import ToolServicer
 
 
+def make_sourcing(
+    deps: Deps,
+    toolbox: Toolbox,
+    stores: Stores,
+    audit: AuditLog,
+    budgets: Budgets,
+    adapters: dict[ToolKind, Adapter],
+    running: RunningJobs,
+    artifacts: ArtifactService,
+) -> SourceRuntime:
+
+    def breaker_of(upstream: str) -> str:
+        """The state of an upstream's breaker; empty where nothing was called yet."""
+        return next((state.name for key, state in budgets.breaker_states() if key == upstream), "")
+
+    observer = SourceTelemetry(audit, deps.observing.metrics, deps.observing.log, deps.clock)
+    sources = Sources(
+        toolbox.catalog,
+        stores.pins,
+        deps.clock,
+        deps.randomness,
+        observer,
+        builtins=toolbox.sources,
+        breaker_of=breaker_of,
+        is_disabled=toolbox.is_disabled,
+    )
+    required, judge = bool(deps.settings.sources.file), partial(problem_of, settings=deps.settings)
+    file = SourcesFile(deps.paths.sources, required=required, judge=judge)
+    return SourceRuntime(deps, sources, adapters, file, running, artifacts, observer, budgets)
+
+
+def make_policy_file(deps: Deps, policy: LivePolicy) -> PolicyFile:
+    required, judge = bool(deps.settings.policy.file), partial(problem_of, settings=deps.settings)
+    return PolicyFile(deps.paths.policy, policy, required=required, judge=judge)
+
+
 def make_keys(deps: Deps, policy: LivePolicy) -> ApiKeys:
     """Raises KeyFileInvalid."""
     return ApiKeys(deps.paths.key_file().read(), describe(policy))
@@ -41,7 +89,7 @@ def make_keys(deps: Deps, policy: LivePolicy) -> ApiKeys:
 def make_server(
     deps: Deps,
     toolbox: Toolbox,
-    sources: SourceDesk,
+    sources: SourceService,
     searching: Searching,
     policy: LivePolicy,
     keys: ApiKeys,
@@ -71,7 +119,7 @@ def make_server(
             journal=audit,
         ),
         jobs=JobServicer(
-            long_work.submission(invoker, catalog), long_work.desk, long_work.watch, deps.clock, deps.randomness
+            long_work.submission(invoker, catalog), long_work.job_service, long_work.watch, deps.clock, deps.randomness
         ),
         approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
         artifacts=ArtifactServicer(artifacts),

@@ -1,6 +1,6 @@
 """Where jobs, keys, approvals and the records of artifacts lie: in the hub's own file, in memory, or shared.
 
-Rate and quota are counted by all hubs together where they share a Redis, else by each in its own memory.
+Rate and quota are counted by all hubs together where they share those, else by each in its own memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from toolhub_service.app.deps import Deps
 from toolhub_service.domain.approval import ApprovalStore
@@ -30,6 +30,9 @@ from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
 from toolhub_service.stores.sqlite_records import SqliteApprovals, SqliteArtifacts, SqlitePins, SqliteUsage
+
+if TYPE_CHECKING:
+    from toolhub_service.stores.redis_link import RedisLink
 
 
 class Opened(Protocol):
@@ -71,6 +74,8 @@ class Stores:
 def make_stores(deps: Deps) -> Stores:
     """Raises HubFailure when what the configuration names is not installed, or does not go together."""
     settings = deps.settings.stores
+    if settings.kind == "postgres":
+        return _in_postgres(deps)
     stores = _shared(deps) if settings.redis_url else _own(deps)
     return _with_postgres(deps, stores) if settings.postgres_url else stores
 
@@ -98,26 +103,32 @@ def _own(deps: Deps) -> Stores:
 
 
 def _shared(deps: Deps) -> Stores:
-    try:
-        from toolhub_service.stores.redis_jobs import RedisJobs
-        from toolhub_service.stores.redis_keys import RedisCounts, RedisKeys
-        from toolhub_service.stores.redis_link import RedisLink
-        from toolhub_service.stores.redis_records import RedisApprovals, RedisArtifacts, RedisPins, RedisUsage
-    except ModuleNotFoundError as missing:
-        raise not_installed("stores.redis_url", "redis") from missing
-    settings = deps.settings
-    link = RedisLink(settings.stores.redis_url, deps.randomness, prefix=settings.stores.redis_prefix)
-    keys = RedisKeys(link, deps.clock, max_keys=settings.idempotency.max_keys)
+    link, counts = _redis(deps)
+    from toolhub_service.stores.redis_jobs import RedisJobs
+    from toolhub_service.stores.redis_keys import RedisKeys
+    from toolhub_service.stores.redis_records import RedisApprovals, RedisArtifacts, RedisPins, RedisUsage
+
     return Stores(
         RedisJobs(link),
-        keys,
+        RedisKeys(link, deps.clock, max_keys=deps.settings.idempotency.max_keys),
         RedisApprovals(link),
         RedisArtifacts(link),
         RedisPins(link),
         RedisUsage(link, KEEP),
         beneath=[link],
-        counts=RedisCounts(link),
+        counts=counts,
     )
+
+
+def _redis(deps: Deps) -> tuple[RedisLink, SharedCounts]:
+    try:
+        from toolhub_service.stores.redis_counts import RedisCounts
+        from toolhub_service.stores.redis_link import RedisLink
+    except ModuleNotFoundError as missing:
+        raise not_installed("stores.redis_url", "redis") from missing
+    settings = deps.settings.stores
+    link = RedisLink(settings.redis_url, deps.randomness, prefix=settings.redis_prefix)
+    return link, RedisCounts(link)
 
 
 def _with_postgres(deps: Deps, stores: Stores) -> Stores:
@@ -128,6 +139,44 @@ def _with_postgres(deps: Deps, stores: Stores) -> Stores:
         raise not_installed("stores.postgres_url", "postgres") from missing
     link = PostgresLink(deps.settings.stores.postgres_url)
     return replace(stores, jobs=PostgresJobs(link), beneath=[*stores.beneath, link])
+
+
+def _in_postgres(deps: Deps) -> Stores:
+    settings, terms = deps.settings.stores, deps.settings.idempotency
+    if not settings.postgres_url:
+        raise HubFailure(
+            StartReason.STORES_NEED_POSTGRES,
+            "stores.kind is postgres, and no PostgreSQL is named: set stores.postgres_url, or stores.kind to sqlite.",
+        )
+    try:
+        from toolhub_service.stores.postgres_counts import PostgresCounts
+        from toolhub_service.stores.postgres_jobs import PostgresJobs
+        from toolhub_service.stores.postgres_keys import PostgresKeys
+        from toolhub_service.stores.postgres_link import PostgresLink
+        from toolhub_service.stores.postgres_records import (
+            PostgresApprovals,
+            PostgresArtifacts,
+            PostgresPins,
+            PostgresUsage,
+        )
+    except ModuleNotFoundError as missing:
+        raise not_installed("stores.postgres_url", "postgres") from missing
+    link = PostgresLink(settings.postgres_url)
+    beneath: list[Opened] = [link]
+    counts: SharedCounts = PostgresCounts(link)
+    if settings.redis_url:  # counts faster, and what it loses is no record
+        redis, counts = _redis(deps)
+        beneath.append(redis)
+    return Stores(
+        PostgresJobs(link),
+        PostgresKeys(link, max_keys=terms.max_keys, max_bytes=terms.max_bytes),
+        PostgresApprovals(link),
+        PostgresArtifacts(link),
+        PostgresPins(link),
+        PostgresUsage(link, KEEP),
+        beneath=beneath,
+        counts=counts,
+    )
 
 
 def not_installed(setting: str, extra: str) -> HubFailure:

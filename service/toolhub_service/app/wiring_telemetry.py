@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from structlog.typing import FilteringBoundLogger
 
@@ -91,8 +90,8 @@ class Observing:
         """So many calls that the candidate could not be compared on since this was last told."""
         self.log.error(names.LOG_SHADOW_FAILED, calls=calls)
 
-    def look_failed(self, error: Exception) -> None:
-        """A defect in following files and gauges; the next look comes all the same."""
+    def reload_failed(self, error: Exception) -> None:
+        """A defect in following files and gauges; the next reload comes all the same."""
         self.log.error(names.LOG_CRASH, task="following", exc_info=error)
 
     def files_loose(self, commands: Sequence[str]) -> None:
@@ -129,7 +128,9 @@ async def start_endpoint(endpoint: MetricsEndpoint, listen: str) -> int:
 
 def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:
     """Raises HubFailure when OTLP is wanted and its exporter is not installed."""
-    form = _log_form(settings)
+    form = settings.logs.format
+    if form == "auto":
+        form = "console" if sys.stderr.isatty() else "json"
     configure_logging(level=settings.logs.level, form=form, redactor=redactor)
     log = logger("toolhub")
     folder = os.environ.get(MULTIPROCESS_VARIABLE)
@@ -151,9 +152,3 @@ def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -
         listen="" if is_worker else settings.metrics.listen,
         logs_leave=form == "json",
     )
-
-
-def _log_form(settings: Settings) -> Literal["json", "console"]:
-    if settings.logs.format == "auto":
-        return "console" if sys.stderr.isatty() else "json"
-    return settings.logs.format

@@ -1,9 +1,9 @@
-"""Which tools this hub offers: the built-in ones, the custom ones of the configuration, less the disabled."""
+"""Wires the tools of the hub itself, built-in and custom ones less the disabled, and the search of all tools."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,10 +14,10 @@ from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trust
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_stores import Stores
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
-from toolhub_service.domain.job_ports import JobDesk
+from toolhub_service.domain.job_ports import JobService
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
@@ -70,18 +70,19 @@ class Searching:
 
 def make_searching(deps: Deps, catalog: ToolCatalog, stores: Stores) -> Searching:
     """Raises HubFailure when the embedder of the configuration cannot be had."""
-    learning = _learning(deps, stores) if deps.settings.search.learn else None
+    redact, clock = deps.redactor.text, deps.clock
+
+    def notify(problem: str) -> None:
+        deps.observing.log.warning(names.LOG_SEARCH_TROUBLE, problem=problem)
+
+    learning = None
+    if deps.settings.search.learn:
+        learning = UsageLearning(stores.usage, clock=clock, redact=redact, notify=notify)
+        deps.observing.calls.learn = learning.settled
+    search = ToolSearch(catalog, learnt=learning.of if learning is not None else None, unix_ms=clock.unix_ms)
     embedder = _embedder(deps)
-    search = ToolSearch(catalog, learnt=learning.of if learning is not None else None, unix_ms=deps.clock.unix_ms)
-    notify, redact = _notifier(deps), deps.redactor.text
     meanings = ToolMeanings(catalog, embedder, notify=notify, redact=redact) if embedder is not None else None
     return Searching(search, learning, meanings, notify)
-
-
-def _learning(deps: Deps, stores: Stores) -> UsageLearning:
-    learning = UsageLearning(stores.usage, clock=deps.clock, redact=deps.redactor.text, notify=_notifier(deps))
-    deps.observing.calls.learn = learning.settled
-    return learning
 
 
 def _embedder(deps: Deps) -> Embedder | None:
@@ -104,13 +105,6 @@ def _embedder(deps: Deps) -> Embedder | None:
 
 def _unusable(path: str, why: str) -> HubFailure:
     return HubFailure(StartReason.EMBEDDER_UNUSABLE, f"search.embedder {path}: {why}.", path=path)
-
-
-def _notifier(deps: Deps) -> Callable[[str], None]:
-    def notify(problem: str) -> None:
-        deps.observing.log.warning(names.LOG_SEARCH_TROUBLE, problem=problem)
-
-    return notify
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,46 +142,35 @@ class Toolbox:
 
 
 def open_toolbox(
-    settings: Settings, clock: Clock, redactor: Redactor, jobs: JobDesk, artifacts: ArtifactDesk | None = None
+    settings: Settings, clock: Clock, redactor: Redactor, jobs: JobService, artifacts: ArtifactService | None = None
 ) -> Toolbox:
     """Everything that can be called, registered and ready."""
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
     http = EgressClient(transport, user_agent=settings.tools.user_agent or f"tool-hub/{__version__}")
-    custom = _custom_tools(settings)
+    disabled = tuple(settings.tools.disabled)
+    custom = load_custom_tools(
+        [ToolReference(custom.tool, custom.args) for custom in settings.tools.custom],
+        trusted_namespaces=settings.tools.trusted_namespaces,
+        allowed_entry_points=settings.tools.entry_points,
+    )
     built_in: list[Tool[Any, Any]] = [
         *fs_tools(),
         *http_tools(http, redactor),
-        ExecRun(Confinement(bubblewrap_of(settings.tools.bubblewrap))),
+        ExecRun(Confinement(Paths(settings).bubblewrap)),
         *job_tools(jobs),
         *util_tools(clock),
     ]
     workspaces = Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(settings.workspace.per))
-    adapter = CoreAdapter(built_in, workspaces, custom_tools=custom.tools, desk=artifacts)
+    adapter = CoreAdapter(built_in, workspaces, custom_tools=custom.tools, artifact_service=artifacts)
     catalog = ToolCatalog(check_schema=check_schema)
     catalog.register_builtins(adapter.specs())
     catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])
-    is_disabled = _disabled(settings.tools.disabled)
+
+    def is_disabled(name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in disabled)
+
     for spec in tuple(catalog.all()):
         if is_disabled(spec.name):
             catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
     return Toolbox(adapter, catalog, custom, http, resolver, is_disabled)
-
-
-def _custom_tools(settings: Settings) -> CustomTools:
-    names = settings.tools.entry_points
-    return load_custom_tools(
-        [ToolReference(custom.tool, custom.args) for custom in settings.tools.custom],
-        trusted_namespaces=settings.tools.trusted_namespaces,
-        allowed_entry_points=True if "*" in names else list(names),
-    )
-
-
-def bubblewrap_of(setting: str) -> str | None:
-    """None: look for it; empty: do without."""
-    return "" if setting == "off" else setting or None
-
-
-def _disabled(globs: Iterable[str]) -> Callable[[str], bool]:
-    patterns = tuple(globs)
-    return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -18,25 +18,16 @@ from toolhub_service.domain.errors import ErrorKind, ToolError
 
 _FAILURES = frozenset(
     {
-        ErrorKind.UPSTREAM_ERROR,
-        ErrorKind.TIMEOUT,
-        ErrorKind.HTTP_TIMEOUT,
-        ErrorKind.NETWORK_ERROR,
-        ErrorKind.TOOL_UNAVAILABLE,
-        ErrorKind.OUTCOME_UNKNOWN,
+        *(ErrorKind.UPSTREAM_ERROR, ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT, ErrorKind.NETWORK_ERROR),
+        *(ErrorKind.TOOL_UNAVAILABLE, ErrorKind.OUTCOME_UNKNOWN),
     }
 )
 _TIMEOUTS = frozenset({ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT, ErrorKind.OUTCOME_UNKNOWN})
 _SAY_NOTHING = frozenset(
     {
-        ErrorKind.CANCELLED,
-        ErrorKind.BUDGET_EXCEEDED,
-        ErrorKind.RATE_LIMITED,
-        ErrorKind.CIRCUIT_OPEN,
-        ErrorKind.INTERNAL,
-        ErrorKind.POLICY_DENIED,
-        ErrorKind.HTTP_DISALLOWED_HOST,
-        ErrorKind.PATH_OUTSIDE_SANDBOX,
+        *(ErrorKind.CANCELLED, ErrorKind.BUDGET_EXCEEDED, ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN),
+        *(ErrorKind.INTERNAL, ErrorKind.POLICY_DENIED),
+        *(ErrorKind.HTTP_DISALLOWED_HOST, ErrorKind.PATH_OUTSIDE_SANDBOX),
     }
 )
 _INTERNAL_ERROR = -32603
@@ -159,7 +150,8 @@ class Breaker:
     def _settle_probe(self, outcome: Health, now_s: float) -> None:
         self._probing -= 1
         if outcome is Health.ILL:
-            self._reopen(now_s)
+            self._cooldown_s = min(self._cooldown_s * 2, self._terms.max_cooldown_s)
+            self._open(now_s)
         elif outcome is Health.WELL:
             self._successes += 1
             if self._successes >= self._terms.probes:
@@ -190,10 +182,6 @@ class Breaker:
     def _open(self, now_s: float) -> None:
         self._enter(BreakerState.OPEN)
         self._rests_until_s = now_s + self._cooldown_s
-
-    def _reopen(self, now_s: float) -> None:
-        self._cooldown_s = min(self._cooldown_s * 2, self._terms.max_cooldown_s)
-        self._open(now_s)
 
     def _close(self) -> None:
         self._enter(BreakerState.CLOSED)

@@ -20,7 +20,6 @@ from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.domain.tool import IdempotencyMode
 
 # Until when a call may run.
 #
@@ -58,19 +57,12 @@ def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: floa
 
 # Whether and when a call is tried again.
 #
-# Only what is retryable *and* safe: a read, an idempotent tool, or a call with a key at an upstream that honours keys.
+# Only what is retryable *and* safe: a read, or an idempotent tool. A key makes no call safe: no upstream is known to
+# honour it.
 # The pause is exponential with full jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog), after
 # whatever the upstream asked for, and never beyond the deadline.
 
 _NEVER = frozenset({ErrorKind.OUTCOME_UNKNOWN, ErrorKind.CANCELLED})
-
-
-def is_safe_to_repeat(planned: PlannedCall, *, reads_only: bool = False, upstream_honours_keys: bool = False) -> bool:
-    """Whether running the call twice does what running it once does."""
-    if reads_only or planned.spec.annotations.safe_to_repeat:
-        return True
-    has_key = bool(planned.call.idempotency_key) or planned.spec.idempotency is IdempotencyMode.DERIVED
-    return has_key and upstream_honours_keys
 
 
 def max_attempts(planned: PlannedCall, terms: BudgetTerms, is_safe: bool) -> int:
@@ -128,7 +120,6 @@ class Lease(msgspec.Struct, eq=False):
     deadline_s: float
     """Loop clock."""
     _reads_only: bool
-    _upstream_honours_keys: bool
     _due: Due | None
     _ticket: Ticket
     _held: list[Slots]
@@ -141,8 +132,7 @@ class Lease(msgspec.Struct, eq=False):
     @property
     def max_attempts(self) -> int:
         """How often the adapter may be asked, the first time included; worked out where one has failed."""
-        honours_keys = self._upstream_honours_keys
-        is_safe = is_safe_to_repeat(self._planned, reads_only=self._reads_only, upstream_honours_keys=honours_keys)
+        is_safe = self._reads_only or self._planned.spec.annotations.safe_to_repeat
         return max_attempts(self._planned, self._bank.terms, is_safe)
 
     @property
@@ -203,7 +193,7 @@ class Lease(msgspec.Struct, eq=False):
         Tells the breaker of the failure and asks it to let the next attempt pass.
         """
         now_s = self._bank.clock.monotonic_s()
-        self._tell(error, now_s)
+        self._report(error, now_s)
         if attempt >= self.max_attempts:
             return None
         wait_s = pause_s(error, attempt, self.deadline_s - now_s, self._bank.terms, self._bank.randomness)
@@ -219,7 +209,7 @@ class Lease(msgspec.Struct, eq=False):
         self._is_over = True
         now_s = self._bank.clock.monotonic_s()
         if self._upstream.breaker is not None:
-            self._tell(outcome, now_s)
+            self._report(outcome, now_s)
         for slots in self._held:
             slots.give_back(now_s - self._started_s)
 
@@ -243,19 +233,19 @@ class Lease(msgspec.Struct, eq=False):
         """The upstream answered, but as one that fails, though the tool hands its answer on as a success."""
         self._settle(Health.ILL, self._bank.clock.monotonic_s())
 
-    def _tell(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
+    def _report(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
         if self._upstream.breaker is not None:
-            said = Health.WELL if outcome is None else health(outcome, self._had_fair_time())
-            self._settle(said, now_s)
+            reported = Health.WELL if outcome is None else health(outcome, self._had_fair_time())
+            self._settle(reported, now_s)
 
     def _had_fair_time(self) -> bool:
         """Whether the call had the time that tool and hub allow by themselves, not less by its caller's choice."""
         fair_s = min(self._planned.spec.limits.timeout_s, self._bank.terms.max_timeout_s)
         return self.deadline_s - self._started_s >= _ALMOST * fair_s
 
-    def _settle(self, said: Health, now_s: float) -> None:
+    def _settle(self, reported: Health, now_s: float) -> None:
         if self._upstream.breaker is not None:
-            self._upstream.breaker.settle(self._planned.call.principal.id, self._ticket, said, now_s)
+            self._upstream.breaker.settle(self._planned.call.principal.id, self._ticket, reported, now_s)
             self._ticket = SPENT
 
     def _admit(self, now_s: float) -> None:

@@ -44,12 +44,11 @@ class Budgets:
         upstream: str,
         *,
         reads_only: bool = False,
-        upstream_honours_keys: bool = False,
         is_followed: bool = False,
     ) -> Lease:
         """All it needs to run. Raises ToolFailure TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, and
         has spent nothing then. `upstream` is the adapter's key of breaker and concurrency; of the tool's name there
-        is no breaker. `reads_only` (this call changes nothing) or `upstream_honours_keys` make it safe to try again.
+        is no breaker. `reads_only`: this call changes nothing, which makes it safe to try again.
         `is_followed`: the work waits in the upstream's own queue, and takes a slot only of a tool that bounds them.
         """
         now_s = self._clock.monotonic_s()
@@ -76,9 +75,7 @@ class Budgets:
         due = due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None
         ticket = breaker.admit(planned.call.principal.id, now_s) if breaker else SPENT
         own = [slots] if slots and has_slot else []
-        lease = Lease(
-            self._bank, remote, planned, request, now_s, deadline_s, reads_only, upstream_honours_keys, due, ticket, own
-        )
+        lease = Lease(self._bank, remote, planned, request, now_s, deadline_s, reads_only, due, ticket, own)
         lease.is_pending = due is not None
         if request:
             self._requests.take(request)

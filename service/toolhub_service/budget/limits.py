@@ -14,7 +14,7 @@ from typing import TypeVar
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.domain.call import Call, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
-from toolhub_service.domain.verdict import Limit, Refused, Scarce, SharedCounts, Taken
+from toolhub_service.domain.verdict import Limit, Scarce, SharedCounts, Taken
 
 # A bounded memory of counters: at its bound, the least recently used one that means nothing any more makes room.
 
@@ -324,7 +324,7 @@ class Due:
         elif self._max_tool_calls is not None and answer.limit == self._limits[0]:
             raise all_used(self._max_tool_calls, self._max_tool_calls)
         else:
-            raise _told(answer)
+            raise limited(answer.limit, answer.scarce, answer.wait_s)
 
     async def give_back(self) -> None:
         """After all the call does not run. Where the store has gone meanwhile it stays counted: never too few."""
@@ -351,7 +351,3 @@ def _of_request(request: RequestKey, max_tool_calls: int) -> Limit:
     return Limit(
         f"|request|{len(principal)}|{principal}|{request_id}", quota=max_tool_calls, quota_window_s=REQUEST_WINDOW_S
     )
-
-
-def _told(refused: Refused) -> ToolFailure:
-    return limited(refused.limit, refused.scarce, refused.wait_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,12 +14,21 @@ from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
-from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
-from toolhub_service.cli.client import Backoff, Connection, is_transient, no_answer_note, status_of
-from toolhub_service.cli.output import legible, note, print_pairs, print_prose, print_table, revealed
+from toolhub_service.cli.client import Connection, outage_text, reopened, status_of
+from toolhub_service.cli.output import (
+    enum_name,
+    legible,
+    note,
+    print_pairs,
+    print_prose,
+    print_table,
+    revealed,
+    seconds_since,
+    span,
+    utc,
+)
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.table import Table
 
 
@@ -33,7 +41,7 @@ HEADINGS = ("APPROVAL", "STATE", "LEFT", "WHO", "TOOL", "ARGUMENTS")
 
 
 def state_of(approval: Approval) -> str:
-    return approval_pb2.ApprovalState.Name(approval.state).removeprefix("APPROVAL_STATE_")
+    return enum_name(approval, "state")
 
 
 def is_pending(approval: Approval) -> bool:
@@ -49,13 +57,8 @@ def time_left(approval: Approval) -> str:
     """Such as `42 min`; `–` when it is decided."""
     if not is_open(approval):
         return "–"
-    left_s = approval.expires_at.ToMilliseconds() / 1_000 - time.time()
-    if left_s <= 0:
-        return "over"
-    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if left_s >= 2 * size_s:
-            return f"{left_s / size_s:.0f} {unit}"
-    return f"{left_s:.0f} s"
+    left_s = -seconds_since(approval.expires_at)
+    return span(left_s) if left_s > 0 else "over"
 
 
 def row(approval: Approval) -> tuple[str, ...]:
@@ -94,10 +97,10 @@ def line(approval: Approval) -> str:
     """One change of one approval."""
     state = state_of(approval)
     by = f"  by {approval.decided_by}" if approval.decided_by and state in ("APPROVED", "REJECTED") else ""
-    said = f"  {approval.comment!r}" if approval.comment and (by or state == "EXPIRED") else ""
+    comment = f"  {approval.comment!r}" if approval.comment and (by or state == "EXPIRED") else ""
     mark = click.style(state.ljust(8), fg=_COLOURS.get(state))
-    what = revealed(f"{approval.approval_id}  {approval.principal}  {approval.tool}{by}{said}")
-    return f"{_latest(approval):%H:%M:%S}  {mark}  {what}"
+    what = revealed(f"{approval.approval_id}  {approval.principal}  {approval.tool}{by}{comment}")
+    return f"{_latest(approval).ToDatetime():%H:%M:%S}  {mark}  {what}"
 
 
 def _print_question(approval: Approval) -> None:
@@ -120,15 +123,15 @@ def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
     yield "rule", f"{approval.rule_id}: {approval.reason}"
     if approval.covers_rule_id:
         yield "covers", f"rule {approval.covers_rule_id}, whose approval this call has used"
-    yield "requested at", _at(approval.requested_at.ToDatetime())
+    yield "requested at", utc(approval.requested_at)
     if is_open(approval):
-        yield "time left", f"{time_left(approval)}, until {_at(approval.expires_at.ToDatetime())}"
+        yield "time left", f"{time_left(approval)}, until {utc(approval.expires_at)}"
     if approval.decided_by:
-        yield "decided by", f"{approval.decided_by} at {_at(approval.decided_at.ToDatetime())}"
+        yield "decided by", f"{approval.decided_by} at {utc(approval.decided_at)}"
     if approval.comment:
         yield "comment" if approval.decided_by else "withdrawn", revealed(approval.comment)
     if approval.HasField("used_at"):
-        yield "used at", _at(approval.used_at.ToDatetime())
+        yield "used at", utc(approval.used_at)
     if approval.job_id:
         yield "job", f"{approval.job_id} waits for it" if is_open(approval) else approval.job_id
     yield "call", revealed(f"{approval.call_id} of request {approval.request_id}")
@@ -147,19 +150,13 @@ def _lines(args_json: bytes) -> list[str]:
     return revealed(json.dumps(json.loads(args_json), ensure_ascii=False, indent=2)).splitlines()
 
 
-def _latest(approval: Approval) -> datetime:
+def _latest(approval: Approval) -> timestamp_pb2.Timestamp:
     """When it got its current state."""
     if state_of(approval) == "EXPIRED":
-        return approval.expires_at.ToDatetime()
-    for name in ("used_at", "decided_at"):
-        if approval.HasField(name):
-            stamp: timestamp_pb2.Timestamp = getattr(approval, name)
-            return stamp.ToDatetime()
-    return approval.requested_at.ToDatetime()
-
-
-def _at(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+        return approval.expires_at
+    if approval.HasField("used_at"):
+        return approval.used_at
+    return approval.decided_at if approval.HasField("decided_at") else approval.requested_at
 
 
 def schema_of(approval: approval_pb2.Approval) -> Mapping[str, Any]:
@@ -182,8 +179,8 @@ def describe_field(name: str, declared: Mapping[str, Any], *, is_required: bool)
     if "default" in declared:
         terms.append(f"default {json.dumps(declared['default'], ensure_ascii=False)}")
     choices = " | ".join(field_choices(declared))
-    told = " – ".join(str(part) for part in (declared.get("description"), choices) if part)
-    return revealed(f"{name} ({', '.join(terms)})" + (f": {told}" if told else ""))
+    about = " – ".join(str(part) for part in (declared.get("description"), choices) if part)
+    return revealed(f"{name} ({', '.join(terms)})" + (f": {about}" if about else ""))
 
 
 def field_kind(declared: Mapping[str, Any]) -> str:
@@ -199,7 +196,7 @@ def field_choices(declared: Mapping[str, Any]) -> list[str]:
     return [each if isinstance(each, str) else json.dumps(each) for each in enum] if isinstance(enum, list) else []
 
 
-# ApprovalWatch approvals across restarts of the hub: what was missed is asked for, and nothing is told twice.
+# Watching approvals across restarts of the hub: what was missed is asked for, and nothing is shown twice.
 
 _PAUSE_MAX_S = 5.0
 _REMEMBERED_MAX = 10_000
@@ -219,7 +216,6 @@ class ApprovalWatch:
     ) -> None:
         """`disconnected` is called with the seconds until the next try, `reconnected` when the hub answers again."""
         self._connection = connection
-        self._stub = ApprovalServiceStub(connection.channel)
         self._request = pb.WatchApprovalsRequest(tool=tool)
         self._disconnected = disconnected
         self._reconnected = reconnected
@@ -227,29 +223,13 @@ class ApprovalWatch:
         self._shown: dict[str, approval_pb2.Approval] = {}
 
     def __iter__(self) -> Generator[approval_pb2.Approval, None, None]:
-        self._check()
-        backoff = Backoff(_PAUSE_MAX_S)
-        while True:
-            broken: grpc.RpcError | None = None
-            try:
-                for approval in self._watch():
-                    backoff.reset()
-                    yield approval
-            except grpc.RpcError as error:
-                if not is_transient(error):
-                    raise
-                broken = error
-            pause_s = backoff.pause_s(broken)
-            self._disconnected(pause_s)
-            self._pause(pause_s)
-
-    def _check(self) -> None:
-        """Raises grpc.RpcError when the hub cannot be reached at the beginning: only a lost hub is waited for."""
-        self._connection.call(self._stub.ListApprovals, pb.ListApprovalsRequest(page_size=1))
+        # Asked first, for only a hub that is lost later is waited for.
+        self._connection.call(self._connection.approvals.ListApprovals, pb.ListApprovalsRequest(page_size=1))
+        yield from reopened(self._watch, _PAUSE_MAX_S, self._disconnected, self._pause)
 
     def _watch(self) -> Iterator[approval_pb2.Approval]:
         """One stream. Approvals that were decided while the hub did not answer are looked up."""
-        answers = self._stub.WatchApprovals(self._request, metadata=self._connection.metadata)
+        answers = self._connection.approvals.WatchApprovals(self._request, metadata=self._connection.metadata)
         try:
             answers.initial_metadata()  # the hub sends every change from here on
             for approval in self._changed_meanwhile():
@@ -263,7 +243,7 @@ class ApprovalWatch:
         for shown in [shown for shown in self._shown.values() if is_open(shown)]:
             try:
                 request = pb.GetApprovalRequest(approval_id=shown.approval_id)
-                answer = self._connection.call(self._stub.GetApproval, request)
+                answer = self._connection.call(self._connection.approvals.GetApproval, request)
             except grpc.RpcError as error:
                 if status_of(error)[0] is not grpc.StatusCode.NOT_FOUND:
                     raise
@@ -289,9 +269,12 @@ class LiveTable:
     """Approvals on a terminal, drawn by rich: changes scroll above, the pending ones with their time left below."""
 
     def __init__(self) -> None:
+        from rich.console import Console  # here, for it is slow to import and most commands draw nothing
+        from rich.live import Live
+
         self._pending: dict[str, approval_pb2.Approval] = {}
         self._outage = ""
-        self._live: Live = _live(self)
+        self._live = Live(get_renderable=self.rendered, console=Console(), refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -312,7 +295,7 @@ class LiveTable:
         self._live.refresh()
 
     def disconnected(self, pause_s: float) -> None:
-        self._outage = no_answer_note(pause_s)
+        self._outage = outage_text(pause_s)
         self._live.refresh()
 
     def reconnected(self) -> None:
@@ -324,22 +307,10 @@ class LiveTable:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
+        hint = f"{len(self._pending)} pending · toolhub approvals show|approve|deny ID · Ctrl-C to stop"
+        table = Table(box=None, pad_edge=False, caption=self._outage or hint, caption_justify="left")
         for heading in HEADINGS:
             table.add_column(heading, no_wrap=True, overflow="ellipsis")
         for approval in list(self._pending.values())[-_ROWS_MAX:]:
             table.add_row(*(Text(legible(cell)) for cell in row(approval)))
         return table
-
-    def _caption(self) -> str:
-        if self._outage:
-            return self._outage
-        count = len(self._pending)
-        return f"{count} pending · toolhub approvals show|approve|deny ID · Ctrl-C to stop"
-
-
-def _live(table: LiveTable) -> Live:
-    from rich.console import Console
-    from rich.live import Live
-
-    return Live(get_renderable=table.rendered, console=Console(), refresh_per_second=2, transient=True)

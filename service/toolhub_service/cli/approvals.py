@@ -12,9 +12,9 @@ import click
 
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
-from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub_service.cli.approval_view import (
     ApprovalWatch,
+    LiveTable,
     describe_field,
     field_choices,
     field_kind,
@@ -27,13 +27,14 @@ from toolhub_service.cli.approval_view import (
     state_of,
 )
 from toolhub_service.cli.arguments import read_arguments
-from toolhub_service.cli.client import Connection, connected_by, connection_options, no_answer_note
+from toolhub_service.cli.client import Connection, connected_by, connection_options, note_outage
 from toolhub_service.cli.completion import complete_approval
 from toolhub_service.cli.output import (
     counted_of,
     json_option,
     message_as_json,
     note,
+    print_answer,
     print_json,
     print_json_line,
     revealed,
@@ -61,9 +62,9 @@ def asked_answer(schema: Mapping[str, Any]) -> bytes:
     answer: dict[str, Any] = {}
     required = schema.get("required", ())
     for name, declared in fields_of(schema).items():
-        said = _ask(name, declared, is_required=name in required)
-        if said != _NOTHING:
-            answer[name] = _typed(said, declared)
+        typed = _ask(name, declared, is_required=name in required)
+        if typed != _NOTHING:
+            answer[name] = _typed(typed, declared)
     return json.dumps(answer).encode() if answer else b""
 
 
@@ -74,22 +75,22 @@ def _ask(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
     label = describe_field(name, declared, is_required=is_required)
     is_hidden = declared.get("format") == "password"
     while True:
-        said: str = click.prompt(label, default=_NOTHING, show_default=False, hide_input=is_hidden, err=True)
-        if said == _NOTHING and not may_be_left_out:
+        typed: str = click.prompt(label, default=_NOTHING, show_default=False, hide_input=is_hidden, err=True)
+        if typed == _NOTHING and not may_be_left_out:
             click.echo("This field is required.", err=True)
-        elif said != _NOTHING and choices and said not in choices:
+        elif typed != _NOTHING and choices and typed not in choices:
             click.echo(f"One of: {revealed(', '.join(choices))}", err=True)
         else:
-            return said
+            return typed
 
 
-def _typed(said: str, declared: Mapping[str, Any]) -> Any:
+def _typed(typed: str, declared: Mapping[str, Any]) -> Any:
     if field_kind(declared) == "string":
-        return said
+        return typed
     try:
-        return json.loads(said)
+        return json.loads(typed)
     except ValueError:
-        return said  # the hub's own message is better than ours
+        return typed  # the hub's own message is better than ours
 
 
 _STATES = ("pending", "approved", "rejected", "expired", "used")
@@ -128,7 +129,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
       toolhub approvals list --state all --principal research-agent --json
     """
     with connected_by(options) as connection:
-        found, total = connection.newest(_stub(connection).ListApprovals, _filter(options), "approvals", count)
+        found, total = connection.newest(connection.approvals.ListApprovals, _filter(options), "approvals", count)
     if wants_json(as_json):
         print_json({"approvals": [message_as_json(approval) for approval in found], "totalSize": total})
         return
@@ -156,7 +157,7 @@ def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
       toolhub approvals show apr_018f2c9e5b7a3d41c6e0 --reveal
     """
     with connected_by(options) as connection:
-        answer = _got(connection, approval_id, reveal=reveal)
+        answer = _get(connection, approval_id, reveal=reveal)
     if reveal and not answer.revealed_args_json:
         raise click.ClickException("This hub is older than this command and cannot reveal arguments. Upgrade the hub.")
     if not wants_json(as_json):
@@ -202,12 +203,12 @@ def approve(
       toolhub approvals approve apr_018f2c9e5b7a3d41c6e0 --answer colour=red --answer coats=2
     """
     with connected_by(options) as connection:
-        asked = _get(connection, approval_id)
+        asked = _get(connection, approval_id).approval
         answer = given_answer(words, document, schema_of(asked))
         if is_pending(asked) and not is_sure and sys.stdin.isatty():
             answer = _confirm(asked, as_json, answer)
         after = _decide(connection, asked, approval_pb2.DECISION_APPROVE, comment, answer)
-    _print_decision(after, as_json)
+    print_answer(after, as_json, _show_decision)
 
 
 @approvals.command()
@@ -223,9 +224,9 @@ def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
       toolhub approvals deny apr_018f2c9e5b7a3d41c6e0 -m "not this folder; use reports/"
     """
     with connected_by(options) as connection:
-        asked = _get(connection, approval_id)
+        asked = _get(connection, approval_id).approval
         after = _decide(connection, asked, approval_pb2.DECISION_REJECT, comment)
-    _print_decision(after, as_json)
+    print_answer(after, as_json, _show_decision)
 
 
 @approvals.command()
@@ -245,22 +246,14 @@ def watch(tool: str, as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection, suppress(KeyboardInterrupt):
         if wants_json(as_json):
-            for approval in ApprovalWatch(connection, tool, disconnected=_note_disconnected):
+            for approval in ApprovalWatch(connection, tool, disconnected=note_outage):
                 print_json_line(message_as_json(approval))
-        else:
-            _watch_live(connection, tool)
-
-
-def _watch_live(connection: Connection, tool: str) -> None:
-    from toolhub_service.cli.approval_view import LiveTable
-
-    with LiveTable() as table:
-        for approval in ApprovalWatch(connection, tool, disconnected=table.disconnected, reconnected=table.reconnected):
-            table.show(approval)
-
-
-def _note_disconnected(pause_s: float) -> None:
-    note(no_answer_note(pause_s), err=True)
+            return
+        with LiveTable() as table:
+            for approval in ApprovalWatch(
+                connection, tool, disconnected=table.disconnected, reconnected=table.reconnected
+            ):
+                table.show(approval)
 
 
 def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:
@@ -269,13 +262,9 @@ def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:
     return pb.ListApprovalsRequest(states=states, principal=options["principal"], tool=options["tool"])
 
 
-def _get(connection: Connection, approval_id: str) -> approval_pb2.Approval:
-    return _got(connection, approval_id).approval
-
-
-def _got(connection: Connection, approval_id: str, *, reveal: bool = False) -> pb.GetApprovalResponse:
+def _get(connection: Connection, approval_id: str, *, reveal: bool = False) -> pb.GetApprovalResponse:
     request = pb.GetApprovalRequest(approval_id=approval_id, reveal=reveal)
-    return connection.call(_stub(connection).GetApproval, request)
+    return connection.call(connection.approvals.GetApproval, request)
 
 
 def _decide(
@@ -293,8 +282,7 @@ def _decide(
         args_digest=asked.args_digest,
         answer_json=answer_json,
     )
-    answer = connection.call(_stub(connection).DecideApproval, request)
-    return answer.approval
+    return connection.call(connection.approvals.DecideApproval, request).approval
 
 
 def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> bytes:
@@ -312,14 +300,7 @@ def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> byte
     return answer
 
 
-def _stub(connection: Connection) -> ApprovalServiceStub:
-    return ApprovalServiceStub(connection.channel)
-
-
-def _print_decision(approval: approval_pb2.Approval, as_json: bool) -> None:
-    if wants_json(as_json):
-        print_json(message_as_json(approval))
-        return
+def _show_decision(approval: approval_pb2.Approval) -> None:
     click.echo(line(approval))
     if state_of(approval) == "APPROVED":
         note("The job continues." if approval.job_id else "The caller can now call again with this approval ID.")

@@ -23,10 +23,24 @@ import grpc
 
 from toolhub.v1 import artifact_pb2, progress_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
-from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.cli import client
-from toolhub_service.cli.client import Connection, HubRefused, HubUnreachable, connected_by, connection_options
-from toolhub_service.cli.output import ProgressBar, json_option, message_as_json, print_json, print_pairs, wants_json
+from toolhub_service.cli.client import (
+    Connection,
+    HubRefused,
+    HubUnreachable,
+    connected_by,
+    connection_options,
+    status_of,
+)
+from toolhub_service.cli.output import (
+    ProgressBar,
+    json_option,
+    message_as_json,
+    print_answer,
+    print_json,
+    print_pairs,
+    utc,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
 
 # A download resumes by offset after a broken connection, with pauses that grow with full jitter. It is written to a
@@ -73,7 +87,6 @@ class _Upload:
         self._source = source
         self._header = header
         self._bar = bar
-        self._shows = sys.stderr.isatty()
         self._total_bytes = total_bytes
         self._sent_bytes = 0
         self._waits_for_source = False
@@ -83,7 +96,7 @@ class _Upload:
         self._unreadable: OSError | None = None
 
     def run(self) -> artifact_pb2.Artifact:
-        stub: Any = ArtifactServiceStub(self._connection.channel)
+        stub: Any = self._connection.artifacts
         self._call = stub.WriteArtifact.future(self._messages(), metadata=self._connection.metadata)
         self._begun.set()
         try:
@@ -117,9 +130,7 @@ class _Upload:
             self._sha256.update(data)
             yield pb.WriteArtifactRequest(chunk=data)
             self._sent_bytes += len(data)
-            if self._shows:
-                total = self._total_bytes or None
-                self._bar.show(progress_pb2.Progress(step=self._sent_bytes, total=total, unit="bytes"))
+            self._bar.show(_progress(self._sent_bytes, self._total_bytes or None))
 
     def _next(self) -> bytes:
         """The next chunk. A read error cancels the upload: as an end of the stream it would store half of the file."""
@@ -133,6 +144,10 @@ class _Upload:
             return b""
         finally:
             self._waits_for_source = False
+
+
+def _progress(done_bytes: int, total_bytes: int | None) -> progress_pb2.Progress:
+    return progress_pb2.Progress(step=done_bytes, total=total_bytes, unit="bytes")
 
 
 # Attempts in a row without a new byte.
@@ -151,12 +166,6 @@ _BROKEN = frozenset(
 )
 _READ_BYTES = 1024 * 1024
 _PART = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def download_to_stdout(connection: Connection, artifact: artifact_pb2.Artifact) -> None:
-    """Raises click's exceptions and RpcError. What turns out wrong in the end has been written by then."""
-    _Download(connection, artifact, sys.stdout.buffer, is_file=False).run()
-    sys.stdout.buffer.flush()
 
 
 def download_to_file(
@@ -216,13 +225,12 @@ class _Download:
         self, connection: Connection, artifact: artifact_pb2.Artifact, target: BinaryIO, *, is_file: bool = True
     ) -> None:
         self._connection = connection
-        self._stub: Any = ArtifactServiceStub(connection.channel)
+        self._stub: Any = connection.artifacts
         self._artifact = artifact
         self._target = target
         self._is_file = is_file
         self._sha256 = hashlib.sha256()
         self._have_bytes = 0
-        self._shows = sys.stderr.isatty()
 
     def run(self) -> None:
         """Download and verify. The target is left empty when the SHA-256 does not match."""
@@ -269,22 +277,17 @@ class _Download:
         try:
             for response in call:
                 if response.WhichOneof("part") == "chunk":
-                    self._take(response.chunk, bar)
+                    self._target.write(response.chunk)
+                    self._sha256.update(response.chunk)
+                    self._have_bytes += len(response.chunk)
+                    bar.show(_progress(self._have_bytes, self._artifact.size_bytes))
         except grpc.RpcError as error:
-            code, _, _ = client.status_of(error)
+            code, _, _ = status_of(error)
             is_stalled = code is grpc.StatusCode.DEADLINE_EXCEEDED and self._have_bytes == request.offset_bytes
             if code not in _BROKEN or is_stalled:
                 raise
             return error
         return None
-
-    def _take(self, data: bytes, bar: ProgressBar) -> None:
-        self._target.write(data)
-        self._sha256.update(data)
-        self._have_bytes += len(data)
-        if self._shows:
-            total = self._artifact.size_bytes
-            bar.show(progress_pb2.Progress(step=self._have_bytes, total=total, unit="bytes"))
 
 
 # File names that are neither hidden nor look like an option.
@@ -317,7 +320,7 @@ def put(file: str, name: str | None, media_type: str | None, task_id: str, as_js
     declared = media_type if media_type is not None else mimetypes.guess_type(shown_name)[0] or ""
     header = pb.ArtifactHeader(name=shown_name, media_type=declared, task_id=task_id)
     with connected_by(options) as connection:
-        _show(upload(connection, file, header), as_json)
+        print_answer(upload(connection, file, header), as_json, _show)
 
 
 @artifacts.command()
@@ -343,7 +346,8 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
     with connected_by(options) as connection:
         artifact = _described(connection, artifact_id)
         if output == "-":
-            download_to_stdout(connection, artifact)
+            _Download(connection, artifact, sys.stdout.buffer, is_file=False).run()
+            sys.stdout.buffer.flush()
             return
         file = Path(output) if output else Path(_own_name(artifact))
         download_to_file(connection, artifact, file, force=force)
@@ -365,22 +369,18 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
       toolhub artifacts show art_0f3c…
     """
     with connected_by(options) as connection:
-        _show(_described(connection, artifact_id), as_json)
+        print_answer(_described(connection, artifact_id), as_json, _show)
 
 
 def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifact:
     request = pb.GetArtifactRequest(artifact_id=artifact_id)
-    stub = ArtifactServiceStub(connection.channel)
-    return connection.call(stub.GetArtifact, request).artifact
+    return connection.call(connection.artifacts.GetArtifact, request).artifact
 
 
-def _show(artifact: artifact_pb2.Artifact, as_json: bool) -> None:
-    if wants_json(as_json):
-        print_json(message_as_json(artifact))
-        return
+def _show(artifact: artifact_pb2.Artifact) -> None:
     more = [("name", artifact.name), ("task", artifact.task_id), ("call", artifact.call_id)]
-    times = [("expires", f"{artifact.expires_at.ToDatetime():%Y-%m-%d %H:%M:%S} UTC")]
-    print_pairs([*_pairs(artifact), *[(name, value) for name, value in more if value], *times])
+    given = [(name, value) for name, value in more if value]
+    print_pairs([*_pairs(artifact), *given, ("expires", utc(artifact.expires_at))])
 
 
 def _pairs(artifact: artifact_pb2.Artifact) -> list[tuple[str, str]]:

@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import click
-import grpc
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
 from toolhub_service.cli.client import (
-    EXIT_REFUSED,
     PAGE_MAX,
-    Backoff,
     Connection,
     connected_by,
     connection_options,
-    is_transient,
-    no_answer_note,
+    note_outage,
+    reopened,
 )
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
+    EXIT_REFUSED,
     counted,
+    enum_name,
+    explaining,
     json_option,
     legible,
     message_as_json,
@@ -93,27 +93,33 @@ def followed_events(
     """
     asked = pb.ListEventsRequest(filter=where, page_size=1)
     connection.call(connection.audit.ListEvents, asked)
-    token, backoff = "", Backoff(_PAUSE_MAX_S)
-    while True:
-        broken: grpc.RpcError | None = None
+    token = ""
+
+    def tail() -> Iterator[event_pb2.Event]:
+        nonlocal token
         request = pb.TailEventsRequest(filter=where, resume_token=token)
         answers = connection.audit.TailEvents(request, metadata=connection.metadata)
         try:
             for answer in answers:
-                backoff.reset()
                 token = answer.resume_token
                 yield answer.event
-        except grpc.RpcError as error:
-            if not is_transient(error):
-                raise
-            broken = error
         finally:
             answers.cancel()
-        pause_s = backoff.pause_s(broken)
-        disconnected(pause_s)
-        pause(pause_s)
+
+    yield from reopened(tail, _PAUSE_MAX_S, disconnected, pause)
 
 
+# Fields of EventFilter with an option each.
+_FILTERS = {
+    "principal": "this principal",
+    "tool": "this tool",
+    "call_id": "this call",
+    "request_id": "this request",
+    "user_id": "calls for this user",
+    "agent_id": "calls by this agent",
+    "task_id": "this task",
+    "session_id": "this session",
+}
 _SUMMARY_CHARS = 80
 _FACTS_CHARS = 300
 _WITHOUT_ARGUMENTS = frozenset(
@@ -133,19 +139,11 @@ def audit() -> None:
 
 
 def _filter_options(command: Any) -> Any:
-    for option in (
-        click.option("--principal", default="", help="Only events of this principal."),
-        click.option("--tool", default="", help="Only events of this tool."),
-        click.option("--call-id", default="", help="Only events of this call."),
-        click.option("--request-id", default="", help="Only events of this request."),
-        click.option("--user-id", default="", help="Only events of calls for this user."),
-        click.option("--agent-id", default="", help="Only events of calls by this agent."),
-        click.option("--task-id", default="", help="Only events of this task."),
-        click.option("--session-id", default="", help="Only events of this session."),
-        click.option("--type", "types", multiple=True, help="Only events of this type, such as POLICY_DENIED."),
-    ):
-        command = option(command)
-    return command
+    for name, whose in _FILTERS.items():
+        flag = f"--{name.replace('_', '-')}"
+        command = click.option(flag, name, default="", help=f"Only events of {whose}.")(command)
+    types = click.option("--type", "types", multiple=True, help="Only events of this type, such as POLICY_DENIED.")
+    return types(command)
 
 
 @audit.command()
@@ -176,7 +174,7 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
         if not found and not follow and not wants_json(as_json):
             note("No event matches.")
         if follow:
-            _print_events(followed_events(connection, where, disconnected=_note_disconnected), as_json)
+            _print_events(followed_events(connection, where, disconnected=note_outage), as_json)
 
 
 @audit.command()
@@ -219,8 +217,7 @@ def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
         answer = _verify_files(data_dir)
     else:
         with connected_by(options) as connection:
-            request = pb.VerifyAuditRequest()
-            answer = connection.audit.VerifyAudit(request, timeout=options["timeout_s"], metadata=connection.metadata)
+            answer = connection.call(connection.audit.VerifyAudit, pb.VerifyAuditRequest())
     if wants_json(as_json):
         print_json({"ok": answer.ok, **message_as_json(answer)})
     else:
@@ -229,29 +226,22 @@ def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
         sys.exit(EXIT_REFUSED)
 
 
-def _note_disconnected(pause_s: float) -> None:
-    note(no_answer_note(pause_s), err=True)
-
-
 def _verify_files(data_dir: Path) -> pb.VerifyAuditResponse:
-    from toolhub_service.app.offline import CannotLook, verify_audit_files
+    from toolhub_service.app.offline import OfflineRefused, verify_audit
+    from toolhub_service.settings.document import Settings
     from toolhub_service.transport.convert.records import from_verification
 
-    try:
-        return from_verification(verify_audit_files(data_dir))
-    except CannotLook as reason:
-        raise click.ClickException(str(reason)) from reason
+    with explaining(OfflineRefused):
+        return from_verification(verify_audit(Settings(data_dir=str(data_dir))))
 
 
 def _export_files(data_dir: Path, where: event_pb2.EventFilter) -> None:
-    from toolhub_service.app.offline import CannotLook, audit_events
+    from toolhub_service.app.offline import OfflineRefused, audit_events
     from toolhub_service.transport.convert.records import from_event, to_filter
 
-    try:
+    with explaining(OfflineRefused):
         for event in audit_events(data_dir, to_filter(where)):
             print_json_line(message_as_json(from_event(event)))
-    except CannotLook as reason:
-        raise click.ClickException(str(reason)) from reason
 
 
 def _show_verification(answer: pb.VerifyAuditResponse) -> None:
@@ -270,26 +260,24 @@ def _show_verification(answer: pb.VerifyAuditResponse) -> None:
 
 @audit.command("rotate-key")
 @settings_options
-def rotate_key(config_file: Path | None, data_dir: Path | None) -> None:
+def rotate_key(**options: Any) -> None:
     """Add a signing key to the audit log, used from the next start of the hub; old keys still verify.
 
     \b
     Example:
       toolhub audit rotate-key --data-dir /var/lib/toolhub
     """
-    from toolhub_service.app.offline import CannotLook, rotate_audit_key
+    from toolhub_service.app.offline import OfflineRefused, rotate_audit_key
 
-    try:
-        key_id = rotate_audit_key(read_settings(config_file, data_dir))
-    except CannotLook as refused:
-        raise click.ClickException(str(refused)) from refused
+    with explaining(OfflineRefused):
+        key_id = rotate_audit_key(read_settings(**options))
     click.echo(f"Key {key_id} is added. Restart the hub to sign new events with it.")
 
 
 @audit.command()
 @click.option("--reason", required=True, help="Why the old log is gone; recorded in the first event of the new log.")
 @settings_options
-def begin(reason: str, config_file: Path | None, data_dir: Path | None) -> None:
+def begin(reason: str, **options: Any) -> None:
     """Begin a new audit log with the existing key, after the old log was moved away or lost.
 
     A hub whose audit log is missing refuses to start. Only this command begins a new one, and its first event says so.
@@ -298,12 +286,10 @@ def begin(reason: str, config_file: Path | None, data_dir: Path | None) -> None:
     Example:
       toolhub audit begin --data-dir /var/lib/toolhub --reason "moved to the archive of 2026"
     """
-    from toolhub_service.app.offline import CannotLook, begin_audit
+    from toolhub_service.app.offline import OfflineRefused, begin_audit
 
-    try:
-        asyncio.run(begin_audit(read_settings(config_file, data_dir), reason))
-    except CannotLook as refused:
-        raise click.ClickException(str(refused)) from refused
+    with explaining(OfflineRefused):
+        asyncio.run(begin_audit(read_settings(**options), reason))
     click.echo("A new audit log is begun. Its first event records the reason.")
 
 
@@ -313,17 +299,7 @@ def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:
     except ValueError as unknown:
         known = ", ".join(name.removeprefix("EVENT_TYPE_") for name in event_pb2.EventType.keys()[1:])
         raise click.UsageError(f"--type takes one of: {known}") from unknown
-    return event_pb2.EventFilter(
-        principal=options["principal"],
-        tool=options["tool"],
-        call_id=options["call_id"],
-        request_id=options["request_id"],
-        user_id=options["user_id"],
-        agent_id=options["agent_id"],
-        task_id=options["task_id"],
-        session_id=options["session_id"],
-        types=types,
-    )
+    return event_pb2.EventFilter(types=types, **{name: options[name] for name in _FILTERS})
 
 
 def _print_events(found: Iterable[event_pb2.Event], as_json: bool) -> None:
@@ -335,13 +311,19 @@ def _print_events(found: Iterable[event_pb2.Event], as_json: bool) -> None:
 
 
 def _line(event: event_pb2.Event) -> str:
-    kind = event_pb2.EventType.Name(event.type).removeprefix("EVENT_TYPE_")
     refused = event.error_kind != error_pb2.ERROR_KIND_UNSPECIFIED
     outcome = click.style(event.outcome, fg="red" if refused else "green") if event.outcome else ""
     took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.outcome and event.call_id else ""
     rule = f" [{event.rule_id}]" if event.rule_id else ""
     who, tool, summary = legible(event.principal), legible(event.tool), legible(_summary(event))
-    parts = (f"{event.at.ToDatetime():%H:%M:%S}", kind.ljust(13), who, tool, (outcome + took + rule).strip(), summary)
+    parts = (
+        f"{event.at.ToDatetime():%H:%M:%S}",
+        enum_name(event, "type").ljust(13),
+        who,
+        tool,
+        (outcome + took + rule).strip(),
+        summary,
+    )
     return "  ".join(part for part in parts if part)
 
 

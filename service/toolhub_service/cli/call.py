@@ -6,28 +6,30 @@ import json
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 import grpc
 from google.protobuf.json_format import MessageToDict
 
-from toolhub.v1 import call_pb2, error_pb2, job_state_pb2, plan_pb2, result_pb2, step_pb2
+from toolhub.v1 import call_pb2, error_pb2, job_state_pb2, plan_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.arguments import read_arguments
-from toolhub_service.cli.client import EXIT_REFUSED, Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.client import Connection, connected_by, connection_options, status_of
 from toolhub_service.cli.completion import complete_tool
 from toolhub_service.cli.output import (
+    EXIT_REFUSED,
+    Command,
     ProgressBar,
+    enum_name,
     json_option,
     legible,
-    message_as_json,
     note,
-    print_json,
+    print_answer,
     print_pairs,
     print_prose,
-    wants_json,
 )
 
 # How results and plans are shown: the value, its evidence, and for a refusal what would help.
@@ -45,8 +47,7 @@ def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | Non
     elif result.ok:
         _show_value(_without(json.loads(result.result_json or b"null"), streamed or {}))
         for evidence in result.evidence:
-            kind = result_pb2.EvidenceType.Name(evidence.type).removeprefix("EVIDENCE_TYPE_").lower()
-            note(legible(f"  {kind}: {evidence.ref} — {evidence.summary}"))
+            note(legible(f"  {enum_name(evidence, 'type').lower()}: {evidence.ref} — {evidence.summary}"))
     else:
         show_error(result.error)
     note("  " + " · ".join(_facts(result)))
@@ -54,8 +55,7 @@ def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | Non
 
 def show_error(error: error_pb2.ToolError) -> None:
     """Print what went wrong and what to do."""
-    kind = error_pb2.ErrorKind.Name(error.kind).removeprefix("ERROR_KIND_")
-    click.secho(f"✗ {kind}", fg="red", bold=True)
+    click.secho(f"✗ {enum_name(error, 'kind')}", fg="red", bold=True)
     if error.violations:
         click.echo(legible(error.message.partition(": ")[0]) + ":")
     else:
@@ -66,7 +66,7 @@ def show_error(error: error_pb2.ToolError) -> None:
     print_pairs(
         (f"  {key}", _short(value))
         for key, value in sorted(MessageToDict(error.details).items())
-        if key not in _NOT_SHOWN and not _is_said(value, error.message)
+        if key not in _NOT_SHOWN and not _is_in(error.message, value)
     )
     if error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED:
         click.echo("  Run the same command with --dry-run: it shows the plan and the command that runs it.")
@@ -75,7 +75,7 @@ def show_error(error: error_pb2.ToolError) -> None:
         click.echo(f"  Try again{wait}; the failure may be temporary.")
 
 
-def _is_said(value: Any, message: str) -> bool:
+def _is_in(message: str, value: Any) -> bool:
     """Whether a text of the details is a sentence that the message holds already."""
     return isinstance(value, str) and " " in value and value.rstrip(".") in message
 
@@ -83,7 +83,7 @@ def _is_said(value: Any, message: str) -> bool:
 def show_plan(plan: plan_pb2.Plan, tool: str, arguments: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
     """Print what would happen and the command that runs it, in which `options` are repeated."""
     for step in plan.steps:
-        name = step_pb2.StepName.Name(step.step).removeprefix("STEP_NAME_").lower()
+        name = enum_name(step, "step").lower()
         mark, colour = ("✓", "green") if step.ok else ("✗", "red")
         rule = f" [{step.rule_id}]" if step.rule_id else ""
         print_prose(f"{name.ljust(15)} {step.reason}{rule}".rstrip(), " " * 18, mark, colour)
@@ -99,8 +99,7 @@ def show_plan(plan: plan_pb2.Plan, tool: str, arguments: tuple[str, ...], option
 
 def _show_job(job: job_state_pb2.JobRef) -> None:
     """Print that the call continues as a job."""
-    state = job_state_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
-    click.echo(f"{legible(job.job_id)}  {state}")
+    click.echo(f"{legible(job.job_id)}  {enum_name(job, 'state')}")
     note("The job runs in the background. To follow it:")
     click.echo(legible(f"toolhub jobs watch {job.job_id}"))
 
@@ -168,23 +167,62 @@ _PURPOSE = "called by hand"
 _REQUEST_ID = "cli"
 
 
+def request_options(purpose: str) -> Callable[[Command], Command]:
+    """Adds the options that `call` and `jobs submit` share; `purpose`: the default of --purpose."""
+
+    def add(command: Command) -> Command:
+        for option in (
+            click.option(
+                "--request-id",
+                envvar="TOOLHUB_REQUEST_ID",
+                default=_REQUEST_ID,
+                show_default=True,
+                help="Workspace: calls with the same request ID share their files.",
+            ),
+            click.option("--approval", "approval_id", default="", help="ID of a granted approval to use."),
+            click.option(
+                "--plan",
+                "plan_digest",
+                default="",
+                help="Digest of the plan to run; `toolhub call --dry-run` prints it.",
+            ),
+            click.option(
+                "--purpose", default=purpose, show_default=True, help="Reason for the call; recorded in the audit log."
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def request_fields(
+    connection: Connection, tool: str, arguments: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields that a call and the submission of a job have in common."""
+    schema = _input_schema(connection, tool) if arguments else {}
+    return {
+        "intent": call_pb2.ToolIntent(
+            tool=tool,
+            args_json=read_arguments(arguments, schema) if arguments else b"",
+            purpose=options["purpose"],
+            idempotency_key=options["idempotency_key"],
+        ),
+        "context": typed_context(options["request_id"]),
+        "plan_digest": options["plan_digest"],
+        "approval_id": options["approval_id"],
+        "result_encoding": call_pb2.RESULT_ENCODING_JSON,
+    }
+
+
 @click.command()
 @click.argument("tool", shell_complete=complete_tool)
 @click.argument("arguments", nargs=-1)
-@click.option("--purpose", default=_PURPOSE, show_default=True, help="Reason for the call; recorded in the audit log.")
 @click.option("--dry-run", is_flag=True, help="Show what each step would do; change nothing.")
-@click.option("--plan", "plan_digest", default="", help="Digest of the plan to run; --dry-run prints it.")
-@click.option("--approval", "approval_id", default="", help="ID of a granted approval to use.")
 @click.option(
     "--idempotency-key", default="", help="Key of the effect: a second call with the same key does not repeat it."
 )
-@click.option(
-    "--request-id",
-    envvar="TOOLHUB_REQUEST_ID",
-    default=_REQUEST_ID,
-    show_default=True,
-    help="Workspace: calls with the same request ID share their files.",
-)
+@request_options(_PURPOSE)
 @json_option
 @connection_options
 def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -> None:
@@ -199,17 +237,18 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
       toolhub call core/fs.deletePath path=notes.txt confirm=true --dry-run
     """
     with connected_by(options) as connection:
-        schema = input_schema(connection, tool) if arguments else {}
-        request = _request(tool, read_arguments(arguments, schema) if arguments else b"", options)
+        fields = request_fields(connection, tool, arguments, options)
+        fields["mode"] = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
         streamed: dict[str, str] = {}
-        answer = _stream(connection, request, streamed) if sys.stderr.isatty() else _unary(connection, request)
+        answer: Any  # the two answers have the same fields
+        if sys.stderr.isatty():
+            answer = _stream(connection, pb.InvokeStreamRequest(**fields), streamed)
+        else:
+            answer = connection.call(connection.tools.Invoke, pb.InvokeRequest(**fields))
     if answer.HasField("plan"):
         _show_plan(answer.plan, as_json, tool, arguments, options)
         return
-    if wants_json(as_json):
-        print_json(message_as_json(answer.result))
-    else:
-        show_result(answer.result, streamed)
+    print_answer(answer.result, as_json, partial(show_result, streamed=streamed))
     if not answer.result.ok:
         sys.exit(EXIT_REFUSED)
 
@@ -217,36 +256,11 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
 def _show_plan(
     plan: plan_pb2.Plan, as_json: bool, tool: str, arguments: tuple[str, ...], options: dict[str, Any]
 ) -> None:
-    if wants_json(as_json):
-        print_json(message_as_json(plan))
-    else:
-        changed = {"--request-id": (options["request_id"], _REQUEST_ID), "--purpose": (options["purpose"], _PURPOSE)}
-        repeated = [word for name, (value, usual) in changed.items() if value != usual for word in (name, value)]
-        show_plan(plan, tool, arguments, tuple(repeated))
+    changed = {"--request-id": (options["request_id"], _REQUEST_ID), "--purpose": (options["purpose"], _PURPOSE)}
+    repeated = [word for name, (value, usual) in changed.items() if value != usual for word in (name, value)]
+    print_answer(plan, as_json, partial(show_plan, tool=tool, arguments=arguments, options=tuple(repeated)))
     if not plan.plan_digest:
         sys.exit(EXIT_REFUSED)
-
-
-def _request(tool: str, args_json: bytes, options: dict[str, Any]) -> pb.InvokeStreamRequest:
-    mode = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
-    return pb.InvokeStreamRequest(
-        intent=call_pb2.ToolIntent(
-            tool=tool,
-            args_json=args_json,
-            purpose=options["purpose"],
-            idempotency_key=options["idempotency_key"],
-        ),
-        context=typed_context(options["request_id"]),
-        mode=mode,
-        plan_digest=options["plan_digest"],
-        approval_id=options["approval_id"],
-        result_encoding=call_pb2.RESULT_ENCODING_JSON,
-    )
-
-
-def _unary(connection: Connection, request: pb.InvokeStreamRequest) -> Any:
-    unary = pb.InvokeRequest.FromString(request.SerializeToString())  # the two have the same fields
-    return connection.call(connection.tools.Invoke, unary)
 
 
 def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: dict[str, str]) -> Any:
@@ -269,7 +283,7 @@ def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: d
     )
 
 
-def input_schema(connection: Connection, tool: str) -> dict[str, Any]:
+def _input_schema(connection: Connection, tool: str) -> dict[str, Any]:
     """The schema that tells text from JSON in key=value; empty for an unknown tool, which the call will report."""
     try:
         request = pb.GetToolRequest(name=tool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,13 +16,15 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
+from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.cli.output import legible
+from toolhub_service.cli.output import EXIT_REFUSED, legible, note
 
-EXIT_REFUSED = 1
-EXIT_UNREACHABLE = 3
+_EXIT_UNREACHABLE = 3
 
 # The hub answered and refused. Every other status means that the hub could not be reached.
 _REFUSALS = frozenset(
@@ -57,11 +60,12 @@ _FIRST_PAUSE_S = 0.25
 _RETRY_AFTER_MAX_S = 60.0
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
+# Records that the hub answers with at once, at most.
 PAGE_MAX = 1_000
-"""Records that the hub answers with at once, at most."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +78,28 @@ class Connection:
     timeout_s: float
 
     @property
-    def tools(self) -> ToolServiceStub:
-        return ToolServiceStub(self.channel)
+    def approvals(self) -> ApprovalServiceStub:
+        return ApprovalServiceStub(self.channel)
+
+    @property
+    def artifacts(self) -> ArtifactServiceStub:
+        return ArtifactServiceStub(self.channel)
+
+    @property
+    def audit(self) -> AuditServiceStub:
+        return AuditServiceStub(self.channel)
+
+    @property
+    def jobs(self) -> JobServiceStub:
+        return JobServiceStub(self.channel)
 
     @property
     def registry(self) -> RegistryServiceStub:
         return RegistryServiceStub(self.channel)
 
     @property
-    def audit(self) -> AuditServiceStub:
-        return AuditServiceStub(self.channel)
+    def tools(self) -> ToolServiceStub:
+        return ToolServiceStub(self.channel)
 
     def call(self, rpc: Callable[..., Answer], request: Message) -> Answer:
         """The answer of a unary RPC within the timeout. Raises grpc.RpcError."""
@@ -173,7 +189,7 @@ def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connectio
 class HubUnreachable(click.ClickException):
     """The hub could not be reached."""
 
-    exit_code = EXIT_UNREACHABLE
+    exit_code = _EXIT_UNREACHABLE
 
 
 class HubRefused(click.ClickException):
@@ -223,9 +239,39 @@ class Backoff:
         return max(own_s * random.uniform(0.5, 1.0), asked_s * random.uniform(1.0, 1.5))  # noqa: S311 - jitter
 
 
-def no_answer_note(pause_s: float) -> str:
+def reopened(
+    watch: Callable[[], Iterator[Item]],
+    pause_max_s: float,
+    disconnected: Callable[[float], object],
+    pause: Callable[[float], object] = time.sleep,
+) -> Iterator[Item]:
+    """What `watch` yields, without end: it is called again when it ends and when its connection breaks.
+
+    `disconnected` is called with the seconds until then. Raises grpc.RpcError when the hub refuses the watch.
+    """
+    backoff = Backoff(pause_max_s)
+    while True:
+        broken: grpc.RpcError | None = None
+        try:
+            for item in watch():
+                backoff.reset()
+                yield item
+        except grpc.RpcError as error:
+            if not is_transient(error):
+                raise
+            broken = error
+        pause_s = backoff.pause_s(broken)
+        disconnected(pause_s)
+        pause(pause_s)
+
+
+def outage_text(pause_s: float) -> str:
     """The line that a watch shows while the hub is away."""
     return f"the hub does not answer; reconnecting in {pause_s:.1f} s"
+
+
+def note_outage(pause_s: float) -> None:
+    note(outage_text(pause_s), err=True)
 
 
 def _explained(address: str, error: grpc.RpcError) -> click.ClickException:

@@ -7,8 +7,9 @@ Nothing heavy is imported before a completion is asked for: every command import
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import wraps
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 1.0
 _ITEMS_MAX = 200
-_PAGE = 1_000
+
+Items = Iterable[tuple[str, str]]
 
 
 @click.command()
@@ -41,103 +43,82 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(script(context.find_root().command, {}, "toolhub", "_TOOLHUB_COMPLETE").source())
 
 
-def complete_tool(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _completing(
+    ask: Callable[[Connection], Items],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Those of the hub's (value, help) that begin with what was typed; none when it does not answer."""
+
+    @wraps(ask)
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from toolhub_service.cli.client import DEFAULT_ADDRESS, connected
+
+        def option(name: str, variable: str) -> str:
+            # click resolves no environment variables while it completes.
+            return str(context.params.get(name) or os.environ.get(variable, ""))
+
+        address = option("address", "TOOLHUB_ADDRESS") or DEFAULT_ADDRESS
+        api_key, ca_file = option("api_key", "TOOLHUB_API_KEY"), context.params.get("ca_file")
+        with suppress(click.ClickException), connected(address, api_key, ca_file, _TIMEOUT_S) as connection:
+            found = ask(connection)
+            return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+        return []
+
+    return complete
+
+
+@_completing
+def complete_tool(connection: Connection) -> Items:
     """Tools that the caller may list, each with the first sentence of its description."""
     from toolhub.v1 import tool_service_pb2 as pb
+    from toolhub_service.cli.client import PAGE_MAX
     from toolhub_service.cli.output import first_line
 
-    found: list[CompletionItem] = []
-    with suppress(click.ClickException), _connection(context) as connection:
-        request = pb.ListToolsRequest(page_size=_PAGE)
-        while True:
-            page = connection.tools.ListTools(request, timeout=_TIMEOUT_S, metadata=connection.metadata)
-            found += _starting(incomplete, ((tool.name, first_line(tool.description)) for tool in page.tools))
-            request.page_token = page.next_page_token
-            if not page.next_page_token:
-                break
-    return found
+    for page in connection.pages(connection.tools.ListTools, pb.ListToolsRequest(page_size=PAGE_MAX)):
+        for tool in page.tools:
+            yield tool.name, first_line(tool.description)
 
 
-def complete_approval(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+@_completing
+def complete_approval(connection: Connection) -> Items:
     """Pending approvals, each with its principal and tool."""
     from toolhub.v1 import approval_pb2
     from toolhub.v1 import approval_service_pb2 as pb
-    from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 
-    with suppress(click.ClickException), _connection(context) as connection:
-        request = pb.ListApprovalsRequest(states=[approval_pb2.APPROVAL_STATE_PENDING], page_size=_ITEMS_MAX)
-        stub = ApprovalServiceStub(connection.channel)
-        found = stub.ListApprovals(request, timeout=_TIMEOUT_S, metadata=connection.metadata).approvals
-        return _starting(incomplete, ((each.approval_id, f"{each.principal} {each.tool}") for each in found))
-    return []
+    request = pb.ListApprovalsRequest(states=[approval_pb2.APPROVAL_STATE_PENDING], page_size=_ITEMS_MAX)
+    for approval in connection.call(connection.approvals.ListApprovals, request).approvals:
+        yield approval.approval_id, f"{approval.principal} {approval.tool}"
 
 
-def complete_job(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+@_completing
+def complete_job(connection: Connection) -> Items:
     """The newest jobs, each with its tool and state."""
     from toolhub.v1 import job_service_pb2 as pb
-    from toolhub.v1 import job_state_pb2
-    from toolhub.v1.job_service_pb2_grpc import JobServiceStub
+    from toolhub_service.cli.output import enum_name
 
-    with suppress(click.ClickException), _connection(context) as connection:
-        request = pb.ListJobsRequest(page_size=_ITEMS_MAX)
-        stub = JobServiceStub(connection.channel)
-        found = stub.ListJobs(request, timeout=_TIMEOUT_S, metadata=connection.metadata).jobs
-        states = job_state_pb2.JobState.Name
-        return _starting(
-            incomplete, ((job.job_id, f"{job.tool} {_word(states(job.status.state), 'JOB_STATE_')}") for job in found)
-        )
-    return []
+    for job in connection.call(connection.jobs.ListJobs, pb.ListJobsRequest(page_size=_ITEMS_MAX)).jobs:
+        yield job.job_id, f"{job.tool} {enum_name(job.status, 'state').lower()}"
 
 
-def complete_source(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+@_completing
+def complete_source(connection: Connection) -> Items:
     """Sources of the running hub, each with its state."""
     from toolhub.v1 import registry_service_pb2 as pb
-    from toolhub.v1 import source_pb2
+    from toolhub_service.cli.output import enum_name
 
-    with suppress(click.ClickException), _connection(context) as connection:
-        request = pb.ListSourcesRequest()
-        found = connection.registry.ListSources(request, timeout=_TIMEOUT_S, metadata=connection.metadata).sources
-        states = source_pb2.SourceState.Name
-        return _starting(
-            incomplete, ((status.source, _word(states(status.state), "SOURCE_STATE_")) for status in found)
-        )
-    return []
+    for status in connection.call(connection.registry.ListSources, pb.ListSourcesRequest()).sources:
+        yield status.source, enum_name(status, "state").lower()
 
 
-def complete_pinned(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+@_completing
+def complete_pinned(connection: Connection) -> Items:
     """Tools with pins, each with the pin's state; those that wait for a decision first."""
     from toolhub.v1 import pin_pb2
     from toolhub.v1 import registry_service_pb2 as pb
+    from toolhub_service.cli.output import enum_name
 
-    with suppress(click.ClickException), _connection(context) as connection:
-        found: dict[str, str] = {}
-        for states in ([pin_pb2.PIN_STATE_PENDING], []):
-            request = pb.ListPinsRequest(page_size=_ITEMS_MAX, states=states)
-            pins = connection.registry.ListPins(request, timeout=_TIMEOUT_S, metadata=connection.metadata).pins
-            for pin in pins:
-                found.setdefault(pin.tool, _word(pin_pb2.PinState.Name(pin.state), "PIN_STATE_"))
-        return _starting(incomplete, found.items())
-    return []
-
-
-@contextmanager
-def _connection(context: click.Context) -> Iterator[Connection]:
-    """To the hub that the typed options name. Raises click.ClickException when it does not answer."""
-    from toolhub_service.cli.client import DEFAULT_ADDRESS, connected
-
-    def option(name: str, variable: str) -> str:
-        # click resolves no environment variables while it completes.
-        return str(context.params.get(name) or os.environ.get(variable, ""))
-
-    address = option("address", "TOOLHUB_ADDRESS") or DEFAULT_ADDRESS
-    api_key = option("api_key", "TOOLHUB_API_KEY")
-    with connected(address, api_key, context.params.get("ca_file"), _TIMEOUT_S) as connection:
-        yield connection
-
-
-def _starting(incomplete: str, items: Iterable[tuple[str, str]]) -> list[CompletionItem]:
-    return [CompletionItem(value, help=about) for value, about in items if value.startswith(incomplete)]
-
-
-def _word(name: str, prefix: str) -> str:
-    return name.removeprefix(prefix).lower()
+    found: dict[str, str] = {}
+    for states in ([pin_pb2.PIN_STATE_PENDING], []):
+        request = pb.ListPinsRequest(page_size=_ITEMS_MAX, states=states)
+        for pin in connection.call(connection.registry.ListPins, request).pins:
+            found.setdefault(pin.tool, enum_name(pin, "state").lower())
+    return found.items()

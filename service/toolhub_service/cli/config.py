@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from toolhub_service.cli.output import json_option, note, print_json, print_table, wants_json
+from toolhub_service.cli.output import EXIT_REFUSED, explaining, json_option, note, print_json, print_table, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid, load_settings
@@ -45,13 +45,8 @@ def read_settings(config_file: Path | None, data_dir: Path | None, **overrides: 
     environment = {**os.environ, **{name: value for name, value in overrides.items() if value}}
     if data_dir is not None:
         environment["TOOLHUB_DATA_DIR"] = str(data_dir)
-    try:
+    with explaining(SettingsInvalid):
         return load_settings(config_file, environment)
-    except SettingsInvalid as invalid:
-        raise click.ClickException(str(invalid)) from invalid
-
-
-_EXIT_INVALID = 1
 
 
 @click.group(cls=SuggestingGroup)
@@ -62,7 +57,7 @@ def config() -> None:
 @config.command()
 @json_option
 @settings_options
-def check(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
+def check(as_json: bool, **options: Any) -> None:
     """Check the file and the environment: exit 0 when valid, 1 with the reason when not.
 
     \b
@@ -70,27 +65,24 @@ def check(as_json: bool, config_file: Path | None, data_dir: Path | None) -> Non
       toolhub config check --config toolhub.yaml
     """
     try:
-        read_settings(config_file, data_dir)
+        read_settings(**options)
     except click.ClickException as invalid:
         if not wants_json(as_json):
             raise
         print_json({"ok": False, "problem": invalid.message})
-        sys.exit(_EXIT_INVALID)
+        sys.exit(EXIT_REFUSED)
     if wants_json(as_json):
         print_json({"ok": True})
         return
-    where = (
-        f"{config_file} and the environment are"
-        if config_file
-        else "No configuration file is given; the environment is"
-    )
+    file = options["config_file"]
+    where = f"{file} and the environment are" if file else "No configuration file is given; the environment is"
     click.echo(f"{where} valid")
 
 
 @config.command()
 @json_option
 @settings_options
-def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
+def show(as_json: bool, **options: Any) -> None:
     """Show the effective settings, from defaults, file and environment. Passwords are hidden.
 
     \b
@@ -100,7 +92,7 @@ def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None
     """
     import yaml
 
-    settings = _without_secrets(read_settings(config_file, data_dir))
+    settings = _without_secrets(read_settings(**options))
     if wants_json(as_json):
         print_json(settings)
     else:
@@ -123,7 +115,7 @@ def schema(reference: bool) -> None:
     if not reference:
         print_json(msgspec.json.schema(Settings))
         return
-    rows = ((s.path, _shown(s.default), s.description) for s in all_settings())
+    rows = ((each.path, json.dumps(msgspec.to_builtins(each.default)), each.description) for each in all_settings())
     print_table(("SETTING", "DEFAULT", "MEANING"), rows)
     note("In the environment, server.listen is TOOLHUB_SERVER_LISTEN; every other setting likewise.")
 
@@ -140,8 +132,3 @@ def _without_secrets(settings: Settings) -> dict[str, Any]:
     for (section, name), url in secret_urls(settings).items():
         shown[section][name] = redactor.text(url)
     return shown
-
-
-def _shown(default: object) -> str:
-    """The default as it would be written in the file."""
-    return json.dumps(msgspec.to_builtins(default))

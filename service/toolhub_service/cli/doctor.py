@@ -13,17 +13,18 @@ import click
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from toolhub_service.cli.client import (
-    EXIT_REFUSED,
-    HubRefused,
-    HubUnreachable,
-    connected,
-    connected_by,
-    connection_options,
-    status_of,
-)
+from toolhub_service.cli.client import HubRefused, HubUnreachable, connected_by, connection_options, status_of
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import counted, json_option, print_json, print_prose, revealed, wants_json
+from toolhub_service.cli.output import (
+    EXIT_REFUSED,
+    counted,
+    enum_name,
+    json_option,
+    print_json,
+    print_prose,
+    revealed,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from toolhub.v1 import source_pb2
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
 @click.option("--service", default="", help="Full name of one service; default: the hub as a whole.")
 @json_option
 @connection_options
-def health(
-    service: str, as_json: bool, address: str, api_key: str | None, ca_file: Path | None, timeout_s: float
-) -> None:
+def health(service: str, as_json: bool, **options: Any) -> None:
     """Exit 0 when the hub is serving, 1 when it answers that it is not, 3 when it cannot be reached.
 
     \b
@@ -46,7 +45,7 @@ def health(
       toolhub health
       toolhub health --service toolhub.v1.ToolService
     """
-    with connected(address, api_key, ca_file, min(timeout_s, 5.0)) as connection:
+    with connected_by({**options, "timeout_s": min(options["timeout_s"], 5.0)}) as connection:
         stub = health_pb2_grpc.HealthStub(connection.channel)
         request = health_pb2.HealthCheckRequest(service=service)
         try:
@@ -104,16 +103,15 @@ def _of(status: source_pb2.SourceStatus) -> Iterator[Finding]:
         else:
             yield ok(name, tools)
         return
-    state = source_pb2.SourceState.Name(status.state).removeprefix("SOURCE_STATE_")
-    told = f"{state}: {revealed(status.message)}" if status.message else state
+    state = enum_name(status, "state")
+    shown = f"{state}: {revealed(status.message)}" if status.message else state
     wrote = [line.removeprefix(_STDERR) for line in status.diagnostics if line.startswith(_STDERR)]
     output = "; ".join(revealed(line) for line in wrote[-_LINES_MAX:])
     yield warn(
-        name, told, f"Its last output: {output}" if output else f"`toolhub sources show {status.source}` shows more."
+        name, shown, f"Its last output: {output}" if output else f"`toolhub sources show {status.source}` shows more."
     )
 
 
-_EXIT_UNFIT = 1
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 _NAME_CHARS = 13
 
@@ -146,23 +144,22 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
             _show(finding)
         _summarize(findings, len(failed))
     if failed:
-        sys.exit(_EXIT_UNFIT)
+        sys.exit(EXIT_REFUSED)
 
 
 async def _examine(settings: Settings, config_file: Path | None) -> list[Finding]:
     from toolhub_service.app.doctor.configuration import settings_checks
     from toolhub_service.app.doctor.machine import machine_checks
     from toolhub_service.app.paths import Paths
-    from toolhub_service.app.wiring_tools import bubblewrap_of
 
-    bubblewrap = bubblewrap_of(settings.tools.bubblewrap)
-    return [*machine_checks(Paths(settings).data_dir, bubblewrap), *await settings_checks(settings, config_file)]
+    paths = Paths(settings)
+    return [*machine_checks(paths.data_dir, paths.bubblewrap), *await settings_checks(settings, config_file)]
 
 
 def _show(finding: Finding) -> None:
     mark, colour = _MARKS[finding.state.value]
     indent = " " * (_NAME_CHARS + 3)
-    print_prose(f"{finding.name.ljust(_NAME_CHARS)} {finding.told}", indent, mark, colour)
+    print_prose(f"{finding.name.ljust(_NAME_CHARS)} {finding.text}", indent, mark, colour)
     if finding.disables:
         print_prose(f"{indent}disables {', '.join(finding.disables)}", indent)
     if finding.advice:
@@ -183,7 +180,7 @@ def _plain(finding: Finding) -> dict[str, object]:
     return {
         "name": finding.name,
         "state": finding.state.value,
-        "told": finding.told,
+        "told": finding.text,
         "advice": finding.advice,
         "disables": list(finding.disables),
     }

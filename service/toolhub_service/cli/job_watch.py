@@ -6,22 +6,21 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime
-from typing import Protocol, Self
+from typing import Self
 
 import click
 import grpc
-from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import job_pb2, job_state_pb2
 from toolhub.v1 import job_service_pb2 as pb
-from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub_service.cli.call import show_result
-from toolhub_service.cli.client import EXIT_REFUSED, Backoff, Connection, is_transient, no_answer_note
+from toolhub_service.cli.client import Connection, is_transient, outage_text, reopened
 from toolhub_service.cli.output import (
+    EXIT_REFUSED,
     Pace,
     ProgressBar,
     done,
+    enum_name,
     legible,
     message_as_json,
     note,
@@ -30,6 +29,9 @@ from toolhub_service.cli.output import (
     print_pairs,
     print_table,
     progress_text,
+    seconds_since,
+    span,
+    utc,
 )
 
 _COLOURS = {
@@ -47,7 +49,7 @@ _STATE_COLUMNS = 9
 
 
 def state_of(status: job_pb2.JobStatus) -> str:
-    return job_state_pb2.JobState.Name(status.state).removeprefix("JOB_STATE_")
+    return enum_name(status, "state")
 
 
 def styled_state(status: job_pb2.JobStatus, width: int = 0) -> str:
@@ -92,7 +94,7 @@ def _row(job: job_pb2.Job, several: bool) -> tuple[str, ...]:
     progress = job.status.progress
     far = (percent(progress) or done(progress)) if job.status.HasField("progress") else "–"
     who = (job.principal,) if several else ()
-    return (job.job_id, *who, job.tool, state_of(job.status), far, _age(job.created_at))
+    return (job.job_id, *who, job.tool, state_of(job.status), far, span(seconds_since(job.created_at)))
 
 
 def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
@@ -105,29 +107,15 @@ def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
     yield "approval", job.approval_id
     if job.status.HasField("progress"):
         yield "progress", " · ".join(part for part in (percent(progress), done(progress), progress.message) if part)
-    yield "submitted", f"{_at(job.created_at)}, {_age(job.created_at)} ago"
-    yield "last change", f"{_at(job.status.at)}, number {job.status.sequence} in its history"
+    yield "submitted", f"{utc(job.created_at)}, {span(seconds_since(job.created_at))} ago"
+    yield "last change", f"{utc(job.status.at)}, number {job.status.sequence} in its history"
     if job.HasField("deadline") and not job.status.HasField("result"):
-        yield "times out", _at(job.deadline)
+        yield "times out", utc(job.deadline)
     if job.HasField("expires_at"):
-        yield "expires", _at(job.expires_at)
+        yield "expires", utc(job.expires_at)
     for artifact in job.status.artifacts:
         yield "artifact", f"{artifact.artifact_id}  {artifact.name}  {artifact.size_bytes:,} bytes"
     yield "call", job.call_id
-
-
-def _age(since: timestamp_pb2.Timestamp) -> str:
-    """Such as `42 min`."""
-    age_s = max(0.0, time.time() - since.ToMilliseconds() / 1_000)
-    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if age_s >= 2 * size_s:
-            return f"{age_s / size_s:.0f} {unit}"
-    return f"{age_s:.0f} s"
-
-
-def _at(stamp: timestamp_pb2.Timestamp) -> str:
-    moment: datetime = stamp.ToDatetime()
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 # Statuses carry a gapless sequence, so a watch that resumes after the last one seen misses nothing and repeats nothing.
@@ -148,9 +136,7 @@ FINAL_STATES = frozenset(
 
 def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
     """The job. Raises grpc.RpcError."""
-    request = pb.GetJobRequest(job_id=job_id)
-    stub = JobServiceStub(connection.channel)
-    return connection.call(stub.GetJob, request).job
+    return connection.call(connection.jobs.GetJob, pb.GetJobRequest(job_id=job_id)).job
 
 
 class JobWatch:
@@ -176,23 +162,14 @@ class JobWatch:
         self._is_disconnected = False
 
     def __iter__(self) -> Generator[job_pb2.JobStatus, None, None]:
-        backoff = Backoff(_PAUSE_MAX_S)
-        while True:
-            broken: grpc.RpcError | None = None
-            try:
-                for status in self._watch():
-                    backoff.reset()
-                    yield status
-                    if status.state in FINAL_STATES:
-                        return
-            except grpc.RpcError as error:
-                if not is_transient(error):
-                    raise
-                broken = error
-            pause_s = backoff.pause_s(broken)
-            self._is_disconnected = True
-            self._disconnected(pause_s)
-            self._pause(pause_s)
+        for status in reopened(self._watch, _PAUSE_MAX_S, self._on_outage, self._pause):
+            yield status
+            if status.state in FINAL_STATES:
+                return
+
+    def _on_outage(self, pause_s: float) -> None:
+        self._is_disconnected = True
+        self._disconnected(pause_s)
 
     def _watch(self) -> Iterator[job_pb2.JobStatus]:
         """One stream, from where the last one ended."""
@@ -201,7 +178,7 @@ class JobWatch:
             self._is_disconnected = False
             self._reconnected()
         request = pb.WatchJobRequest(job_id=self._job_id, after_sequence=self._seen)
-        answers = JobServiceStub(self._connection.channel).WatchJob(request, metadata=self._connection.metadata)
+        answers = self._connection.jobs.WatchJob(request, metadata=self._connection.metadata)
         try:
             for answer in answers:
                 if answer.status.sequence > self._seen:
@@ -213,7 +190,8 @@ class JobWatch:
 
 def watch_to_the_end(connection: Connection, job: job_pb2.Job, *, as_json: bool) -> None:
     """Show every status, then the result; exit 1 when it is not a success. Ctrl-C leaves the job running."""
-    last = follow(connection, job, screen_for(job.tool, as_json=as_json))
+    screen = JsonLines() if as_json else LiveBar(job.tool) if sys.stdout.isatty() else PlainLines()
+    last = follow(connection, job, screen)
     if not as_json:
         show_result(last.result)
     if not last.result.ok:
@@ -233,7 +211,11 @@ def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_p
                 if status.state in FINAL_STATES:
                     return status
     except KeyboardInterrupt:
-        _leave(job.job_id)
+        click.echo(f"\n{job.job_id} continues in the hub. To follow it again, or to cancel it:", err=True)
+        click.echo(f"toolhub jobs watch {job.job_id}\ntoolhub jobs cancel {job.job_id}", err=True)
+        with suppress(BrokenPipeError):
+            sys.stderr.flush()
+        sys.exit(130)  # as a shell reports a command that SIGINT ended
     raise click.ClickException("The hub ended the watch although the job has not ended. Run the command again.")
 
 
@@ -249,44 +231,15 @@ def _approval_of(connection: Connection, job: job_pb2.Job) -> str:
         return ""
 
 
-def _leave(job_id: str) -> None:
-    click.echo(err=True)
-    click.echo(f"{job_id} continues in the hub. To follow it again, or to cancel it:", err=True)
-    click.echo(f"toolhub jobs watch {job_id}\ntoolhub jobs cancel {job_id}", err=True)
-    with suppress(BrokenPipeError):
-        sys.stderr.flush()
-    sys.exit(130)  # as a shell reports a command that SIGINT ended
-
-
 # Where the statuses go: a bar on a terminal, plain lines without one, or JSON.
 
 # Seconds between two plain lines of progress.
 _PLAIN_EVERY_S = 1.0
 
 
-class JobScreen(Protocol):
-    def __enter__(self) -> Self: ...
+class JobScreen:
+    """Lines: text beside the statuses goes to standard error."""
 
-    def __exit__(self, *_: object) -> None: ...
-
-    def show(self, status: job_pb2.JobStatus) -> None: ...
-
-    def say(self, text: str) -> None:
-        """Show a line beside the statuses."""
-
-    def disconnected(self, pause_s: float) -> None:
-        """The hub does not answer; the next attempt is in so many seconds."""
-
-    def reconnected(self) -> None: ...
-
-
-def screen_for(title: str, *, as_json: bool) -> JobScreen:
-    if as_json:
-        return JsonLines()
-    return LiveBar(title) if sys.stdout.isatty() else PlainLines()
-
-
-class _Lines:
     def __init__(self) -> None:
         self._is_disconnected = False
 
@@ -296,28 +249,32 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         return None
 
+    def show(self, status: job_pb2.JobStatus) -> None:
+        raise NotImplementedError
+
     def say(self, text: str) -> None:
+        """Show a line beside the statuses."""
         note(text, err=True)
 
     def disconnected(self, pause_s: float) -> None:
-        """Said once an outage: lines cannot be taken back."""
+        """The hub does not answer, and is asked again in `pause_s`. Said once an outage: lines cannot be taken back."""
         if not self._is_disconnected:
             self._is_disconnected = True
-            self.say(no_answer_note(pause_s))
+            self.say(outage_text(pause_s))
 
     def reconnected(self) -> None:
         self._is_disconnected = False
         self.say("the hub answers again")
 
 
-class JsonLines(_Lines):
-    """Each status as one line of JSON; other text goes to standard error."""
+class JsonLines(JobScreen):
+    """Each status as one line of JSON."""
 
     def show(self, status: job_pb2.JobStatus) -> None:
         print_json_line(message_as_json(status))
 
 
-class PlainLines(_Lines):
+class PlainLines(JobScreen):
     """A line for each change of state, and for progress about once a second."""
 
     def __init__(self) -> None:
@@ -339,16 +296,14 @@ class PlainLines(_Lines):
         click.echo(line(status, progress_text(status.progress, self._pace) if is_report else ""))
 
 
-class LiveBar:
+class LiveBar(JobScreen):
     """Changes of state scroll above, a progress bar is drawn below."""
 
     def __init__(self, title: str) -> None:
+        super().__init__()
         self._title = title
         self._state = ""
         self._bar = ProgressBar(title, on_stdout=True)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
@@ -362,38 +317,34 @@ class LiveBar:
             self._bar.reset()
             self._bar.above(line(status))
         if not is_over:
-            self._draw(status)
+            self._bar.rename(self._doing())
+            if status.HasField("progress"):
+                self._bar.show(status.progress, status.at.ToMilliseconds() / 1_000)
 
     def say(self, text: str) -> None:
         self._bar.above(text)
 
     def disconnected(self, pause_s: float) -> None:
-        self._bar.rename(no_answer_note(pause_s))
+        self._bar.rename(outage_text(pause_s))
 
     def reconnected(self) -> None:
         self._bar.rename(self._doing())
         self._bar.above(click.style("the hub answers again", dim=True))
 
-    def _draw(self, status: job_pb2.JobStatus) -> None:
-        self._bar.rename(self._doing())
-        if status.HasField("progress"):
-            self._bar.show(status.progress, status.at.ToMilliseconds() / 1_000)
-
     def _doing(self) -> str:
         return f"{self._title} {self._state.lower().replace('_', ' ')}".rstrip()
 
 
-class WaitingBar(_Lines):
+class WaitingBar(JobScreen):
     """Waits for the end: a bar on standard error if that is a terminal, else only trouble is said."""
 
     def __init__(self, title: str) -> None:
         super().__init__()
         self._bar = ProgressBar(title)
-        self._shows = sys.stderr.isatty()
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def show(self, status: job_pb2.JobStatus) -> None:
-        if self._shows and status.HasField("progress"):
+        if status.HasField("progress"):
             self._bar.show(status.progress, status.at.ToMilliseconds() / 1_000)

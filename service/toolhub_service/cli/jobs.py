@@ -7,19 +7,10 @@ from typing import Any
 
 import click
 
-from toolhub.v1 import call_pb2, job_pb2, job_state_pb2
+from toolhub.v1 import job_pb2, job_state_pb2
 from toolhub.v1 import job_service_pb2 as pb
-from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub_service.cli.arguments import read_arguments
-from toolhub_service.cli.call import input_schema, show_error, show_result, typed_context
-from toolhub_service.cli.client import (
-    EXIT_REFUSED,
-    Connection,
-    HubRefused,
-    address_options,
-    connected_by,
-    connection_options,
-)
+from toolhub_service.cli.call import request_fields, request_options, show_error, show_result
+from toolhub_service.cli.client import HubRefused, address_options, connected_by, connection_options
 from toolhub_service.cli.completion import complete_job, complete_tool
 from toolhub_service.cli.job_watch import (
     FINAL_STATES,
@@ -34,7 +25,16 @@ from toolhub_service.cli.job_watch import (
     styled_state,
     watch_to_the_end,
 )
-from toolhub_service.cli.output import counted_of, json_option, message_as_json, note, print_json, wants_json
+from toolhub_service.cli.output import (
+    EXIT_REFUSED,
+    counted_of,
+    json_option,
+    message_as_json,
+    note,
+    print_answer,
+    print_json,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
 
 
@@ -55,20 +55,7 @@ from toolhub_service.cli.root import SuggestingGroup
     default="",
     help="Key of the effect: submitting it twice returns the same job.",
 )
-@click.option(
-    "--purpose", default="submitted by hand", show_default=True, help="Reason for the call; recorded in the audit log."
-)
-@click.option(
-    "--plan", "plan_digest", default="", help="Digest of the plan to run; `toolhub call --dry-run` prints it."
-)
-@click.option("--approval", "approval_id", default="", help="ID of a granted approval to use.")
-@click.option(
-    "--request-id",
-    envvar="TOOLHUB_REQUEST_ID",
-    default="cli",
-    show_default=True,
-    help="Workspace: calls with the same request ID share their files.",
-)
+@request_options("submitted by hand")
 @json_option
 @address_options
 def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: bool, **options: Any) -> None:
@@ -84,43 +71,22 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
       id=$(toolhub jobs submit core/util.time.now | jq -r .jobId)
     """
     with connected_by(options) as connection:
-        job = _submitted(connection, tool, arguments, options)
+        request = pb.SubmitJobRequest(**request_fields(connection, tool, arguments, options))
+        if options["job_timeout_s"] is not None:
+            request.context.budget.timeout.FromMilliseconds(round(options["job_timeout_s"] * 1_000))
+        job = connection.call(connection.jobs.SubmitJob, request).job
         if is_watched:
             click.echo(job.job_id, err=True)
             watch_to_the_end(connection, job, as_json=as_json)
             return
-    if wants_json(as_json):
-        print_json(message_as_json(job))
-    else:
-        click.echo(f"{job.job_id}  {styled_state(job.status)}")
-        _show_next(job)
+    print_answer(job, as_json, _show_submitted)
     if job.status.HasField("error"):
         sys.exit(EXIT_REFUSED)
 
 
-def _submitted(connection: Connection, tool: str, arguments: tuple[str, ...], options: dict[str, Any]) -> job_pb2.Job:
-    schema = input_schema(connection, tool) if arguments else {}
-    context = typed_context(options["request_id"])
-    if options["job_timeout_s"] is not None:
-        context.budget.timeout.FromMilliseconds(round(options["job_timeout_s"] * 1_000))
-    request = pb.SubmitJobRequest(
-        intent=call_pb2.ToolIntent(
-            tool=tool,
-            args_json=read_arguments(arguments, schema) if arguments else b"",
-            purpose=options["purpose"],
-            idempotency_key=options["idempotency_key"],
-        ),
-        context=context,
-        plan_digest=options["plan_digest"],
-        approval_id=options["approval_id"],
-        result_encoding=call_pb2.RESULT_ENCODING_JSON,
-    )
-    stub = JobServiceStub(connection.channel)
-    return connection.call(stub.SubmitJob, request).job
-
-
-def _show_next(job: job_pb2.Job) -> None:
-    """Print what the submitter can do next."""
+def _show_submitted(job: job_pb2.Job) -> None:
+    """Print the job and what the submitter can do next."""
+    click.echo(f"{job.job_id}  {styled_state(job.status)}")
     if job.status.HasField("error"):
         show_error(job.status.error)
         return
@@ -179,9 +145,7 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
       toolhub jobs list --state failed --state lost --all --json
     """
     with connected_by(options) as connection:
-        found, total = connection.newest(
-            _stub(connection).ListJobs, _filter(options), "jobs", None if is_all else limit
-        )
+        found, total = connection.newest(connection.jobs.ListJobs, _filter(options), "jobs", None if is_all else limit)
     if wants_json(as_json):
         print_json({"jobs": [message_as_json(job) for job in found], "totalSize": total})
         return
@@ -204,11 +168,7 @@ def show(job_id: str, as_json: bool, **options: Any) -> None:
       toolhub jobs show job_019a7c41d2e05b7a3d41c6e0
     """
     with connected_by(options) as connection:
-        job = get_job(connection, job_id)
-    if wants_json(as_json):
-        print_json(message_as_json(job))
-    else:
-        print_job(job)
+        print_answer(get_job(connection, job_id), as_json, print_job)
 
 
 @jobs.command()
@@ -252,10 +212,7 @@ def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None
                     f"{job_id} is {state_of(status)}. `toolhub jobs result {job_id} --wait` waits for its end."
                 )
             status = follow(connection, job, WaitingBar(job.tool))
-    if wants_json(as_json):
-        print_json(message_as_json(status.result))
-    else:
-        show_result(status.result)
+    print_answer(status.result, as_json, show_result)
     if not status.result.ok:
         sys.exit(EXIT_REFUSED)
 
@@ -275,28 +232,21 @@ def cancel(job_id: str, reason: str, is_waiting: bool, as_json: bool, **options:
       toolhub jobs cancel job_019a7c41d2e05b7a3d41c6e0 --wait
     """
     with connected_by(options) as connection:
-        status = _cancelled(connection, job_id, reason)
+        request = pb.CancelJobRequest(job_id=job_id, reason=reason)
+        status = connection.call(connection.jobs.CancelJob, request).status
         if is_waiting and status.state not in FINAL_STATES:
             status = follow(connection, get_job(connection, job_id), WaitingBar(job_id))
-    if wants_json(as_json):
-        print_json(message_as_json(status))
-    else:
-        click.echo(line(status, job_id))
-        _explain(status)
+    print_answer(status, as_json, _show_cancelled)
     if status.state in FINAL_STATES and status.state != job_state_pb2.JOB_STATE_CANCELLED:
         sys.exit(EXIT_REFUSED)
 
 
-def _explain(status: job_pb2.JobStatus) -> None:
+def _show_cancelled(status: job_pb2.JobStatus) -> None:
+    click.echo(line(status, status.job_id))
     if status.state not in FINAL_STATES:
         note(f"The job was asked to stop. `toolhub jobs watch {status.job_id}` shows when it has.")
     elif status.state != job_state_pb2.JOB_STATE_CANCELLED:
         note(f"The job had ended before it could be stopped. `toolhub jobs result {status.job_id}` shows its result.")
-
-
-def _cancelled(connection: Connection, job_id: str, reason: str) -> job_pb2.JobStatus:
-    request = pb.CancelJobRequest(job_id=job_id, reason=reason)
-    return connection.call(_stub(connection).CancelJob, request).status
 
 
 def _filter(options: dict[str, Any]) -> pb.ListJobsRequest:
@@ -310,7 +260,3 @@ def _filter(options: dict[str, Any]) -> pb.ListJobsRequest:
         request_id=options["request_id"],
         principal=options["principal"],
     )
-
-
-def _stub(connection: Connection) -> JobServiceStub:
-    return JobServiceStub(connection.channel)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import json_option, legible, note, print_json, print_table, wants_json
+from toolhub_service.cli.output import explaining, json_option, legible, note, print_json, print_table, wants_json
 from toolhub_service.cli.root import SuggestingGroup
-
-if TYPE_CHECKING:
-    from toolhub_service.app.files import KeyFile
-    from toolhub_service.settings.document import Settings
 
 
 @click.group(cls=SuggestingGroup)
@@ -27,7 +20,7 @@ def keys() -> None:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options
-def create(name: str, as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
+def create(name: str, as_json: bool, **options: Any) -> None:
     """Create a key for the principal NAME. It is printed once; only its hash is stored.
 
     The policy says what the principal may do. The hub accepts keys when the setting auth.modes includes api-key.
@@ -42,8 +35,11 @@ def create(name: str, as_json: bool, config_file: Path | None, data_dir: Path | 
             f"{legible(name)!r} cannot be the name of a principal: it must have no spaces and no control characters. "
             "Use letters, digits and signs such as - _ . @, as in research-agent."
         )
-    file = _file(read_settings(config_file, data_dir))
-    with _key_file_errors():
+    from toolhub_service.app.files import KeyFileInvalid
+    from toolhub_service.app.paths import Paths
+
+    file = Paths(read_settings(**options)).key_file()
+    with explaining(OSError, KeyFileInvalid):
         former = [key_id for key_id, stored in file.read().items() if stored.name == name]
         key = file.create(name)
     if as_json:
@@ -61,15 +57,18 @@ def create(name: str, as_json: bool, config_file: Path | None, data_dir: Path | 
 @keys.command("list")
 @json_option
 @settings_options
-def list_keys(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
+def list_keys(as_json: bool, **options: Any) -> None:
     """List the IDs of the keys and their principals.
 
     \b
     Example:
       toolhub keys list
     """
-    with _key_file_errors():
-        found = _file(read_settings(config_file, data_dir)).read()
+    from toolhub_service.app.files import KeyFileInvalid
+    from toolhub_service.app.paths import Paths
+
+    with explaining(OSError, KeyFileInvalid):
+        found = Paths(read_settings(**options)).key_file().read()
     if wants_json(as_json):
         print_json([{"id": key_id, "name": stored.name} for key_id, stored in found.items()])
     elif not found:
@@ -81,35 +80,21 @@ def list_keys(as_json: bool, config_file: Path | None, data_dir: Path | None) ->
 @keys.command()
 @click.argument("key_id")
 @settings_options
-def revoke(key_id: str, config_file: Path | None, data_dir: Path | None) -> None:
+def revoke(key_id: str, **options: Any) -> None:
     """Revoke the key KEY_ID, an ID from `toolhub keys list`.
 
     \b
     Example:
       toolhub keys revoke thk_1a2b3c4d
     """
-    settings = read_settings(config_file, data_dir)
-    with _key_file_errors():
-        revoked = _file(settings).revoke(key_id)
+    from toolhub_service.app.files import KeyFileInvalid
+    from toolhub_service.app.paths import Paths
+
+    settings = read_settings(**options)
+    with explaining(OSError, KeyFileInvalid):
+        revoked = Paths(settings).key_file().revoke(key_id)
     if not revoked:
         raise click.ClickException(f"There is no key {key_id}. `toolhub keys list` shows all keys.")
     reload_s = settings.policy.reload_s
     noticed = f"within {reload_s:g} seconds" if reload_s else "on SIGHUP"
     click.echo(f"{key_id} is revoked. A running hub refuses it {noticed}.")
-
-
-def _file(settings: Settings) -> KeyFile:
-    from toolhub_service.app.paths import Paths
-
-    return Paths(settings).key_file()
-
-
-@contextmanager
-def _key_file_errors() -> Iterator[None]:
-    """Report a key file that cannot be used in one line."""
-    from toolhub_service.app.files import KeyFileInvalid
-
-    try:
-        yield
-    except (OSError, KeyFileInvalid) as broken:
-        raise click.ClickException(str(broken)) from broken

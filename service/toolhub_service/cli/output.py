@@ -14,7 +14,8 @@ import textwrap
 import time
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -22,6 +23,7 @@ import click
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+    from google.protobuf.timestamp_pb2 import Timestamp
     from rich.progress import Progress, TaskID
 
     from toolhub.v1 import progress_pb2
@@ -121,12 +123,13 @@ _BAR_COLUMNS = 24
 
 
 class ProgressBar:
-    """Drawn by rich, which is imported only with the first report or `rename`."""
+    """Drawn by rich, which is imported only with the first report or `rename`, and only on a terminal."""
 
     def __init__(self, title: str, *, on_stdout: bool = False) -> None:
         """On standard error, or on standard output; other lines for it then go through `above`."""
         self._title = title
         self._on_stdout = on_stdout
+        self._is_drawn = (sys.stdout if on_stdout else sys.stderr).isatty()
         self._pace = Pace()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -142,7 +145,8 @@ class ProgressBar:
     def show(self, report: progress_pb2.Progress, at_s: float | None = None) -> None:
         """`at_s`: when the report was made, by any one clock; default: now."""
         self._pace.add(report, time.monotonic() if at_s is None else at_s)
-        self._update(**_state(report, self._pace))
+        total = report.total if report.HasField("total") else None
+        self._update(completed=report.step, total=total, text=legible(progress_text(report, self._pace)))
 
     def reset(self) -> None:
         """Compute the rate from the next reports only."""
@@ -169,29 +173,26 @@ class ProgressBar:
             self._bar = None
 
     def _update(self, **state: Any) -> None:
+        if not self._is_drawn:
+            return
         if self._bar is None or self._task is None:
-            self._bar = _drawn(on_stdout=self._on_stdout)
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            text = TextColumn("{task.fields[text]}", markup=False)
+            title = TextColumn("{task.description}", markup=False)
+            console = Console(stderr=not self._on_stdout)
+            self._bar = Progress(title, BarColumn(_BAR_COLUMNS), text, console=console, transient=True)
             self._task = self._bar.add_task(legible(self._title), total=None, text="")
             self._bar.start()
         self._bar.update(self._task, **state)
 
 
-def _drawn(*, on_stdout: bool) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    text = TextColumn("{task.fields[text]}", markup=False)
-    title = TextColumn("{task.description}", markup=False)
-    console = Console(stderr=not on_stdout)
-    return Progress(title, BarColumn(_BAR_COLUMNS), text, console=console, transient=True)
-
-
-def _state(report: progress_pb2.Progress, pace: Pace) -> dict[str, Any]:
-    total = report.total if report.HasField("total") else None
-    return {"completed": report.step, "total": total, "text": legible(progress_text(report, pace))}
-
+# What a command exits with when the hub refused, a check failed or something else went wrong; wrong usage is click's 2.
+EXIT_REFUSED = 1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Answer = TypeVar("Answer", bound="Message")
 
 _GAP: Final = "  "
 _LAST_COLUMN_MIN: Final = 24
@@ -216,6 +217,14 @@ def print_json(value: Any) -> None:
     if not text.isascii() and _SURROGATES.search(text):
         text = json.dumps(value, indent=2 if sys.stdout.isatty() else None)
     click.echo(text)
+
+
+def print_answer(answer: Answer, as_json: bool, show: Callable[[Answer], object]) -> None:
+    """Print a message as JSON where that is wanted, else by `show`."""
+    if wants_json(as_json):
+        print_json(message_as_json(answer))
+    else:
+        show(answer)
 
 
 def print_json_line(value: Any) -> None:
@@ -256,6 +265,45 @@ def counted_of(shown: int, total: int, noun: str, advice: str = "") -> str:
     return f"The newest {shown} of {total} {noun}s" + (f" ({advice})" if advice else "")
 
 
+def span(seconds: float) -> str:
+    """Such as `42 min`; never less than `0 s`."""
+    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
+
+
+def seconds_since(stamp: Timestamp) -> float:
+    return time.time() - stamp.ToMilliseconds() / 1_000
+
+
+def utc(stamp: Timestamp) -> str:
+    """Such as `2026-11-24 04:06:26 UTC`."""
+    return f"{stamp.ToDatetime():%Y-%m-%d %H:%M:%S} UTC"
+
+
+def enum_name(message: Message, field: str) -> str:
+    """Such as `READY` for SOURCE_STATE_READY; the number, where a newer hub sends a value that is unknown here."""
+    declared: Any = message.DESCRIPTOR.fields_by_name[field].enum_type  # None only where the field is no enum
+    number = getattr(message, field)
+    if number not in declared.values_by_number:
+        return str(number)
+    name: str = declared.values_by_number[number].name
+    return name.removeprefix(declared.values[0].name.removesuffix("UNSPECIFIED"))
+
+
+@contextmanager
+def explaining(*kinds: type[Exception], place: object = "") -> Iterator[None]:
+    """End the command with exit code 1 and the message of such an exception; `place`: the file that it is about."""
+    try:
+        yield
+    except kinds as reason:
+        text = f"{place}: {reason}" if place else str(reason)
+        if isinstance(reason, OSError) and reason.strerror:
+            text = f"{reason.filename or place}: {reason.strerror}"
+        raise click.ClickException(legible(text)) from reason
+
+
 def note(text: str, *, err: bool = False) -> None:
     """Print a dim line beside the answer."""
     click.secho(text, dim=True, err=err)
@@ -265,10 +313,10 @@ def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None 
     """Sentences, wrapped, after a coloured mark; lines of their own keep their ends, so that they can be pasted."""
     first, _, rest = legible(text).partition("\n")
     first = f"{mark} {first}" if mark else first
-    told = textwrap.wrap(first, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(first, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     if mark:
-        told[0] = click.style(mark, fg=colour, bold=colour is None) + told[0][len(mark) :]
-    click.echo("\n".join([*told, rest] if rest else told))
+        lines[0] = click.style(mark, fg=colour, bold=colour is None) + lines[0][len(mark) :]
+    click.echo("\n".join([*lines, rest] if rest else lines))
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cut: bool = False) -> None:

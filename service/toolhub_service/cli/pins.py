@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -16,14 +15,17 @@ from toolhub_service.cli.client import Connection, HubRefused, connected_by, con
 from toolhub_service.cli.completion import complete_pinned, complete_source
 from toolhub_service.cli.output import (
     counted_of,
+    enum_name,
     json_option,
     message_as_json,
     note,
+    print_answer,
     print_json,
     print_pairs,
     print_prose,
     print_table,
     revealed,
+    utc,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
@@ -41,18 +43,14 @@ _LINE_MAX_CHARS = 2_000
 
 
 def state_of(pin: Pin) -> str:
-    return pin_pb2.PinState.Name(pin.state).removeprefix("PIN_STATE_")
+    return enum_name(pin, "state")
 
 
 def change_of(pin: Pin) -> str:
     if pin.change == pin_pb2.PIN_CHANGE_UNSPECIFIED:
         return "–"
-    told = pin_pb2.PinChange.Name(pin.change).removeprefix("PIN_CHANGE_").lower()
-    return f"{told} from {revealed(pin.renamed_from)}" if pin.renamed_from else told
-
-
-def print_pins(pins: Iterable[Pin]) -> None:
-    print_table(_HEADINGS, (_row(pin) for pin in pins), is_cut=True)
+    change = enum_name(pin, "change").lower()
+    return f"{change} from {revealed(pin.renamed_from)}" if pin.renamed_from else change
 
 
 def print_pin(pin: Pin) -> None:
@@ -74,11 +72,6 @@ def print_pin(pin: Pin) -> None:
         note("\nThe definition is too large to be shown.")
 
 
-def line(pin: Pin) -> str:
-    """One pin after a decision."""
-    return f"{revealed(pin.tool)}  {state_of(pin)}  {pin.digest[:_DIGEST_CHARS]}"
-
-
 def _row(pin: Pin) -> tuple[str, ...]:
     seen = f"{pin.seen_at.ToDatetime():%Y-%m-%d %H:%M}"
     findings = "; ".join(revealed(finding) for finding in pin.findings) or "–"
@@ -92,9 +85,9 @@ def _facts(pin: Pin) -> Iterator[tuple[str, str]]:
     yield "digest", pin.digest
     if pin.previous_digest:
         yield "approved", pin.previous_digest
-    yield "first seen", _at(pin.seen_at.ToDatetime())
+    yield "first seen", utc(pin.seen_at)
     if pin.decided_by:
-        yield "decided by", f"{revealed(pin.decided_by)} at {_at(pin.decided_at.ToDatetime())}"
+        yield "decided by", f"{revealed(pin.decided_by)} at {utc(pin.decided_at)}"
     if pin.comment:
         yield "comment", revealed(pin.comment)
 
@@ -108,8 +101,8 @@ def _print_diff(diff: str) -> None:
 def _print_definition(pin: Pin) -> None:
     text = json.dumps(json.loads(pin.definition_json), indent=2, sort_keys=True, ensure_ascii=False)
     lines = revealed(text).splitlines()
-    for told in lines[:_DEFINITION_LINES_MAX]:
-        click.echo(_short(told))
+    for shown in lines[:_DEFINITION_LINES_MAX]:
+        click.echo(_short(shown))
     if len(lines) > _DEFINITION_LINES_MAX:
         note(f"… {len(lines) - _DEFINITION_LINES_MAX:,} more lines (use --json)")
 
@@ -118,10 +111,6 @@ def _short(text: str) -> str:
     if len(text) <= _LINE_MAX_CHARS:
         return text
     return f"{text[:_LINE_MAX_CHARS]}… {len(text) - _LINE_MAX_CHARS:,} more characters"
-
-
-def _at(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 _DIGEST_MIN_CHARS = 8
@@ -153,17 +142,6 @@ def pin_of(connection: Connection, tool: str, digest: str) -> pin_pb2.Pin:
     return next((pin for pin in fitting if is_pending(pin)), fitting[0])
 
 
-def decide(
-    connection: Connection, pin: pin_pb2.Pin, decision: approval_pb2.Decision.ValueType, comment: str
-) -> pin_pb2.Pin:
-    """Send the decision with the digest, so that it applies to exactly what was shown."""
-    request = pb.DecidePinRequest(
-        source=pin.source, tool=pin.tool, digest=pin.digest, decision=decision, comment=comment
-    )
-    answer = connection.call(connection.registry.DecidePin, request)
-    return answer.pin
-
-
 def is_pending(pin: pin_pb2.Pin) -> bool:
     return pin.state == pin_pb2.PIN_STATE_PENDING
 
@@ -173,6 +151,9 @@ _STATES = ("pending", "approved", "rejected", "superseded")
 
 digest_option = click.option("--digest", default="", help="Digest of the definition, at least its first 8 characters.")
 comment_option = click.option("-m", "--comment", default="", help="Reason; stored with the pin and in the audit log.")
+all_option = click.option(
+    "--all", "is_all", is_flag=True, help="Every definition of --source that waits for a decision."
+)
 source_option = click.option("--source", default="", shell_complete=complete_source, help="Only this source.")
 
 
@@ -204,7 +185,9 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
       toolhub pins list
       toolhub pins list --state all --source github --json
     """
-    where = pb.ListPinsRequest(source=source, tool=tool, states=_numbers(states))
+    names = () if _EVERY in states else states
+    numbers = [pin_pb2.PinState.Value(f"PIN_STATE_{name.upper()}") for name in names]
+    where = pb.ListPinsRequest(source=source, tool=tool, states=numbers)
     with connected_by(options) as connection:
         found, total = connection.newest(connection.registry.ListPins, where, "pins", count)
     if wants_json(as_json):
@@ -213,7 +196,7 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
     if not found:
         note("No definition waits for a decision." if states == ("pending",) else "No pin matches.")
         return
-    print_pins(found)
+    print_table(_HEADINGS, (_row(pin) for pin in found), is_cut=True)
     note(f"{counted_of(len(found), total, 'definition')}. To see what changed: toolhub pins diff TOOL")
 
 
@@ -233,17 +216,14 @@ def diff(tool: str, digest: str, as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         pin = pin_of(connection, tool, digest)
-    if wants_json(as_json):
-        print_json(message_as_json(pin))
-    else:
-        print_pin(pin)
+    print_answer(pin, as_json, print_pin)
 
 
 @pins.command()
 @click.argument("tool", required=False, default="", shell_complete=complete_pinned)
 @digest_option
 @comment_option
-@click.option("--all", "is_all", is_flag=True, help="Every definition of --source that waits for a decision.")
+@all_option
 @source_option
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 @json_option
@@ -275,7 +255,7 @@ def accept(
 @click.argument("tool", required=False, default="", shell_complete=complete_pinned)
 @digest_option
 @comment_option
-@click.option("--all", "is_all", is_flag=True, help="Every definition of --source that waits for a decision.")
+@all_option
 @source_option
 @json_option
 @connection_options
@@ -290,11 +270,6 @@ def reject(tool: str, digest: str, comment: str, is_all: bool, source: str, as_j
     with connected_by(options) as connection:
         found = _pins_to_decide(connection, tool, digest, source, is_all=is_all)
         _decide(connection, found, approval_pb2.DECISION_REJECT, comment, as_json)
-
-
-def _numbers(states: tuple[str, ...]) -> list[pin_pb2.PinState.ValueType]:
-    names = [] if _EVERY in states else states
-    return [pin_pb2.PinState.Value(f"PIN_STATE_{name.upper()}") for name in names]
 
 
 def _pins_to_decide(connection: Connection, tool: str, digest: str, source: str, *, is_all: bool) -> list[pin_pb2.Pin]:
@@ -337,9 +312,13 @@ def _decide(
 ) -> None:
     decided = []
     for pin in found:
-        decided.append(decide(connection, pin, decision, comment))
+        # With the digest, so that the decision applies to exactly what was shown.
+        request = pb.DecidePinRequest(
+            source=pin.source, tool=pin.tool, digest=pin.digest, decision=decision, comment=comment
+        )
+        decided.append(connection.call(connection.registry.DecidePin, request).pin)
         if not wants_json(as_json):
-            click.echo(line(decided[-1]))
+            click.echo(f"{revealed(pin.tool)}  {state_of(decided[-1])}  {pin.digest[:_DIGEST_CHARS]}")
     if wants_json(as_json):
         print_json({"pins": [message_as_json(pin) for pin in decided]})
     elif not decided:

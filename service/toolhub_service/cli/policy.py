@@ -13,13 +13,12 @@ import click
 
 from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import json_option, note, print_json, print_prose, wants_json
+from toolhub_service.cli.output import EXIT_REFUSED, explaining, json_option, note, print_json, print_prose, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
     from toolhub_service.policy.explain import Explanation
     from toolhub_service.policy.snapshot import PolicySnapshot
-    from toolhub_service.settings.document import Settings
 
 
 # What `toolhub policy init` writes. Lines `# Words` are prose; lines `#key` and `#  - entry` are examples that are
@@ -71,7 +70,6 @@ extends: starter
 """
 
 
-_EXIT_REFUSED = 1
 _PARTS = ("grants", "roles", "rules", "limits", "egress", "commands")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -83,7 +81,7 @@ def policy() -> None:
 
 @policy.command()
 @settings_options
-def init(config_file: Path | None, data_dir: Path | None) -> None:
+def init(**options: Any) -> None:
     """Write a commented policy.yaml where the hub looks for it. An existing file is never changed.
 
     \b
@@ -92,23 +90,19 @@ def init(config_file: Path | None, data_dir: Path | None) -> None:
     """
     from toolhub_service.app.paths import Paths
 
-    paths = Paths(read_settings(config_file, data_dir))
-    try:
+    paths = Paths(read_settings(**options))
+    with explaining(OSError, place=paths.policy):
         paths.make()
-        with open(paths.policy, "x", encoding="utf-8", opener=_for_its_owner) as file:
+        try:
+            # Mode 0600: a hub does not start with a policy that others may write, as a umask of 002 allows.
+            descriptor = os.open(paths.policy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError as standing:
+            raise click.ClickException(
+                f"{paths.policy} exists already and was not changed. Edit it, then run `toolhub policy check`."
+            ) from standing
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(STARTER_POLICY)
-    except FileExistsError as standing:
-        raise click.ClickException(
-            f"{paths.policy} exists already and was not changed. Edit it, then run `toolhub policy check`."
-        ) from standing
-    except OSError as refused:
-        raise click.ClickException(f"{paths.policy}: {refused.strerror}") from refused
     click.echo(f"Wrote {paths.policy}. Until you change it, it is equal to the built-in starter policy.")
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    """Create it with mode 0600: a hub does not start with a policy that others may write, as a umask of 002 allows."""
-    return os.open(path, flags, 0o600)
 
 
 @policy.command()
@@ -116,7 +110,7 @@ def _for_its_owner(path: str, flags: int) -> int:
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings as well.")
 @json_option
 @settings_options
-def check(file: Path | None, strict: bool, as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
+def check(file: Path | None, strict: bool, as_json: bool, **options: Any) -> None:
     """Check FILE: exit 0 when it is a valid policy, 1 with line and reason when not. Default: the hub's policy.
 
     It warns of names that are unknown here: tools of the hub and of the configuration, capabilities, sources of
@@ -127,25 +121,25 @@ def check(file: Path | None, strict: bool, as_json: bool, config_file: Path | No
       toolhub policy check policy.yaml
       toolhub policy check --strict policy.yaml
     """
-    from toolhub_service.app.offline import policy_warnings
+    from toolhub_service.app.offline import policy_file_of, policy_warnings
     from toolhub_service.policy.parsing import InvalidPolicy
 
-    settings = read_settings(config_file, data_dir)
-    chosen = file or _configured(settings)
+    settings = read_settings(**options)
+    chosen = file or policy_file_of(settings)
     try:
         snapshot = _load(chosen)
     except InvalidPolicy as invalid:
         if not wants_json(as_json):
             raise click.ClickException(f"{chosen}: {invalid}") from invalid
         print_json({"ok": False, "problem": invalid.problem, "path": invalid.path, "line": invalid.line})
-        sys.exit(_EXIT_REFUSED)
+        sys.exit(EXIT_REFUSED)
     warnings = policy_warnings(settings, chosen)
     if wants_json(as_json):
         print_json({"ok": True, "file": str(chosen or ""), "revision": snapshot.revision, "warnings": warnings})
     else:
         _print_valid(chosen, snapshot, warnings)
     if strict and warnings:
-        sys.exit(_EXIT_REFUSED)
+        sys.exit(EXIT_REFUSED)
 
 
 def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[str]) -> None:
@@ -171,13 +165,7 @@ def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[s
 @json_option
 @settings_options
 def explain_command(
-    principal: str,
-    tool: str,
-    arguments: str,
-    file: Path | None,
-    as_json: bool,
-    config_file: Path | None,
-    data_dir: Path | None,
+    principal: str, tool: str, arguments: str, file: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Explain why the policy would allow or refuse a call: every grant, rule and guard, and the verdict.
 
@@ -187,18 +175,17 @@ def explain_command(
     Example:
       toolhub policy explain --tool core/fs.readText --args '{"path": "../secret"}'
     """
-    from toolhub_service.app.offline import explain_call
+    from toolhub_service.app.offline import explain_call, policy_file_of
     from toolhub_service.domain.errors import ErrorKind, ToolFailure
     from toolhub_service.policy.parsing import InvalidPolicy
 
-    settings = read_settings(config_file, data_dir)
+    settings = read_settings(**options)
     args = _object(arguments)
-    chosen = file or _configured(settings)
-    try:
+    chosen = file or policy_file_of(settings)
+    with explaining(InvalidPolicy, place=chosen):
         snapshot = _load(chosen)
+    try:
         explanation = asyncio.run(explain_call(settings, snapshot, principal, tool, args))
-    except InvalidPolicy as invalid:
-        raise click.ClickException(f"{chosen}: {invalid}") from invalid
     except ToolFailure as refused:
         text = f"The call fails before the policy is asked: {refused.error.message}"
         lacks_args = not args and refused.error.kind is ErrorKind.INPUT_SCHEMA_INVALID
@@ -209,7 +196,7 @@ def explain_command(
         note(f"{principal} calls {tool} under {chosen or 'the built-in starter policy'}")
         _show(explanation)
     if not explanation.verdict.allows:
-        sys.exit(_EXIT_REFUSED)
+        sys.exit(EXIT_REFUSED)
 
 
 @policy.command()
@@ -225,18 +212,12 @@ def schema() -> None:
     print_json(document_schema())
 
 
-def _configured(settings: Settings) -> Path | None:
-    from toolhub_service.app.offline import policy_file_of
-
-    return policy_file_of(settings)
-
-
 def _load(file: Path | None) -> PolicySnapshot:
-    from toolhub_service.app.offline import CannotLook, policy_of
+    from toolhub_service.app.offline import OfflineRefused, policy_of
 
     try:
         return policy_of(file)
-    except CannotLook as reason:
+    except OfflineRefused as reason:
         raise click.UsageError(str(reason)) from reason
 
 

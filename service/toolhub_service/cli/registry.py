@@ -18,11 +18,11 @@ from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.completion import complete_tool
 from toolhub_service.cli.output import (
     counted,
+    enum_name,
     json_option,
     legible,
-    message_as_json,
     note,
-    print_json,
+    print_answer,
     print_table,
     wants_json,
 )
@@ -153,10 +153,10 @@ def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> N
         raise click.UsageError(legible(f"{file.name}: {broken}")) from broken
     with connected_by(options) as connection:
         request = pb.RegisterToolsRequest(tools=specs, upsert=replace)
-        answer = connection.call(connection.registry.RegisterTools, request)
-    if wants_json(as_json):
-        print_json(message_as_json(answer))
-        return
+        print_answer(connection.call(connection.registry.RegisterTools, request), as_json, _show_registered)
+
+
+def _show_registered(answer: pb.RegisterToolsResponse) -> None:
     for tool in answer.tools:
         click.echo(f"{tool.name} {tool.version} is registered: {tool.state_reason or state_name(tool)}")
 
@@ -175,10 +175,7 @@ def unregister(name: str, as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         request = pb.UnregisterToolRequest(name=name)
         answer = connection.call(connection.registry.UnregisterTool, request)
-    if wants_json(as_json):
-        print_json(message_as_json(answer))
-    else:
-        click.echo(f"{name} is removed")
+    print_answer(answer, as_json, lambda _: click.echo(f"{name} is removed"))
 
 
 @click.command()
@@ -194,10 +191,10 @@ def snapshot(as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         view = tool_pb2.TOOL_VIEW_FULL if wants_json(as_json) else tool_pb2.TOOL_VIEW_BASIC
         request = pb.GetSnapshotRequest(view=view)
-        answer = connection.call(connection.registry.GetSnapshot, request)
-    if wants_json(as_json):
-        print_json(message_as_json(answer))
-        return
+        print_answer(connection.call(connection.registry.GetSnapshot, request), as_json, _show_snapshot)
+
+
+def _show_snapshot(answer: pb.GetSnapshotResponse) -> None:
     rows = ((tool.name, tool.version, tool.source, state_text(tool)) for tool in answer.tools)
     print_table(("TOOL", "VERSION", "SOURCE", "STATE"), rows)
     note(f"{counted(answer.totals.tools, 'tool')}; revision {answer.revision}")
@@ -210,4 +207,4 @@ def state_text(tool: tool_pb2.ToolSpec) -> str:
 
 def state_name(tool: tool_pb2.ToolSpec) -> str:
     """Such as `active`."""
-    return tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()
+    return enum_name(tool, "state").lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,21 +13,15 @@ import click
 
 from toolhub_service.adapters.source_config import SourceInvalid
 from toolhub_service.app.kinds import BY_NAME, KINDS
+from toolhub_service.app.paths import Paths
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import json_option, legible, note, print_json, wants_json
-from toolhub_service.cli.source_files import (
-    file_option,
-    holds_another,
-    read_text,
-    secrets_folder,
-    sources_path,
-)
+from toolhub_service.cli.output import EXIT_REFUSED, explaining, json_option, legible, note, print_json, wants_json
+from toolhub_service.cli.source_files import file_option, read_text
 
 if TYPE_CHECKING:
     from toolhub_service.cli.source_converting import Converted
     from toolhub_service.settings.document import Settings
 
-_EXIT_REFUSED = 1
 _KINDS = [kind.name for kind in KINDS if kind.entry_of is not None]
 
 
@@ -100,9 +95,9 @@ def add(
       toolhub sources add images --kind comfyui --url http://gpu-1:8188 --template scale_image.yaml
     """
     settings = read_settings(config_file, data_dir)
-    path = sources_path(settings, sources_file)
+    path = sources_file or Paths(settings).sources
     _check_usage(what, command, given)
-    found, refused = _converted(_servers(what, command, given), secrets_folder(settings), given["kind"])
+    found, refused = _converted(_servers(what, command, given), Paths(settings).source_secrets, given["kind"])
     for source in found if given["trust"] else ():
         source.entry["trust"] = given["trust"]
     if dry_run or not found:
@@ -110,8 +105,11 @@ def add(
     else:
         merged = _add_to_file(path, found, refused, replace=replace)
     _report(path, merged, refused, settings, dry_run=dry_run, as_json=as_json)
+    if merged.added and not dry_run and not wants_json(as_json):
+        where = {"--file": sources_file, "--config": config_file, "--data-dir": data_dir}
+        _show_next(merged.added, [word for name, given in where.items() if given for word in (name, str(given))])
     if refused:
-        sys.exit(_EXIT_REFUSED)
+        sys.exit(EXIT_REFUSED)
 
 
 def _check_usage(what: str, command: tuple[str, ...], given: dict[str, Any]) -> None:
@@ -170,14 +168,13 @@ def _servers(what: str, command: tuple[str, ...], given: dict[str, Any]) -> dict
 
 
 def _pairs(texts: Iterable[str], mark: str, option: str) -> dict[str, str]:
-    return dict(_pair(text, mark, option) for text in texts)
-
-
-def _pair(text: str, mark: str, option: str) -> tuple[str, str]:
-    name, found, value = text.partition(mark)
-    if not found or not name.strip():
-        raise click.UsageError(f"{option} takes NAME{mark}VALUE, not {name[:40]!r}")
-    return name.strip(), value.strip()
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, found, value = text.partition(mark)
+        if not found or not name.strip():
+            raise click.UsageError(f"{option} takes NAME{mark}VALUE, not {name[:40]!r}")
+        pairs[name.strip()] = value.strip()
+    return pairs
 
 
 def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> tuple[list[Converted], dict[str, str]]:
@@ -187,35 +184,11 @@ def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> t
     found: list[Converted] = []
     refused: dict[str, str] = {}
     for name, server in servers.items():
-        references: dict[tuple[str, str], dict[str, str]] = {}
         try:
-            bare = _with_references(server, references)
-            source = (convert_workflows if BY_NAME[kind].options else convert)(name, bare, folder)
+            found.append((convert_workflows if BY_NAME[kind].options else convert)(name, server, folder))
         except NotConvertible as why:
             refused[name] = str(why)
-            continue
-        for (section, key), reference in references.items():
-            source.entry[section][key] = reference
-        found.append(source)
     return found, refused
-
-
-def _with_references(server: dict[str, Any], kept: dict[tuple[str, str], dict[str, str]]) -> dict[str, Any]:
-    """The server with an empty text for each `{env: …}` or `{file: …}`, which is added to `kept`."""
-    from toolhub_service.cli.source_converting import reference_of
-
-    changed = dict(server)
-    for section in ("env", "headers"):
-        values = changed.get(section)
-        if not isinstance(values, dict):
-            continue
-        changed[section] = dict(values)
-        for name, value in values.items():
-            reference = reference_of(value) if isinstance(value, str) else None
-            if reference:
-                kept[section, name] = reference
-                changed[section][name] = ""
-    return changed
 
 
 @dataclass(slots=True)
@@ -232,17 +205,14 @@ def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str]
     """Write those that can be added and return them; add to `refused` why others cannot."""
     from toolhub_service.app.files import edited, replace_text
 
-    try:
-        with edited(path):
-            merged = _merged(path, found, refused, replace=replace)
-            # Secrets first: sources.yaml must not name a file that is not there.
-            for secret in (secret for source in merged.added for secret in source.secrets):
-                replace_text(secret.file, secret.text, mode=0o600)
-            if merged.added:
-                replace_text(path, merged.text)
-            return merged
-    except OSError as broken:
-        raise click.ClickException(f"{broken.filename or path}: {broken.strerror}") from broken
+    with explaining(OSError, place=path), edited(path):
+        merged = _merged(path, found, refused, replace=replace)
+        # Secrets first: sources.yaml must not name a file that is not there.
+        for secret in (secret for source in merged.added for secret in source.secrets):
+            replace_text(secret.file, secret.text, mode=0o600)
+        if merged.added:
+            replace_text(path, merged.text)
+        return merged
 
 
 def _merged(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
@@ -251,7 +221,7 @@ def _merged(path: Path, found: Iterable[Converted], refused: dict[str, str], *, 
     from toolhub_service.settings.loading import SettingsInvalid
 
     merged = _Merged(read_text(path))
-    try:
+    with explaining(SettingsInvalid), explaining(NotEditable, place=path):
         there = list(parse_sources(merged.text, str(path)).sources)
         for source in found:
             objection = _objection(source, there, merged.added, replace=replace)
@@ -264,10 +234,6 @@ def _merged(path: Path, found: Iterable[Converted], refused: dict[str, str], *, 
             merged.text = with_sources(merged.text, {source.name: source.entry})
             there = list(parse_sources(merged.text, str(path)).sources)
             merged.added.append(source)
-    except NotEditable as broken:
-        raise click.ClickException(legible(f"{path}: {broken}")) from broken
-    except SettingsInvalid as broken:
-        raise click.ClickException(legible(str(broken))) from broken
     return merged
 
 
@@ -285,7 +251,7 @@ def _objection(source: Converted, there: Iterable[str], added: Iterable[Converte
         return ""
     if source.name in there:
         return "a source of this name exists; replace it with --replace"
-    taken = [secret.file for secret in source.secrets if holds_another(secret.file, secret.text)]
+    taken = [secret.file for secret in source.secrets if secret.file.exists() and read_text(secret.file) != secret.text]
     return f"{taken[0]} exists with other content; replace it with --replace" if taken else ""
 
 
@@ -293,15 +259,14 @@ def _report(
     path: Path, merged: _Merged, refused: dict[str, str], settings: Settings, *, dry_run: bool, as_json: bool
 ) -> None:
     from toolhub_service.app.sources_file import as_yaml
-    from toolhub_service.policy.refusals import grant_line
 
     added = merged.added
-    grant = grant_line("PRINCIPAL", (source.capability for source in added)) if added else ""
     missing = {source.name: _missing(source, settings, is_written=not dry_run) for source in added}
     if wants_json(as_json):
         shown = [
             {
                 "name": source.name,
+                "replaced": source.name in merged.replaced,
                 "source": source.shown,
                 "secretFiles": [str(secret.file) for secret in source.secrets],
                 "notes": source.notes,
@@ -309,7 +274,7 @@ def _report(
             }
             for source in added
         ]
-        print_json({"file": str(path), "dryRun": dry_run, "added": shown, "refused": refused, "grant": grant})
+        print_json({"file": str(path), "dryRun": dry_run, "added": shown, "refused": refused, "grant": _grant(added)})
         return
     for source in added:
         done = f"replaced in {path}" if source.name in merged.replaced else f"added to {path}"
@@ -323,14 +288,25 @@ def _report(
             click.secho(legible(f"! {problem}"), fg="yellow", err=True)
     for name, why in refused.items():
         click.secho(legible(f"{name} is not added: {why}"), fg="red", err=True)
-    if added and not dry_run:
-        names = " ".join(source.name for source in added)
-        note(
-            f"\nTo look for what it needs on this machine: toolhub sources check {added[0].name}\n"
-            f"To see its state in a running hub: toolhub sources refresh {names}\n"
-            "To let a principal call its tools, in policy.yaml (append to a key that is already there):"
-        )
-        click.echo(f"  {grant}")
+
+
+def _show_next(added: list[Converted], place: list[str]) -> None:
+    """Print the commands that come next; `place` are the options by which they find the same file."""
+    names = " ".join(source.name for source in added)
+    hub = "a running hub that reads this file" if "--file" in place else "a running hub"
+    note(
+        f"\nTo look for what it needs on this machine: toolhub sources check {shlex.join([added[0].name, *place])}\n"
+        f"To see its state in {hub}: toolhub sources refresh {names}\n"
+        "To let a principal call its tools, in policy.yaml (append to a key that is already there):"
+    )
+    click.echo(f"  {_grant(added)}")
+
+
+def _grant(added: list[Converted]) -> str:
+    """The line of policy.yaml that lets a principal call them; empty without any."""
+    from toolhub_service.policy.refusals import grant_line
+
+    return grant_line("PRINCIPAL", (source.capability for source in added)) if added else ""
 
 
 def _missing(source: Converted, settings: Settings, *, is_written: bool) -> list[str]:

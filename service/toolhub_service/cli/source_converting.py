@@ -276,6 +276,8 @@ def put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) -
 
 def _value(found: Converted, section: str, name: str, text: str, folder: Path) -> str | dict[str, str]:
     """The text itself, or where it is kept."""
+    if reference := reference_of(text):
+        return reference
     variables = list(_VARIABLE.finditer(text))
     if variables:
         return _reference(found, f"{section}.{name}", text, variables)

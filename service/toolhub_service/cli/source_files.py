@@ -13,8 +13,7 @@ import click
 
 from toolhub_service.app.paths import Paths
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import counted, json_option, legible, note, print_json, wants_json
-from toolhub_service.settings.document import Settings
+from toolhub_service.cli.output import EXIT_REFUSED, counted, json_option, legible, note, print_json, wants_json
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -31,17 +30,6 @@ def file_option(command: Command) -> Command:
     )(command)
 
 
-def sources_path(settings: Settings, chosen: Path | None) -> Path:
-    if chosen is not None:
-        return chosen
-    named = settings.sources.file
-    return Path(named).expanduser() if named else Paths(settings).data_dir / "sources.yaml"
-
-
-def secrets_folder(settings: Settings) -> Path:
-    return (Paths(settings).data_dir / "secrets").absolute()
-
-
 def read_text(path: Path) -> str:
     """Empty when there is no file."""
     try:
@@ -50,11 +38,6 @@ def read_text(path: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as broken:
         raise click.ClickException(f"{path}: {broken}") from broken
-
-
-def holds_another(path: Path, text: str) -> bool:
-    """Whether a file with other content exists there."""
-    return path.exists() and read_text(path) != text
 
 
 def complete_configured(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -67,7 +50,7 @@ def complete_configured(context: click.Context, _: click.Parameter, incomplete: 
     given = context.params
     with suppress(click.ClickException, SettingsInvalid):
         settings = read_settings(given.get("config_file"), given.get("data_dir"))
-        found = SourcesFile(sources_path(settings, given.get("sources_file"))).load().sources
+        found = SourcesFile(given.get("sources_file") or Paths(settings).sources).load().sources
         return [CompletionItem(name) for name in found if name.startswith(incomplete)]
     return []
 
@@ -77,9 +60,7 @@ def complete_configured(context: click.Context, _: click.Parameter, incomplete: 
 @file_option
 @json_option
 @settings_options
-def remove(
-    name: str, *, as_json: bool, sources_file: Path | None, config_file: Path | None, data_dir: Path | None
-) -> None:
+def remove(name: str, *, as_json: bool, sources_file: Path | None, **options: Any) -> None:
     """Remove the source NAME from sources.yaml; a running hub then removes its tools.
 
     Its pins are kept, in case it is added again. The files with its secrets are kept too; the command names them.
@@ -92,8 +73,8 @@ def remove(
     from toolhub_service.app.sources_file import NotEditable, without_source
     from toolhub_service.settings.loading import SettingsInvalid
 
-    settings = read_settings(config_file, data_dir)
-    path = sources_path(settings, sources_file)
+    settings = read_settings(**options)
+    path = sources_file or Paths(settings).sources
     text = read_text(path)
     try:
         without_source(text, name)  # refuses before a lock file is made beside sources.yaml
@@ -106,7 +87,7 @@ def remove(
         raise click.ClickException(legible(f"{path}: {broken}")) from broken
     except OSError as broken:
         raise click.ClickException(f"{path}: {broken.strerror}") from broken
-    left = sorted(str(file) for file in secrets_folder(settings).glob(f"{name}.*"))
+    left = sorted(str(file) for file in Paths(settings).source_secrets.glob(f"{name}.*"))
     if wants_json(as_json):
         print_json({"file": str(path), "removed": name, "secretFiles": left})
         return
@@ -125,17 +106,12 @@ def _advice(text: str, name: str) -> str:
     return f"Sources in the file: {', '.join(known)}" if known else "The file has no sources."
 
 
-_EXIT_INVALID = 1
-
-
 @click.command()
 @click.argument("what", required=False, default="", metavar="[NAME|FILE]", shell_complete=complete_configured)
 @file_option
 @json_option
 @settings_options
-def check(
-    what: str, *, as_json: bool, sources_file: Path | None, config_file: Path | None, data_dir: Path | None
-) -> None:
+def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any) -> None:
     """Check sources.yaml and what it refers to; exit 1 when it is invalid or exposes the whole file system.
 
     NAME checks only this source of the file. FILE checks another file than the hub's.
@@ -151,17 +127,17 @@ def check(
     from toolhub_service.app.sources_file import NAME, SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
-    settings = read_settings(config_file, data_dir)
+    settings = read_settings(**options)
     is_name = NAME.fullmatch(what) is not None and not Path(what).is_file()
     named = sources_file or settings.sources.file or (what and not is_name)
-    path = Path(what) if what and not is_name else sources_path(settings, sources_file)
+    path = Path(what) if what and not is_name else (sources_file or Paths(settings).sources)
     try:
         found = SourcesFile(path, required=bool(named)).load().sources
     except SettingsInvalid as invalid:
         if not wants_json(as_json):
             raise click.ClickException(legible(str(invalid))) from invalid
         print_json({"ok": False, "file": str(path), "problem": str(invalid)})
-        sys.exit(_EXIT_INVALID)
+        sys.exit(EXIT_REFUSED)
     if is_name and what not in found:
         raise click.ClickException(f"There is no source {what!r} in {path}. {_advice(read_text(path), what)}")
     found = {what: found[what]} if is_name else found
@@ -169,7 +145,7 @@ def check(
     is_bounded = not any(problem for source in found.values() for problem in unbounded(source))
     if wants_json(as_json):
         print_json({"ok": is_bounded, "file": str(path), "sources": list(found), "missing": missing})
-        sys.exit(0 if is_bounded else _EXIT_INVALID)
+        sys.exit(0 if is_bounded else EXIT_REFUSED)
     for name, problems in missing.items():
         click.secho(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green")
         for problem in problems:
@@ -180,4 +156,4 @@ def check(
         else f"{path} does not exist: no source is configured"
     )
     if not is_bounded:
-        sys.exit(_EXIT_INVALID)
+        sys.exit(EXIT_REFUSED)

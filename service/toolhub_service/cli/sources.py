@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -13,17 +12,22 @@ import grpc
 
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import source_pb2, tool_pb2
-from toolhub_service.cli.client import EXIT_REFUSED, Connection, HubRefused, connected_by, connection_options
+from toolhub_service.cli.client import Connection, HubRefused, connected_by, connection_options
 from toolhub_service.cli.completion import complete_source
 from toolhub_service.cli.output import (
+    EXIT_REFUSED,
     counted,
+    enum_name,
     json_option,
     message_as_json,
     note,
+    print_answer,
     print_json,
     print_pairs,
     print_table,
     revealed,
+    seconds_since,
+    span,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
@@ -42,10 +46,6 @@ _PROCESS_OUTPUT = ("stderr: ", "stdout: ")
 _WIDE = ("TRUST", "SERVER", "ENDPOINT")
 
 
-def source_state(status: Status) -> str:
-    return source_pb2.SourceState.Name(status.state).removeprefix("SOURCE_STATE_")
-
-
 def is_down(status: Status) -> bool:
     return status.state == source_pb2.SOURCE_STATE_DOWN
 
@@ -58,17 +58,16 @@ def is_remote(status: Status) -> bool:
 def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
     """Print a line for each, then why some are not READY."""
     shown = list(statuses)
-    now_s = time.time()
     headings = _HEADINGS + (_WIDE if wide else ())
-    print_table(headings, (_row(status, now_s) + (_wide(status) if wide else ()) for status in shown), is_cut=not wide)
+    print_table(headings, (_row(status, wide=wide) for status in shown), is_cut=not wide)
     for status in shown:
         if status.message:
-            click.secho(f"{status.source}: {revealed(status.message)}", fg=_COLOURS.get(source_state(status)))
+            click.secho(f"{status.source}: {revealed(status.message)}", fg=_COLOURS.get(enum_name(status, "state")))
 
 
 def print_source(status: Status) -> None:
     """Print one source in full."""
-    state = source_state(status)
+    state = enum_name(status, "state")
     click.secho(f"{status.source}  ", bold=True, nl=False)
     click.secho(state, fg=_COLOURS.get(state), bold=True)
     print_pairs((name, revealed(value)) for name, value in _facts(status) if value)
@@ -83,62 +82,50 @@ def print_source(status: Status) -> None:
 
 def line(status: Status) -> str:
     """The outcome of one refresh."""
-    told = f"{status.source}  {source_state(status)}  {_tool_counts(status)}"
-    if status.HasField("refresh_duration"):
-        told += f"  in {_took(status)}"
-    return f"{told}  {revealed(status.message)}".rstrip()
+    took = f"  in {_took(status)}" if status.HasField("refresh_duration") else ""
+    shown = f"{status.source}  {enum_name(status, 'state')}  {_tool_counts(status)}{took}"
+    return f"{shown}  {revealed(status.message)}".rstrip()
 
 
-def kind_of(status: Status) -> str:
-    return tool_pb2.ToolKind.Name(status.kind).removeprefix("TOOL_KIND_").lower()
-
-
-def _row(status: Status, now_s: float) -> tuple[str, ...]:
-    return (
+def _row(status: Status, *, wide: bool) -> tuple[str, ...]:
+    quarantined = f" ({status.quarantined} quarantined)" if status.quarantined else ""
+    row = (
         status.source,
-        kind_of(status),
-        source_state(status),
-        _tools(status),
+        enum_name(status, "kind").lower(),
+        enum_name(status, "state"),
+        f"{status.tools}{quarantined}",
         revealed(status.protocol) or "–",
-        _ago(status, now_s),
+        _ago(status),
         _took(status),
-        _until(status, now_s),
+        _until(status),
         _breaker(status) or "–",
     )
-
-
-def _wide(status: Status) -> tuple[str, ...]:
-    return _trust(status), revealed(status.server) or "–", revealed(status.endpoint) or "–"
+    return (*row, _trust(status), revealed(status.server) or "–", revealed(status.endpoint) or "–") if wide else row
 
 
 def _facts(status: Status) -> Iterator[tuple[str, str]]:
-    now_s = time.time()
     yield "why", status.message
-    yield "kind", kind_of(status)
+    yield "kind", enum_name(status, "kind").lower()
     yield from _tool_facts(status)
     yield "trust", _trust(status)
     yield "endpoint", status.endpoint
     yield "server", f"{status.server} (as it calls itself)" if status.server else ""
     yield "protocol", status.protocol
-    yield "read", f"{_ago(status, now_s)}, took {_took(status)}" if status.HasField("refreshed_at") else "never"
-    yield "read next", _until(status, now_s) if status.HasField("next_refresh_at") else _when_asked(status)
+    yield "read", f"{_ago(status)}, took {_took(status)}" if status.HasField("refreshed_at") else "never"
+    yield "read next", _until(status) if status.HasField("next_refresh_at") else _when_asked(status)
     yield "breaker", _breaker(status)
 
 
-def _tools(status: Status) -> str:
-    return f"{status.tools} ({status.quarantined} quarantined)" if status.quarantined else str(status.tools)
-
-
 def _tool_counts(status: Status) -> str:
-    told = counted(status.tools, "tool")
-    return f"{told}, {status.quarantined} quarantined" if status.quarantined else told
+    quarantined = f", {status.quarantined} quarantined" if status.quarantined else ""
+    return counted(status.tools, "tool") + quarantined
 
 
 def _tool_facts(status: Status) -> Iterator[tuple[str, str]]:
     """How many, and the commands that list them: `tools list` leaves out quarantined tools unless asked for them."""
     listing = f"`toolhub tools list --source {status.source}"
-    told = _tool_counts(status)
-    yield "tools", f"{told}; {listing}` lists them" if status.tools > status.quarantined else told
+    counts = _tool_counts(status)
+    yield "tools", f"{counts}; {listing}` lists them" if status.tools > status.quarantined else counts
     if status.quarantined:
         yield "", f"{listing} --state quarantined` says why each is quarantined"
         yield "", f"`toolhub pins list --source {status.source}` shows what waits for a decision"
@@ -154,13 +141,13 @@ def _when_asked(status: Status) -> str:
 
 
 def _trust(status: Status) -> str:
-    return source_pb2.SourceTrust.Name(status.trust).removeprefix("SOURCE_TRUST_").lower().replace("_", "-")
+    return enum_name(status, "trust").lower().replace("_", "-")
 
 
 def _breaker(status: Status) -> str:
     if status.breaker == source_pb2.BREAKER_STATE_UNSPECIFIED:
         return ""
-    return source_pb2.BreakerState.Name(status.breaker).removeprefix("BREAKER_STATE_").lower().replace("_", "-")
+    return enum_name(status, "breaker").lower().replace("_", "-")
 
 
 def _took(status: Status) -> str:
@@ -170,23 +157,14 @@ def _took(status: Status) -> str:
     return f"{took_ms / 1_000:.1f} s" if took_ms >= 1_000 else f"{took_ms:.0f} ms"
 
 
-def _ago(status: Status, now_s: float) -> str:
+def _ago(status: Status) -> str:
     if not status.HasField("refreshed_at"):
         return "never" if is_remote(status) else "–"
-    return f"{_span(now_s - status.refreshed_at.ToMilliseconds() / 1_000)} ago"
+    return f"{span(seconds_since(status.refreshed_at))} ago"
 
 
-def _until(status: Status, now_s: float) -> str:
-    if not status.HasField("next_refresh_at"):
-        return "–"
-    return f"in {_span(status.next_refresh_at.ToMilliseconds() / 1_000 - now_s)}"
-
-
-def _span(seconds: float) -> str:
-    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size_s:
-            return f"{seconds / size_s:.0f} {unit}"
-    return f"{max(seconds, 0.0):.0f} s"
+def _until(status: Status) -> str:
+    return f"in {span(-seconds_since(status.next_refresh_at))}" if status.HasField("next_refresh_at") else "–"
 
 
 # Sources that are refreshed at the same time.
@@ -235,10 +213,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         status = _named(_listed(connection), name)
-    if wants_json(as_json):
-        print_json(message_as_json(status))
-    else:
-        print_source(status)
+    print_answer(status, as_json, print_source)
 
 
 @sources.command()
@@ -256,17 +231,17 @@ def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
       toolhub sources refresh github files --timeout 120
     """
     with connected_by(options) as connection:
-        told: list[source_pb2.SourceStatus] = []
+        found: list[Status] = []
         for status in _refreshed(connection, list(dict.fromkeys(names)) or _configured_names(connection)):
-            told.append(status)
+            found.append(status)
             if not wants_json(as_json):
                 click.secho(line(status), fg="red" if is_down(status) else None)
     if wants_json(as_json):
-        told.sort(key=lambda status: status.source)
-        print_json({"sources": [message_as_json(status) for status in told]})
-    elif not told:
+        found.sort(key=lambda status: status.source)
+        print_json({"sources": [message_as_json(status) for status in found]})
+    elif not found:
         note("No source is configured. `toolhub sources add --help` shows how to add one.")
-    if any(is_down(status) for status in told):
+    if any(is_down(status) for status in found):
         sys.exit(EXIT_REFUSED)
 
 
@@ -274,13 +249,11 @@ for command in (add, remove, check):
     sources.add_command(command)
 
 
-def _listed(connection: Connection) -> list[source_pb2.SourceStatus]:
-    request = pb.ListSourcesRequest()
-    answer = connection.call(connection.registry.ListSources, request)
-    return list(answer.sources)
+def _listed(connection: Connection) -> list[Status]:
+    return list(connection.call(connection.registry.ListSources, pb.ListSourcesRequest()).sources)
 
 
-def _named(found: Sequence[source_pb2.SourceStatus], name: str) -> source_pb2.SourceStatus:
+def _named(found: Sequence[Status], name: str) -> Status:
     for status in found:
         if status.source == name:
             return status
@@ -294,7 +267,7 @@ def _configured_names(connection: Connection) -> list[str]:
     return [status.source for status in _listed(connection) if is_remote(status)]
 
 
-def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[source_pb2.SourceStatus]:
+def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[Status]:
     """The sources in the order in which they finish, so that a slow one does not hold up the others. Raises the first
     grpc.RpcError at the end."""
     failed: grpc.RpcError | None = None
@@ -308,7 +281,6 @@ def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[source_
         raise failed
 
 
-def _refresh(connection: Connection, name: str) -> Sequence[source_pb2.SourceStatus]:
+def _refresh(connection: Connection, name: str) -> Sequence[Status]:
     request = pb.RefreshSourcesRequest(sources=[name])
-    answer = connection.call(connection.registry.RefreshSources, request)
-    return list(answer.sources)
+    return list(connection.call(connection.registry.RefreshSources, request).sources)

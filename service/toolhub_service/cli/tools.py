@@ -22,6 +22,7 @@ from toolhub_service.cli.output import (
     legible,
     message_as_json,
     note,
+    print_answer,
     print_json,
     print_pairs,
     print_prose,
@@ -33,16 +34,16 @@ from toolhub_service.cli.registry import register, snapshot, state_name, state_t
 from toolhub_service.cli.root import SuggestingGroup
 
 
-def why_empty(connection: Connection, sources: Sequence[str]) -> str:
-    """Why the filter by source found no tool; empty when the caller may not list sources (operators may)."""
+def _note_empty(connection: Connection, sources: Sequence[str]) -> None:
+    """Say why the filter by source found no tool; nothing when the caller may not list sources (operators may)."""
     if not sources:
-        return ""
+        return
     try:
-        request = registry_service_pb2.ListSourcesRequest()
-        answer = connection.call(connection.registry.ListSources, request)
+        answer = connection.call(connection.registry.ListSources, registry_service_pb2.ListSourcesRequest())
     except grpc.RpcError:
-        return ""  # not worth an error: the list itself was answered
-    return "; ".join(_missing_tools(sources, {status.source: status for status in answer.sources}))
+        return  # not worth an error: the list itself was answered
+    known = {status.source: status for status in answer.sources}
+    note(legible("; ".join(_missing_tools(sources, known))), err=True)
 
 
 def _missing_tools(sources: Sequence[str], known: dict[str, source_pb2.SourceStatus]) -> Iterator[str]:
@@ -69,6 +70,7 @@ def print_hits(answer: pb.SearchToolsResponse) -> None:
     rows = [(f"{hit.score:.2f}", hit.tool.name, why(hit), first_line(hit.tool.description)) for hit in answer.hits]
     if rows:
         print_table(("SCORE", "TOOL", "WHY", "DESCRIPTION"), rows, is_cut=True)
+    note(found_note(answer) + _sources_note(answer.sources))
 
 
 def found_note(answer: pb.SearchToolsResponse) -> str:
@@ -83,13 +85,13 @@ def found_note(answer: pb.SearchToolsResponse) -> str:
 
 def why(hit: pb.SearchHit) -> str:
     """Such as `file 3.1 (name, description), read 2.0 (name), meaning #2`: the strongest reasons that fit."""
-    told = ""
+    shown = ""
     for reason in hit.reasons[:_REASONS_MAX]:
-        more = f"{told}, {_reason(reason)}" if told else _reason(reason)
-        if told and len(more) > _WHY_MAX_CHARS:
-            return f"{told}, …"
-        told = more
-    return told or ", ".join(hit.matched_terms[:_REASONS_MAX])
+        more = f"{shown}, {_reason(reason)}" if shown else _reason(reason)
+        if shown and len(more) > _WHY_MAX_CHARS:
+            return f"{shown}, …"
+        shown = more
+    return shown or ", ".join(hit.matched_terms[:_REASONS_MAX])
 
 
 def _reason(reason: pb.SearchReason) -> str:
@@ -171,9 +173,8 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         pages = _pages(connection, where)
         found = [tool for page in pages for tool in page.tools]
-        reason = "" if found else why_empty(connection, options["sources"])
-    if reason:
-        note(legible(reason), err=True)
+        if not found:
+            _note_empty(connection, options["sources"])
     if wants_json(as_json):
         print_json({"tools": [message_as_json(tool) for tool in found], "totalSize": pages[0].total_size})
         return
@@ -204,14 +205,9 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
     with connected_by(options) as connection:
         request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
         answer = connection.call(connection.tools.SearchTools, request)
-        reason = "" if answer.hits else why_empty(connection, options["sources"])
-    if reason:
-        note(legible(reason), err=True)
-    if wants_json(as_json):
-        print_json(message_as_json(answer))
-        return
-    print_hits(answer)
-    note(found_note(answer) + _sources_note(answer.sources))
+        if not answer.hits:
+            _note_empty(connection, options["sources"])
+    print_answer(answer, as_json, print_hits)
 
 
 @tools.command()
@@ -227,9 +223,10 @@ def show(name: str, as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         tool = _get(connection, name)
-    if wants_json(as_json):
-        print_json(message_as_json(tool))
-        return
+    print_answer(tool, as_json, _show_tool)
+
+
+def _show_tool(tool: tool_pb2.ToolSpec) -> None:
     click.secho(f"{tool.name} {tool.version}", bold=True)
     print_prose(revealed(tool.description))
     print_pairs(_facts(tool))
@@ -323,8 +320,8 @@ def _show_schema(title: str, schema: dict[str, Any]) -> None:
     if not schema.get("properties"):
         return
     rows = []
-    for name, said in schema["properties"].items():
-        declared = said if isinstance(said, dict) else {}  # `true` is a schema as well
+    for name, field in schema["properties"].items():
+        declared = field if isinstance(field, dict) else {}  # `true` is a schema as well
         branches = (str(b.get("type", "?")) for b in declared.get("anyOf", ()) if isinstance(b, dict))
         kind = declared.get("type") or " | ".join(branches) or "any"
         default = "" if "default" not in declared else json.dumps(declared["default"])

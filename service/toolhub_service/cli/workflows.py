@@ -13,6 +13,7 @@ import click
 
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
+    EXIT_REFUSED,
     counted,
     json_option,
     note,
@@ -23,7 +24,6 @@ from toolhub_service.cli.output import (
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
-from toolhub_service.cli.source_files import sources_path
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool
@@ -39,8 +39,8 @@ def print_report(report: WorkflowReport) -> None:
         click.echo()
     for problem in report.problems:
         print_prose(revealed(problem), _INDENT, "✗", "red")
-    for told in report.notes:
-        print_prose(told, _INDENT, "·")
+    for remark in report.notes:
+        print_prose(remark, _INDENT, "·")
 
 
 def _print_tool(tool: WorkflowTool) -> None:
@@ -60,14 +60,13 @@ def _facts(tool: WorkflowTool) -> Iterator[tuple[str, str]]:
     yield "from", tool.place
     if tool.capabilities:
         yield "needs", ", ".join(tool.capabilities)
-    for name, told in tool.arguments.items():
-        yield f"takes {name}", told
-    for name, told in tool.results.items():
-        yield f"gives {name}", told
+    for name, about in tool.arguments.items():
+        yield f"takes {name}", about
+    for name, about in tool.results.items():
+        yield f"gives {name}", about
     yield from tool.facts.items()
 
 
-_EXIT_INVALID = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _object_info = click.option(
@@ -91,13 +90,7 @@ def workflows() -> None:
 @json_option
 @settings_options
 def check(
-    places: tuple[str, ...],
-    *,
-    sources_file: Path | None,
-    object_info: Path | None,
-    as_json: bool,
-    config_file: Path | None,
-    data_dir: Path | None,
+    places: tuple[str, ...], *, sources_file: Path | None, object_info: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Show which tools the files become, and what is wrong with them; exit 1 when something is.
 
@@ -121,13 +114,13 @@ def check(
     else:
         report = check_places(places, nodes) if places else WorkflowReport(())
         if sources_file is not None or not places:
-            of_sources = _check_sources(sources_file, config_file, data_dir, nodes)
+            of_sources = _check_sources(sources_file, nodes, options)
             report = WorkflowReport(
                 report.tools + of_sources.tools, report.problems + of_sources.problems, of_sources.notes
             )
     _report(report, as_json=as_json)
     if not report.ok:
-        sys.exit(_EXIT_INVALID)
+        sys.exit(EXIT_REFUSED)
 
 
 @workflows.command()
@@ -184,18 +177,17 @@ def _read_nodes(path: Path | None) -> tuple[JsonObject | None, str]:
         return None, invalid.problems[0]
 
 
-def _check_sources(
-    chosen: Path | None, config_file: Path | None, data_dir: Path | None, nodes: JsonObject | None
-) -> WorkflowReport:
+def _check_sources(chosen: Path | None, nodes: JsonObject | None, options: dict[str, Any]) -> WorkflowReport:
     from toolhub_service.adapters.source_kind import WorkflowReport
     from toolhub_service.app.kinds import preview_sources
+    from toolhub_service.app.paths import Paths
     from toolhub_service.app.sources_file import SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
-    settings = read_settings(config_file, data_dir)
+    settings = read_settings(**options)
     required = chosen is not None or bool(settings.sources.file)
     try:
-        document = SourcesFile(sources_path(settings, chosen), required=required).load()
+        document = SourcesFile(chosen or Paths(settings).sources, required=required).load()
     except SettingsInvalid as invalid:
         return WorkflowReport((), (str(invalid),))
     return preview_sources(document.sources, nodes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import NoReturn, Protocol
 
 from msgspec import Struct
@@ -11,18 +10,16 @@ from msgspec.structs import astuple
 
 from toolhub_service.domain.call import Call, PlannedCall, Question
 from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.tool import IdentityEnum
 from toolhub_service.domain.verdict import Verdict
 
 
-class ApprovalState(Enum):
+class ApprovalState(IdentityEnum):
     PENDING = "PENDING"
     APPROVED = "APPROVED"
     REJECTED = "REJECTED"
     EXPIRED = "EXPIRED"
     USED = "USED"
-
-    __hash__ = object.__hash__
-    """By identity, for a member is a singleton."""
 
 
 _FIRST_PARTS = 8
@@ -131,31 +128,25 @@ class ApprovalStore(Protocol):
 
     async def create(self, approval: Approval) -> Approval | None:
         """Keep a new one. None when that was done, else the PENDING or APPROVED one that has the same binding."""
-        ...
 
     async def get(self, approval_id: str) -> Approval | None: ...
 
     async def put(self, approval: Approval) -> bool:
         """Replace the record whose version is one less. False when another change came first, or it is gone."""
-        ...
 
     async def page(
         self, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Approval], int]:
         """In (requested_at_unix_ms, approval_id) order, newest first, strictly after the cursor, and how many match."""
-        ...
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Approval]:
         """PENDING and APPROVED ones whose time is over, oldest first."""
-        ...
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
         """Remove those that ended (REJECTED, EXPIRED, USED) and expired before then; how many were removed."""
-        ...
 
     def listen(self, on_event: Callable[[Approval | None], None]) -> None:
         """Tell `on_event` of every change, by this process or any other; None after a gap. As `JobStore.listen`."""
-        ...
 
     async def start(self) -> None: ...
 
@@ -171,7 +162,6 @@ class ApprovalGate(Protocol):
 
         Raises ToolFailure APPROVAL_REQUIRED, a person being asked by then, or APPROVAL_REJECTED.
         """
-        ...
 
     async def pose(
         self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None
@@ -180,8 +170,6 @@ class ApprovalGate(Protocol):
 
         Raises ToolFailure APPROVAL_REQUIRED, or UPSTREAM_ERROR for what cannot be asked.
         """
-        ...
 
     async def use(self, approval: Approval, call: Call) -> None:
         """Use it up, durably, before the effect. Raises ToolFailure when another call was faster."""
-        ...

@@ -58,21 +58,17 @@ class ArtifactRecords(Protocol):
 
     async def add(self, artifact: Artifact) -> None:
         """Durable when it returns."""
-        ...
 
     async def get(self, artifact_id: str) -> Artifact | None:
         """Expired ones, too, until they are removed: the caller looks at the time."""
-        ...
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]: ...
 
     async def remove(self, artifact_id: str) -> bool:
         """Forget one. True when no other artifact has the same sha256, so that its bytes may go."""
-        ...
 
     async def usage(self, principal: str) -> tuple[int, int]:
         """How many artifacts the principal owns, and their bytes."""
-        ...
 
     async def start(self) -> None: ...
 
@@ -86,11 +82,9 @@ class BlobWriter(Protocol):
 
     async def finish(self) -> tuple[str, int]:
         """sha256 (hex) and size in bytes of what was written, which is durable now."""
-        ...
 
     async def abort(self) -> None:
         """Leave no trace. Does nothing after `finish`."""
-        ...
 
 
 class Blobs(Protocol):
@@ -100,16 +94,14 @@ class Blobs(Protocol):
 
     def read(self, sha256: str, offset_bytes: int, limit_bytes: int) -> AsyncIterator[bytes]:
         """Chunks of 1 to 262144 bytes. Raises ToolFailure NOT_FOUND when there are none under that digest."""
-        ...
 
     async def remove(self, sha256: str) -> None:
         """Does nothing when they are gone."""
-        ...
 
     async def close(self) -> None: ...
 
 
-class ArtifactDesk(Protocol):
+class ArtifactService(Protocol):
     """How tools and adapters keep large values and read those they are given."""
 
     async def keep(
@@ -121,12 +113,9 @@ class ArtifactDesk(Protocol):
         name: str = "",
     ) -> Artifact:
         """Store a call's output. Raises ToolFailure FILE_TOO_LARGE beyond the cap, BUDGET_EXCEEDED beyond the quota."""
-        ...
 
     async def open(self, principal_id: str, artifact_id: str) -> Artifact:
         """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's."""
-        ...
 
     def read(self, artifact: Artifact, offset_bytes: int = 0, limit_bytes: int = 0) -> AsyncIterator[bytes]:
         """Its bytes; a limit of 0 means to the end."""
-        ...

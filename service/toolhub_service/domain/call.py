@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.tool import IdentityEnum, ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
 # Who is calling: always from a verified credential, never from the message.
 
 
-class Role(Enum):
+class Role(IdentityEnum):
     """Which group of RPCs a principal may use; the tools it may call are a matter of grants and rules."""
 
     AGENT = "agent"
@@ -30,9 +30,6 @@ class Role(Enum):
     """ApprovalService."""
     AUDITOR = "auditor"
     """AuditService."""
-
-    __hash__ = object.__hash__
-    """By identity, for a member is a singleton: Enum's own hash is Python code, and every RPC looks up a role."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The table of tool errors: what each kind means, what a model should do, whether waiting can help, its gRPC code.
 
-docs/errors.md, the clients' tables and the status of an RPC error of the same meaning are made from it.
+docs/errors.md, the clients' tables and the status of an RPC error of the same meaning are made from it, in its order.
 tests/unit/domain/test_error_table.py checks the details of every call site against it.
 """
 
@@ -109,6 +109,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "reason, got": "how the JSON or the query is broken",
             "containers, members, separators": "how many arrays and objects, members and items one call may have",
             "field, argument, encoding, function": "which part is wrong",
+            "call_id": "of a session: the call in flight whose name was given to a second one",
             "position, character, line, lines, column, at_byte, at_index": "where it is wrong",
             "found, expected": "what was there and what was wanted",
             "encodings, functions, near": "what would be accepted",
@@ -397,4 +398,3 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         },
     ),
 }
-"""In the order of the contract."""

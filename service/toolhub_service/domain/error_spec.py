@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
-from typing import Final, Self
+from enum import Enum
+from typing import Final
 
 
 class Code(Enum):
@@ -76,28 +76,21 @@ JOB_DETAILS: Final[Mapping[str, str]] = {
 COMMON_DETAILS: Final[frozenset[str]] = names_in({**POLICY_DETAILS, **REMOTE_DETAILS, **JOB_DETAILS})
 
 
-class HubReason(StrEnum):
-    """The columns of a table of reasons; the value is the name on the wire, UPPER_SNAKE, at most 63 characters."""
+class HubReason(Enum):
+    """The columns of a table of reasons; the member's name is the one on the wire."""
 
-    code: Code
-    meaning: str
-    """When it happens. Sentences in Markdown, for people."""
-    advice: str
-    """What the caller or the operator should do; empty where the meaning says it."""
-    metadata: frozenset[str]
-    """Names of entries of ErrorInfo's metadata that it may have."""
-    retry_after_s: float | None
-    """Seconds to wait before asking again, of a failure that says no other; None: waiting does not help."""
-
-    def __new__(
-        cls, name: str, code: Code, meaning: str, advice: str, metadata: str = "", retry_after_s: float | None = None
-    ) -> Self:
-        member = str.__new__(cls, name)
-        member._value_ = name
-        member.code, member.meaning, member.advice = code, meaning, advice
-        member.metadata = frozenset(metadata.split(", ")) if metadata else frozenset()
-        member.retry_after_s = retry_after_s
-        return member
+    def __init__(
+        self, code: Code, meaning: str, advice: str = "", metadata: str = "", retry_after_s: float | None = None
+    ) -> None:
+        self.code = code
+        self.meaning = meaning
+        """When it happens. Sentences in Markdown, for people."""
+        self.advice = advice
+        """What the caller or the operator should do; empty where the meaning says it."""
+        self.metadata = frozenset(metadata.split(", ")) if metadata else frozenset()
+        """Names of entries of ErrorInfo's metadata that it may have."""
+        self.retry_after_s = retry_after_s
+        """Seconds to wait before asking again, of a failure that says no other; None: waiting does not help."""
 
 
 # Reasons why a hub does not start: `toolhub serve` prints the message and exits with 1.
@@ -107,103 +100,70 @@ class StartReason(HubReason):
     """Of settings, keys and stores without which nothing may be served."""
 
     AUDIT_LOG_CHANGED = (
-        "AUDIT_LOG_CHANGED",
         Code.FAILED_PRECONDITION,
         "A file, table or row of the audit log is gone or was changed.",
         "Restore it; or move the log away and run `toolhub audit begin`.",
     )
     AUDIT_KEY_MISSING = (
-        "AUDIT_KEY_MISSING",
         Code.FAILED_PRECONDITION,
         "The key of an audit log that has events is gone.",
         "Put it back, or move the log away.",
     )
     AUDIT_KEY_EXPOSED = (
-        "AUDIT_KEY_EXPOSED",
         Code.FAILED_PRECONDITION,
         "Others may read the audit key.",
         "Set its mode to 600, then `toolhub audit rotate-key`.",
     )
-    AUDIT_KEY_INVALID = (
-        "AUDIT_KEY_INVALID",
-        Code.FAILED_PRECONDITION,
-        "The audit key file is empty or damaged.",
-        "Put back the copy.",
-    )
+    AUDIT_KEY_INVALID = (Code.FAILED_PRECONDITION, "The audit key file is empty or damaged.", "Put back the copy.")
     METRICS_NOT_SHARED = (
-        "METRICS_NOT_SHARED",
         Code.FAILED_PRECONDITION,
         "`PROMETHEUS_MULTIPROC_DIR` was set too late.",
         "The supervisor of `--workers` sets it by itself.",
     )
     OTLP_EXPORTER_MISSING = (
-        "OTLP_EXPORTER_MISSING",
         Code.FAILED_PRECONDITION,
         "`tracing.otlp_endpoint` is set and the exporter is not installed: `pip install 'tool-hub[otlp]'`.",
-        "",
     )
     EXTRA_MISSING = (
-        "EXTRA_MISSING",
         Code.FAILED_PRECONDITION,
         "A setting names what is not installed; the message says which extra to install.",
-        "",
     )
     REDIS_URL_INVALID = (
-        "REDIS_URL_INVALID",
         Code.INVALID_ARGUMENT,
         "`stores.redis_url` is no URL of a Redis.",
         "The message shows the forms, never the URL itself.",
     )
     REDIS_EVICTS = (
-        "REDIS_EVICTS",
         Code.FAILED_PRECONDITION,
         "Redis evicts keys when its memory is full.",
         "Set `maxmemory-policy noeviction`; see [operations](operations.md#redis).",
     )
-    POSTGRES_URL_INVALID = (
-        "POSTGRES_URL_INVALID",
-        Code.FAILED_PRECONDITION,
-        "`stores.postgres_url` cannot be read.",
-        "",
-    )
+    POSTGRES_URL_INVALID = (Code.FAILED_PRECONDITION, "`stores.postgres_url` cannot be read.")
     STORE_TOO_NEW = (
-        "STORE_TOO_NEW",
         Code.FAILED_PRECONDITION,
         "The tables in PostgreSQL belong to a newer hub.",
         "Start that one, or restore a backup from before.",
     )
     STORES_NOT_SHARED = (
-        "STORES_NOT_SHARED",
         Code.FAILED_PRECONDITION,
         "`stores.kind: memory` and several workers.",
         "Use sqlite, or one worker.",
     )
-    ENGINE_NEEDS_REDIS = (
-        "ENGINE_NEEDS_REDIS",
-        Code.FAILED_PRECONDITION,
-        "`jobs.engine: docket` without `stores.redis_url`.",
-        "",
-    )
+    STORES_NEED_POSTGRES = (Code.FAILED_PRECONDITION, "`stores.kind: postgres` without `stores.postgres_url`.")
+    ENGINE_NEEDS_REDIS = (Code.FAILED_PRECONDITION, "`jobs.engine: docket` without `stores.redis_url`.")
     BUCKET_URL_INVALID = (
-        "BUCKET_URL_INVALID",
         Code.INVALID_ARGUMENT,
         "`artifacts.bucket_url` does not read `s3://name` or `s3://name/prefix`.",
-        "",
     )
     BUCKET_SECRET_UNREADABLE = (
-        "BUCKET_SECRET_UNREADABLE",
         Code.FAILED_PRECONDITION,
         "A file that `AWS_…_FILE` names for `artifacts.bucket_url` cannot be read.",
-        "",
     )
     WEBHOOK_INVALID = (
-        "WEBHOOK_INVALID",
         Code.FAILED_PRECONDITION,
         "`approvals.webhook_url` or its secret is unusable: no http(s) URL, an unreadable file, less than 16 bytes.",
-        "",
     )
     EMBEDDER_UNUSABLE = (
-        "EMBEDDER_UNUSABLE",
         Code.FAILED_PRECONDITION,
         "`search.embedder` cannot be loaded, or its module is not in `tools.trusted_namespaces`.",
         "",

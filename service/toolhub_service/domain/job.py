@@ -47,7 +47,7 @@ class RemoteMark(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Job(Struct, frozen=True, gc=False):
-    """A job as the store keeps it. Every change is a new record with the next version (see job_machine)."""
+    """A job as the store keeps it. Every change (`moved`, `amended`) is a new record with the next version."""
 
     job_id: str
     call: Call

@@ -25,7 +25,6 @@ class JobStore(Protocol):
         None when that was done, else the job that stands already: the one of the same principal and tool with the
         same `call.idempotency_key` (not empty), or of the same id, for as long as it has not been forgotten.
         """
-        ...
 
     async def get(self, job_id: str) -> Job | None: ...
 
@@ -37,19 +36,15 @@ class JobStore(Protocol):
 
         False when another change came first, or the job is gone. Raises ForbiddenTransition (a defect of the caller).
         """
-        ...
 
     async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
         """Entries with a higher sequence, in order; at most `limit`. Empty for an unknown job."""
-        ...
 
     async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
         """Jobs in (created_at_unix_ms, job_id) order, newest first, strictly after the cursor, and how many match."""
-        ...
 
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         """The runner's process lives, and will have died unless it beats again until then. 0: it has left."""
-        ...
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         """Jobs that somebody must look after, at most `limit`: RUNNING and CANCELLING ones first, then QUEUED, in each
@@ -58,19 +53,15 @@ class JobStore(Protocol):
         RUNNING and CANCELLING ones whose runner is not alive, QUEUED ones whose latest entry is from before
         `queued_before_unix_ms`, and those of either whose deadline has passed.
         """
-        ...
 
     async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
         """Jobs that are AWAITING_APPROVAL, at most `limit`, in (status.at_unix_ms, job_id) order after the cursor."""
-        ...
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         """Whether the runner's last beat still holds."""
-        ...
 
     async def forget(self, now_unix_ms: int, limit: int) -> int:
         """Remove finished jobs that have expired, at most `limit`; how many were removed."""
-        ...
 
     async def tally(self) -> JobTally: ...
 
@@ -80,11 +71,9 @@ class JobStore(Protocol):
         Called once, before `start`. One reader serves the whole process; `on_event` is called on its event loop and
         must not wait. An entry may be told twice; after a gap (a lost connection) comes news without a job_id.
         """
-        ...
 
     async def start(self) -> None:
         """Open files or connections and begin to listen. Raises ToolFailure or HubFailure for the operator."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -97,25 +86,20 @@ class JobEngine(Protocol):
 
         `run` never raises but for cancellation, and copes with a job that is delivered twice.
         """
-        ...
 
     async def enqueue(self, job_id: str) -> None:
         """Have the job delivered, at least once. Enqueueing one that is already waiting here changes nothing."""
-        ...
 
     @property
     def running(self) -> int:
         """Deliveries under way in this process."""
-        ...
 
     @property
     def waiting(self) -> int:
         """Jobs that wait in this process for their delivery."""
-        ...
 
     async def close(self, grace_s: float) -> None:
         """Take no more, let running ones end for `grace_s`, then cancel them and wait until they have."""
-        ...
 
 
 class RunningJobs(Protocol):
@@ -126,21 +110,17 @@ class RunningJobs(Protocol):
 
     async def begins(self, job_id: str) -> None:
         """The effect is next: durable before it happens, for from here on an unsafe job is never run again."""
-        ...
 
     async def asks(self, job_id: str) -> None:
         """The run has ended with a question and nothing happens before its answer: it may be run again, durably.
 
         A mark of what the remote side never took is forgotten."""
-        ...
 
     async def mark(self, job_id: str) -> RemoteMark | None:
         """What is known of the remote side; None before anything was sent."""
-        ...
 
     async def keep_mark(self, job_id: str, mark: RemoteMark) -> None:
         """Durable when it returns."""
-        ...
 
     def stopping(self, job_id: str) -> asyncio.Event:
         """Set when the job is to be cancelled.
@@ -148,7 +128,6 @@ class RunningJobs(Protocol):
         Who asks for it promises to end by itself once it is set, and is not cancelled then: for work that a remote
         side must confirm to have stopped.
         """
-        ...
 
 
 class RemoteJob(Protocol):
@@ -163,14 +142,12 @@ class RemoteJob(Protocol):
         Raises ToolFailure when it refused and nothing runs, QuestionAsked when a person must answer first and nothing
         runs, and RemoteUnclear when nobody can tell.
         """
-        ...
 
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
         """Look a start of unknown outcome up: the accepted mark, or None when the remote side certainly has it not.
 
         Raises RemoteUnclear when it cannot tell.
         """
-        ...
 
     def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         """Progress until the remote side has ended the job, however; survives lost connections by itself.
@@ -178,11 +155,9 @@ class RemoteJob(Protocol):
         Raises RemoteUnclear when the remote side no longer knows it, ToolFailure when following is refused, and
         QuestionAsked when it waits for a person: a later run follows it with the reply.
         """
-        ...
 
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
         """Ask the remote side to stop. False: it has no way to. `follow` tells when it has ended."""
-        ...
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
         """What an ended job has brought; survives lost connections by itself.
@@ -190,19 +165,21 @@ class RemoteJob(Protocol):
         Raises ToolFailure as the remote side's own verdict (CANCELLED when it was stopped), and RemoteUnclear when it
         does not hand the result out.
         """
-        ...
 
 
-class JobDesk(Protocol):
+class JobService(Protocol):
     """What a principal may ask about its own jobs; for the servicer and for core/job.*."""
 
     async def get(self, principal: Principal, job_id: str) -> Job:
         """Raises ToolFailure NOT_FOUND when unknown, forgotten or somebody else's."""
-        ...
+
+    async def page(
+        self, principal: Principal, where: JobFilter, *, after: tuple[int, str] | None, limit: int
+    ) -> tuple[Sequence[Job], int]:
+        """As `JobStore.page`, of what the principal may see: its own, for operators and auditors all."""
 
     async def cancel(self, principal: Principal, job_id: str, reason: str) -> Job:
         """The job with CANCELLING, or with its final status when it was over or never began. Raises as `get`."""
-        ...
 
 
 class JobObserver(Protocol):
@@ -210,31 +187,24 @@ class JobObserver(Protocol):
 
     def accepted(self, job: Job) -> None:
         """A job was put into the store."""
-        ...
 
     def changed(self, before: Job, job: Job) -> None:
         """This process moved a job to another state, and the store has it."""
-        ...
 
     def taken_over(self, job: Job) -> None:
         """A job whose runner had died is in this process's hands now."""
-        ...
 
     def running(self, job: Job) -> AbstractContextManager[object]:
         """Wraps one run: a span is current inside that links to the submitter's."""
-        ...
 
     def tallied(self, tally: JobTally) -> None:
         """How much work there is in the store, from time to time."""
-        ...
 
     def watching(self, watchers: int) -> None:
         """How many watchers this process has now."""
-        ...
 
     def troubled(self, job_id: str, problem: BaseException) -> None:
         """Something failed that will be tried again, or a defect; nobody else is told. Empty id: no job of its own."""
-        ...
 
 
 class JobAcceptance(Protocol):
@@ -245,7 +215,6 @@ class JobAcceptance(Protocol):
 
         Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED when too many jobs are open, TOOL_UNAVAILABLE.
         """
-        ...
 
 
 class JobWatching(Protocol):
@@ -256,4 +225,3 @@ class JobWatching(Protocol):
 
         Raises HubFailure UNAVAILABLE when this process leaves.
         """
-        ...

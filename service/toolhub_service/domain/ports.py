@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -21,11 +21,9 @@ Sleep = Callable[[float], Awaitable[None]]
 class Clock(Protocol):
     def monotonic_s(self) -> float:
         """Seconds on the loop clock: for deadlines and durations."""
-        ...
 
     def unix_ms(self) -> int:
         """Milliseconds on the wall clock: for records."""
-        ...
 
 
 class Randomness(Protocol):
@@ -39,7 +37,6 @@ class Resolver(Protocol):
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """Addresses of a host, IPv4 or IPv6 literals without scope. Raises OSError when the name has none."""
-        ...
 
 
 class EventSink(Protocol):
@@ -70,33 +67,26 @@ class Adapter(Protocol):
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         """Run the call before `call.deadline_s`. Raises ToolFailure; cancellation must stop the work."""
-        ...
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         """What the call would do now, one sentence each; for plans. Raises ToolFailure when it would fail."""
-        ...
 
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
         """Where the call would work, and the state of what it would destroy there. An execution of a planned call that
         has preconditions refuses, as PLAN_REQUIRED, what has changed since. Never raises for a call that would fail."""
-        ...
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         """Whether this very call may change something: a GET by a tool that can POST does not."""
-        ...
 
     def upstream(self, planned: PlannedCall) -> str:
         """Key of the breaker and the concurrency limit that the call belongs to, such as `https://api.example.com`;
         the tool's own name where it has no upstream, and so no breaker."""
-        ...
 
     def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
         """What holds for every call of the tool while its definition stays; asked once, not for each call."""
-        ...
 
     def resumes(self, spec: ToolSpec) -> bool:
         """Whether a job of this tool keeps a mark of its work on a remote side, to which another run re-attaches."""
-        ...
 
 
 class Catalog(Protocol):
@@ -105,26 +95,21 @@ class Catalog(Protocol):
     @property
     def revision(self) -> str:
         """Changes whenever a tool is added, removed or changed."""
-        ...
 
     @property
     def version(self) -> int:
         """Counts the changes in this process; cheap enough to be read on every call."""
-        ...
 
     def get(self, name: str) -> ToolSpec | None: ...
 
     def all(self) -> Sequence[ToolSpec]:
         """Every tool, sorted by name."""
-        ...
 
     def register(self, spec: ToolSpec, *, replace: bool = False) -> None:
         """Raises HubFailure ALREADY_EXISTS when the name is taken and `replace` is false."""
-        ...
 
     def unregister(self, name: str) -> None:
         """Raises HubFailure NOT_FOUND."""
-        ...
 
 
 class PolicySource(Protocol):
@@ -136,24 +121,19 @@ class PolicySource(Protocol):
     @property
     def version(self) -> int:
         """Counts the changes in this process; cheap enough to be read on every call."""
-        ...
 
     def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
         """What `decide` says, in this version, of every call of the tool by the principal in its own name and with its
         whole grant; None where that depends on the arguments or somebody has to watch each decision."""
-        ...
 
     def decide(self, planned: PlannedCall) -> Verdict:
         """May this principal make this call with these arguments? Pure; never raises for a bad call."""
-        ...
 
     def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
         """What a call would be counted by, whatever its arguments are."""
-        ...
 
     def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
         """Whether some call of the tool could be allowed: what lists and searches may show."""
-        ...
 
 
 class EventTail(Protocol):
@@ -165,7 +145,6 @@ class EventTail(Protocol):
 
     def end(self) -> None:
         """Tell what is waiting, and then no more."""
-        ...
 
     async def aclose(self) -> None: ...
 
@@ -175,26 +154,21 @@ class AuditLog(Protocol):
 
     def append(self, event: Event) -> None:
         """Put the event next in the chain and write it soon (group commit). Raises ToolFailure IO_ERROR when broken."""
-        ...
 
     async def append_durably(self, event: Event) -> None:
         """Return when the event, and all before it, are on disk."""
-        ...
 
     async def ready(self) -> None:
         """Return when one more event can be taken, at once but where the log has fallen far behind: who comes then is
         slowed down. Raises ToolFailure IO_ERROR when broken."""
-        ...
 
     async def read(
         self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int
     ) -> Sequence[ChainedEvent]:
         """Events in (at_unix_ms, writer, sequence) order, strictly after the cursor; at most `limit`."""
-        ...
 
     def tail(self, where: EventFilter) -> EventTail:
         """New events as they become durable, until the iterator is closed."""
-        ...
 
     async def verify(self) -> Verification: ...
 
@@ -212,19 +186,15 @@ class KeyStore(Protocol):
         `replacing` and has no result yet. Raises ToolFailure RATE_LIMITED when the store is full: a key that has not
         expired is never forgotten.
         """
-        ...
 
     async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
         """Put the owner's answer under the key, once. False when the key is not, or no more, the owner's to settle."""
-        ...
 
     async def release(self, key: EffectKey, owner: str) -> bool:
         """Forget the key, so that a later call may run. False when it is not the owner's or has been settled."""
-        ...
 
     async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
         """Wait until the owner's claim is settled, released, replaced or expired. False when it still stands then."""
-        ...
 
 
 class CallObserver(Protocol):
@@ -232,23 +202,18 @@ class CallObserver(Protocol):
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
         """Wraps one execution: the `execute_tool` span is current inside."""
-        ...
 
     def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
         """Attempt number `attempt` (from 1) failed and another one follows."""
-        ...
 
     def crashed(self, call: Call, error: BaseException) -> None:
         """A defect: an exception that no step expected. The caller is told INTERNAL and the call id."""
-        ...
 
     def unkept(self, call: Call, problem: ToolError) -> None:
         """What was to be remembered of a call that has ended could not be: a store is away."""
-        ...
 
     def settled(self, settled: SettledCall) -> None:
         """The call has ended, refused calls too."""
-        ...
 
 
 class AccessObserver(Protocol):
@@ -260,25 +225,15 @@ class AccessObserver(Protocol):
         `peer` is an address, `method` a path, `reason` that of ErrorInfo, `key_id` the public part of an API key.
         Returns for how many seconds the peer had better not come back; 0 unless it is refused over and over.
         """
-        ...
 
     async def audit_read(
         self, principal: str, method: str, where: str, events: int, from_unix_ms: int = 0, to_unix_ms: int = 0
     ) -> None:
         """The principal is about to be shown so many events of what `where`, a filter without times, matches between
         two moments, of which 0 means an open end. Raises nothing."""
-        ...
 
 
 class Invoker(Protocol):
     """How skills, sub-agents and core/job.* reach the pipeline without importing it."""
 
     async def invoke(self, call: Call, sink: EventSink) -> ToolResult | Plan: ...
-
-
-class Secrets(Protocol):
-    """Known secret values, for redaction and for tools that need one."""
-
-    def values(self) -> Mapping[str, str]:
-        """Name to value."""
-        ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -14,7 +13,7 @@ from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.tool import IdentityEnum, ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
 # What a running call tells of itself: how far it has come, and its output as it appears.
@@ -43,7 +42,7 @@ class Chunk:
 # Where a job stands (AIP-216), and a job as results name it.
 
 
-class JobState(Enum):
+class JobState(IdentityEnum):
     QUEUED = "QUEUED"
     AWAITING_APPROVAL = "AWAITING_APPROVAL"
     RUNNING = "RUNNING"
@@ -53,9 +52,6 @@ class JobState(Enum):
     CANCELLED = "CANCELLED"
     TIMED_OUT = "TIMED_OUT"
     LOST = "LOST"
-
-    __hash__ = object.__hash__
-    """By identity, for a member is a singleton."""
 
     @property
     def is_final(self) -> bool:
@@ -75,7 +71,7 @@ class JobRef:
 # The nine steps, in their one order. The value is used everywhere: file, span, metric label, audit field.
 
 
-class StepName(Enum):
+class StepName(IdentityEnum):
     RESOLVE = "resolve"
     VALIDATE_INPUT = "validate_input"
     APPLY_DEFAULTS = "apply_defaults"
@@ -86,19 +82,13 @@ class StepName(Enum):
     ATTACH_EVIDENCE = "attach_evidence"
     RECORD = "record"
 
-    __hash__ = object.__hash__
-    """By identity, for a member is a singleton: Enum's own hash is Python code, and this is a key on every call."""
 
-
-class EvidenceType(Enum):
+class EvidenceType(IdentityEnum):
     TOOL = "TOOL"
     FILE = "FILE"
     URL = "URL"
     TEXT = "TEXT"
     METRIC = "METRIC"
-
-    __hash__ = object.__hash__
-    """By identity, for a member is a singleton: Enum's own hash is Python code, and this is a key on every call."""
 
 
 class Evidence(NamedTuple):

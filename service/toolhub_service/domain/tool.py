@@ -32,20 +32,8 @@ DANGER_DESTRUCTIVE = "danger:destructive"
 
 KNOWN_CAPABILITIES = frozenset(
     {
-        READ_WEB,
-        READ_FS,
-        WRITE_FS,
-        READ_DB,
-        WRITE_DB,
-        NETWORK,
-        GPU,
-        WORKFLOW,
-        EXECUTE_COMMAND,
-        READ_MEMORY,
-        WRITE_MEMORY,
-        SEND_MESSAGE,
-        SPAWN_AGENT,
-        DANGER_DESTRUCTIVE,
+        *(READ_WEB, READ_FS, WRITE_FS, READ_DB, WRITE_DB, READ_MEMORY, WRITE_MEMORY),
+        *(NETWORK, GPU, WORKFLOW, EXECUTE_COMMAND, SEND_MESSAGE, SPAWN_AGENT, DANGER_DESTRUCTIVE),
     }
 )
 
@@ -70,16 +58,20 @@ REGISTERED_SOURCE = "registered"
 """The source of a tool that is being registered and does not name one."""
 
 
-class ToolKind(Enum):
+class IdentityEnum(Enum):
+    """Members hash by identity, for each is a singleton."""
+
+    # Enum's own hash is Python code, and these are keys of dictionaries and sets on every call.
+    __hash__ = object.__hash__
+
+
+class ToolKind(IdentityEnum):
     CORE = "core"
     MCP = "mcp"
     LANGCHAIN = "langchain"
     N8N = "n8n"
     COMFYUI = "comfyui"
     SKILL = "skill"
-
-    __hash__ = object.__hash__
-    """By identity, for a member is a singleton: Enum's own hash is Python code, and this is a key on every call."""
 
 
 class ToolState(Enum):
@@ -263,15 +255,12 @@ class UsageStore(Protocol):
 
     async def add(self, uses: Sequence[ToolUse]) -> None:
         """Append; of one tenant and tool only the newest `keep` (given to the constructor) stay."""
-        ...
 
     async def after(self, cursor: int, limit: int) -> tuple[Sequence[ToolUse], int]:
         """Uses added after the cursor (0: from the start), oldest first, at most `limit`, and the next cursor."""
-        ...
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
         """Remove uses older than that, at most `limit`; how many were removed."""
-        ...
 
     async def start(self) -> None: ...
 

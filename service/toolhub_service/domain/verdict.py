@@ -168,11 +168,9 @@ class SharedCounts(Protocol):
 
     async def take(self, limits: Sequence[Limit], *, spend: bool = True) -> Taken | Refused:
         """Spend one call of each limit, or of none. Without `spend`: only say whether it would pass."""
-        ...
 
     async def give_back(self, taken: Taken) -> None:
         """Of a call that did not run. A window that has closed since is left alone."""
-        ...
 
 
 # How much of a common room one may hold, so that one alone does not use it up.

@@ -320,9 +320,9 @@ class DocketEngine:
         while not self._leaving.is_set():
             try:
                 await worker.run_forever()
-            except Exception as crash:  # noqa: BLE001 - told, and begun anew
-                told = {"message": "the docket worker crashed", "exception": crash}
-                asyncio.get_running_loop().call_exception_handler(told)
+            except Exception as crash:  # noqa: BLE001 - reported, and begun anew
+                context = {"message": "the docket worker crashed", "exception": crash}
+                asyncio.get_running_loop().call_exception_handler(context)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._leaving.wait(), _RETRY_S)
                 with suppress(RedisError):

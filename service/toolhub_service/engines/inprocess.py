@@ -26,9 +26,9 @@ Run = Callable[[str], Awaitable[None]]
 
 class Runs:
     def __init__(self, run: Run, ended: Callable[[str], None] = lambda _: None) -> None:
-        """`ended` is told of each run that is over, however, when the job may run again."""
+        """`ended` is called with each run that is over, however, when the job may run again."""
         self._run = run
-        self._told = ended
+        self._on_end = ended
         self._context: Context = copy_context()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -40,7 +40,7 @@ class Runs:
         return self._tasks.get(job_id)
 
     def start(self, job_id: str) -> asyncio.Task[None]:
-        """Run a job that is not running. A crash is told to the loop's exception handler and goes no further."""
+        """Run a job that is not running. A crash goes to the loop's exception handler and goes no further."""
         task = asyncio.create_task(self._one(job_id), name=f"job {job_id}", context=self._context.copy())
         self._tasks[job_id] = task
         task.add_done_callback(partial(self._ended, job_id))
@@ -61,9 +61,9 @@ class Runs:
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[job_id]
         if not task.cancelled() and (crash := task.exception()) is not None:
-            told = {"message": f"the run of job {job_id} crashed", "exception": crash, "task": task}
-            task.get_loop().call_exception_handler(told)
-        self._told(job_id)
+            context = {"message": f"the run of job {job_id} crashed", "exception": crash, "task": task}
+            task.get_loop().call_exception_handler(context)
+        self._on_end(job_id)
 
 
 class InprocessEngine:

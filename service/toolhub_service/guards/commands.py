@@ -2,7 +2,7 @@
 
 A list of allowed names is no boundary: half of the harmless-looking Unix binaries can be talked into running another
 program by a flag (GTFOBins; `sort --compress-program`, `tar --to-command`, `git -c core.pager`). So every binary has
-a grammar (command_grammar.py). No shell is ever involved: words.py splits a command line without one.
+a grammar (command_grammar.py). No shell is ever involved: a command line is split here, without one.
 """
 
 from __future__ import annotations
@@ -264,6 +264,4 @@ def _unknown_command(name: str, rules: tuple[CommandRule, ...]) -> NoReturn:
 
 def _is_clean(text: str) -> bool:
     """Whether no character is a control character or a lone surrogate. `isprintable` settles the usual case in C."""
-    return text.isprintable() or not any(
-        char < " " or "\x7f" <= char <= "\x9f" or "\ud800" <= char <= "\udfff" for char in text
-    )
+    return text.isprintable() or not any(char == "\t" or _is_control(char) for char in text)

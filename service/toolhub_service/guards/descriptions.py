@@ -303,7 +303,6 @@ _KEYCAPS: Final = frozenset("0123456789#*")
 _ODD_SPACES: Final = re.compile("[\u1680\u2000-\u200a\u205f]|[\u00a0\u202f\u3000]{2}")
 """Blanks of a width of their own, and runs of those that honest texts use one at a time: both can carry a message."""
 _ODD_SPACES_MAX: Final = 8
-_BIDI: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,59 +29,16 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*", re.ASCII)
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 DENIED = frozenset(
-    {
-        "host",
-        "connection",
-        "content-length",
-        "transfer-encoding",
-        "te",
-        "trailer",
-        "upgrade",
-        "keep-alive",
-        "expect",
-        "via",
-        "forwarded",
-        "accept-encoding",
-        "http2-settings",
-        "max-forwards",
-        "metadata",
-        "x-google-metadata-request",
-        "x-real-ip",
-        "x-client-ip",
-        "x-cluster-client-ip",
-        "true-client-ip",
-        "cf-connecting-ip",
-        "client-ip",
-        "x-original-url",
-        "x-original-host",
-        "x-rewrite-url",
-        "x-host",
-        "x-http-host-override",
-        "x-http-method",
-        "x-http-method-override",
-        "x-method-override",
-    }
+    "host connection content-length transfer-encoding te trailer upgrade keep-alive expect via forwarded "
+    "accept-encoding http2-settings max-forwards metadata x-google-metadata-request x-real-ip x-client-ip "
+    "x-cluster-client-ip true-client-ip cf-connecting-ip client-ip x-original-url x-original-host "
+    "x-rewrite-url x-host x-http-host-override x-http-method x-http-method-override x-method-override".split()
 )
 DENIED_PREFIXES = ("proxy-", "metadata-", "x-metadata-", "x-forwarded-", "x-aws-", "x-envoy-", ":")
 
 SURVIVES_REDIRECT = frozenset(
-    {
-        "accept",
-        "accept-charset",
-        "accept-language",
-        "cache-control",
-        "content-language",
-        "content-type",
-        "dnt",
-        "if-match",
-        "if-modified-since",
-        "if-none-match",
-        "if-range",
-        "if-unmodified-since",
-        "pragma",
-        "range",
-        "user-agent",
-    }
+    "accept accept-charset accept-language cache-control content-language content-type dnt if-match "
+    "if-modified-since if-none-match if-range if-unmodified-since pragma range user-agent".split()
 )
 
 

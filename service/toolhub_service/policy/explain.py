@@ -11,18 +11,9 @@ from dataclasses import dataclass
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.domain.verdict import Verdict
+from toolhub_service.policy.arguments import RULE_IDS, argument_of, judge_argument, words
 from toolhub_service.policy.conditions import ConditionFault
-from toolhub_service.policy.refusals import (
-    CAPABILITIES,
-    IDENTITY,
-    PERMISSIONS,
-    RULE_IDS,
-    acts_for_another,
-    argument_of,
-    grammar_line,
-    judge_argument,
-    words,
-)
+from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another, grammar_line
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.table import CompiledRule, Holdings, Row
 

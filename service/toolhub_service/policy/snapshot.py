@@ -1,8 +1,14 @@
 """One policy, immutable: the same snapshot and the same call always give the same verdict.
 
-A decision checks in this order: identity, capabilities (grant, then the call's permissions), DENY rules, argument
-guards, REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; what is left is allowed by the grant, or wants a plan when destructive.
-A condition that fails is a deny.
+A decision checks in this order, the first that refuses decides:
+
+1. identity, then capabilities (the grant, then the call's own permissions): here
+2. DENY rules: which ones concern the caller and the tool is worked out in table.py, their `when:` in conditions.py
+3. argument guards: arguments.py
+4. REQUIRE_APPROVAL, REQUIRE_PLAN and ALLOW rules, as 2
+5. what is left is allowed by the grant, or wants a plan when destructive: table.py
+
+A condition that fails is a deny. What a refusal says, with the lines of policy.yaml that change it: refusals.py.
 """
 
 from __future__ import annotations
@@ -17,10 +23,10 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 from toolhub_service.policy import refusals
+from toolhub_service.policy.arguments import judge_arguments
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.document import STARTER, PolicyDocument, canonical_bytes, complete
 from toolhub_service.policy.parsing import InvalidPolicy, Lines, parse_policy
-from toolhub_service.policy.refusals import judge_arguments
 from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions
 
 MAX_ROWS = 16_384

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
 from typing import Final
 
 from toolhub_service.domain.errors import HubFailure, ToolFailure
@@ -93,28 +92,6 @@ class Snapshot:
     totals: Totals
 
 
-def snapshot_of(specs: Iterable[ToolSpec], revision: str) -> Snapshot:
-    """Freeze the given tools: O(n log n), a few ms for 10,000."""
-    tools = tuple(sorted(specs, key=lambda spec: spec.name))
-    totals = Totals(
-        tools=len(tools),
-        by_kind=Counter(spec.kind for spec in tools),
-        by_state=Counter(spec.state for spec in tools),
-        by_source=Counter(spec.source for spec in tools),
-    )
-    return Snapshot(revision, tools, totals)
-
-
-def share_of_revision(spec: ToolSpec) -> int:
-    """What a tool adds to the revision of a catalog that has it."""
-    return int.from_bytes(hashlib.sha256(f"{spec.name} {spec.digest} {spec.state.value}".encode()).digest())
-
-
-def revision_of(shares: int) -> str:
-    """The revision of a catalog whose tools' shares have that sum."""
-    return f"{shares % 2**256:064x}"
-
-
 SchemaCheck = Callable[[JsonObject], object]
 """Raises ToolFailure, HubFailure or ValueError when a schema is malformed or hostile; what it returns is not used."""
 
@@ -129,46 +106,6 @@ class CatalogChange:
 
 
 Listener = Callable[[CatalogChange], None]
-
-
-class Registration(Enum):
-    """What became of one tool of a batch."""
-
-    ADDED = "ADDED"
-    REPLACED = "REPLACED"
-    UNCHANGED = "UNCHANGED"
-    REMOVED = "REMOVED"
-    REFUSED = "REFUSED"
-
-
-@dataclass(frozen=True, slots=True)
-class ToolReport:
-    name: str
-    registration: Registration
-    """What happened, or would have happened had the batch been applied."""
-    refusal: HubFailure | None = None
-    """Set when REFUSED."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    applied: bool
-    """False: at least one tool was refused and nothing was changed."""
-    tools: tuple[ToolReport, ...]
-    """In the order given, removals last."""
-
-    @property
-    def refused(self) -> tuple[ToolReport, ...]:
-        return tuple(report for report in self.tools if report.registration is Registration.REFUSED)
-
-    @property
-    def refusal(self) -> HubFailure:
-        """The first, which names its tool and says how many more there are; only where there is one."""
-        first = self.refused[0].refusal
-        assert first is not None  # a refused report carries its refusal
-        others = len(self.refused) - 1
-        more = f" ({others} more were refused; nothing was registered.)" if others else ""
-        return HubFailure(first.reason, first.message + more, retry_after_s=first.retry_after_s, **first.metadata)
 
 
 @dataclass(slots=True)
@@ -196,7 +133,7 @@ class ToolCatalog:
 
     @property
     def revision(self) -> str:
-        return revision_of(self._shares)
+        return f"{self._shares % 2**256:064x}"
 
     def get(self, name: str) -> ToolSpec | None:
         return self._tools.get(name)
@@ -207,7 +144,14 @@ class ToolCatalog:
     def snapshot(self) -> Snapshot:
         """Every tool, the revision and the totals; the same object until something changes."""
         if self._snapshot is None:
-            self._snapshot = snapshot_of(self._tools.values(), self.revision)
+            tools = tuple(sorted(self._tools.values(), key=lambda spec: spec.name))
+            totals = Totals(
+                tools=len(tools),
+                by_kind=Counter(spec.kind for spec in tools),
+                by_state=Counter(spec.state for spec in tools),
+                by_source=Counter(spec.source for spec in tools),
+            )
+            self._snapshot = Snapshot(self.revision, tools, totals)
         return self._snapshot
 
     def register(self, spec: ToolSpec, *, replace: bool = False) -> None:
@@ -222,24 +166,30 @@ class ToolCatalog:
 
     def register_all(
         self, specs: Iterable[ToolSpec], *, replace: bool = False, removing: Iterable[str] = ()
-    ) -> BatchReport:
-        """Add many tools, and remove others, in one change: all or nothing, with a report per tool.
+    ) -> dict[str, HubFailure]:
+        """Add many tools, and remove others, in one change, or do nothing: why each that stood in the way was refused,
+        by name; empty when all of it was done.
 
         `removing` goes first, so that a source can swap what it offers in one step.
         """
-        batch = _Batch()
-        removals = [self._report_removal(name, batch) for name in removing]
-        additions = [self._report(spec, batch, replace=replace) for spec in specs]
-        report = tuple(additions + removals)
-        applied = all(tool.registration is not Registration.REFUSED for tool in report)
-        if applied:
+        batch, refused = _Batch(), {}
+        for name in removing:
+            try:
+                self._judge_removal(name, batch)
+            except HubFailure as refusal:
+                refused[name] = refusal
+        refused |= self._judge_all(specs, batch, replace=replace)
+        if not refused:
             self._apply(batch)
-        return BatchReport(applied=applied, tools=report)
+        return refused
 
-    def judged(self, specs: Iterable[ToolSpec], *, replace: bool = False) -> BatchReport:
-        """What `register_all` would report, without changing anything."""
-        batch = _Batch()
-        return BatchReport(applied=False, tools=tuple(self._report(spec, batch, replace=replace) for spec in specs))
+    def check_all(self, specs: Iterable[ToolSpec], *, replace: bool = False) -> None:
+        """Raises the HubFailure of the first that `register_all` would refuse, which says how many more there are."""
+        refused = list(self._judge_all(specs, _Batch(), replace=replace).values())
+        if refused:
+            first, others = refused[0], len(refused) - 1
+            more = f" ({others} more were refused; nothing was registered.)" if others else ""
+            raise HubFailure(first.reason, first.message + more, retry_after_s=first.retry_after_s, **first.metadata)
 
     def register_builtins(self, specs: Iterable[ToolSpec]) -> None:
         """The one way into `core/`, for the composition root. Raises HubFailure like `register`; all or nothing."""
@@ -250,13 +200,8 @@ class ToolCatalog:
 
     def unregister(self, name: str) -> None:
         """Raises HubFailure NOT_FOUND, or PERMISSION_DENIED for a built-in tool (disable it instead)."""
-        self.unregister_all([name])
-
-    def unregister_all(self, names: Iterable[str]) -> None:
-        """Remove many tools in one change; the first refusal stops all of it. Raises as `unregister`."""
         batch = _Batch()
-        for name in names:
-            self._judge_removal(name, batch)
+        self._judge_removal(name, batch)
         self._apply(batch)
 
     def set_state(self, name: str, state: ToolState, reason: str = "") -> None:
@@ -277,18 +222,28 @@ class ToolCatalog:
 
         return stop
 
-    def _judge(self, spec: ToolSpec, batch: _Batch, *, replace: bool, built_in: bool) -> Registration:
+    def _judge_all(self, specs: Iterable[ToolSpec], batch: _Batch, *, replace: bool) -> dict[str, HubFailure]:
+        refused: dict[str, HubFailure] = {}
+        for spec in specs:
+            try:
+                self._judge(spec, batch, replace=replace, built_in=False)
+            except HubFailure as refusal:
+                refused[spec.name] = refusal
+        return refused
+
+    def _judge(self, spec: ToolSpec, batch: _Batch, *, replace: bool, built_in: bool) -> None:
+        """Put it into the batch. Raises HubFailure."""
         check_name(spec.name)
-        if built_in:
-            _check_built_in(spec)
-        else:
+        if not built_in:
             check_not_reserved(spec.name)
+        elif not spec.name.startswith(CORE_PREFIX):
+            message = f"a built-in tool is named `{CORE_PREFIX}…`"
+            raise HubFailure(Reason.TOOL_NAME_INVALID, message, tool=spec.name)
         self._check_unlike_others(spec, batch)
-        registration = self._check_free(spec, batch, replace=replace)
+        self._check_free(spec, batch, replace=replace)
         self._check_schemas(spec)
         batch.put[spec.name] = spec
         batch.put_skeletons[skeleton(spec.name)] = spec.name
-        return registration
 
     def _check_unlike_others(self, spec: ToolSpec, batch: _Batch) -> None:
         key = skeleton(spec.name)
@@ -302,17 +257,16 @@ class ToolCatalog:
                 known=twin,
             )
 
-    def _check_free(self, spec: ToolSpec, batch: _Batch, *, replace: bool) -> Registration:
+    def _check_free(self, spec: ToolSpec, batch: _Batch, *, replace: bool) -> None:
         if spec.name in batch.put:
             raise _taken(spec.name, "the batch names it twice")
         known = self._tools.get(spec.name)
-        if known is None:
-            return Registration.ADDED
-        if known.source != spec.source and spec.name not in batch.remove:
+        if known is None or spec.name in batch.remove:
+            return
+        if known.source != spec.source:
             raise _taken(spec.name, f"the source `{known.source}` owns it")
-        if not replace and spec.name not in batch.remove:
+        if not replace:
             raise _taken(spec.name, "replace it explicitly or choose another name")
-        return Registration.UNCHANGED if _identical(known, spec) else Registration.REPLACED
 
     def _check_schemas(self, spec: ToolSpec) -> None:
         for place, schema in (("inputSchema", spec.input_schema), ("outputSchema", spec.output_schema)):
@@ -321,36 +275,23 @@ class ToolCatalog:
             except (ToolFailure, HubFailure, ValueError) as failure:
                 raise _broken_schema(spec.name, place, failure) from failure
 
-    def _report(self, spec: ToolSpec, batch: _Batch, *, replace: bool) -> ToolReport:
-        try:
-            return ToolReport(spec.name, self._judge(spec, batch, replace=replace, built_in=False))
-        except HubFailure as refusal:
-            return ToolReport(spec.name, Registration.REFUSED, refusal)
-
     def _judge_removal(self, name: str, batch: _Batch) -> None:
         if name not in self._tools or name in batch.remove:
             raise _unknown(name)
         check_not_reserved(name)
         batch.remove.add(name)
 
-    def _report_removal(self, name: str, batch: _Batch) -> ToolReport:
-        try:
-            self._judge_removal(name, batch)
-        except HubFailure as refusal:
-            return ToolReport(name, Registration.REFUSED, refusal)
-        return ToolReport(name, Registration.REMOVED)
-
     def _apply(self, batch: _Batch) -> None:
         change = self._change(batch)
         if change == CatalogChange():
             return
         for spec in change.removed:
-            self._shares -= share_of_revision(self._tools.pop(spec.name))
+            self._shares -= _share(self._tools.pop(spec.name))
             del self._names_by_skeleton[skeleton(spec.name)]
         for spec in change.changed:
-            self._shares -= share_of_revision(self._tools[spec.name])
+            self._shares -= _share(self._tools[spec.name])
         for spec in change.added + change.changed:
-            self._shares += share_of_revision(spec)
+            self._shares += _share(spec)
             self._tools[spec.name] = spec
             self._names_by_skeleton[skeleton(spec.name)] = spec.name
         self._snapshot = None
@@ -368,10 +309,9 @@ class ToolCatalog:
         )
 
 
-def _check_built_in(spec: ToolSpec) -> None:
-    if not spec.name.startswith(CORE_PREFIX):
-        message = f"a built-in tool is named `{CORE_PREFIX}…`"
-        raise HubFailure(Reason.TOOL_NAME_INVALID, message, tool=spec.name)
+def _share(spec: ToolSpec) -> int:
+    """What a tool adds to the revision of a catalog that has it."""
+    return int.from_bytes(hashlib.sha256(f"{spec.name} {spec.digest} {spec.state.value}".encode()).digest())
 
 
 def _identical(one: ToolSpec, other: ToolSpec) -> bool:

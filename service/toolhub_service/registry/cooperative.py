@@ -1,14 +1,12 @@
 """Cooperative scheduling of long work: in slices on the event loop or in a thread, with its processor time counted.
 
-On the loop, work that has held it for 5 ms pauses for as long. In a thread, the interpreter hands its lock over every
-5 ms, for which the loop would wait after each of its steps; while such work runs, that interval is half a millisecond.
+On the loop, work that has held it for 5 ms pauses for as long. How long a thread may keep the loop from its next step
+is set where the process begins (`cli/serve.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
@@ -46,8 +44,6 @@ class CpuShare:
 
 
 SLICE_S: Final = 0.005
-SWITCH_S: Final = 0.0005
-"""Of the interpreter's lock while work runs in a thread (sys.setswitchinterval)."""
 
 CpuClock = Callable[[], float]
 _P = ParamSpec("_P")
@@ -107,36 +103,7 @@ async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs)
     """What the work returns, done in a thread; the meter around this counts it."""
     meter = _meter.get()
     step = partial(work, *args, **kwargs)
-    return await asyncio.to_thread(with_short_switches, step if meter is None else partial(meter.step, step))
-
-
-def with_short_switches(work: Callable[[], _T]) -> _T:
-    """What the work returns. To be called in its thread: the lock changes hands often for as long as it runs there,
-    whether anybody still waits for it or not."""
-    with _short_interval:
-        return work()
-
-
-class _ShortSwitchInterval:
-    """Of the interpreter's lock, while any thread has asked for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._asked = 0
-        self._usual_s = 0.0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._asked:
-                self._usual_s = sys.getswitchinterval()
-                sys.setswitchinterval(SWITCH_S)
-            self._asked += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._asked -= 1
-            if not self._asked:
-                sys.setswitchinterval(self._usual_s)
+    return await asyncio.to_thread(step if meter is None else partial(meter.step, step))
 
 
 class _Stepped:
@@ -161,5 +128,4 @@ class _Stepped:
                 step = partial(self._work.send, None)
 
 
-_short_interval: Final = _ShortSwitchInterval()
 _meter: ContextVar[CpuMeter | None] = ContextVar("meter", default=None)

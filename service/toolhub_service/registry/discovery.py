@@ -1,4 +1,4 @@
-"""All sources of tools from elsewhere, and what operators ask of them: implements `SourceDesk`.
+"""All sources of tools from elsewhere, and what operators ask of them: implements `SourceService`.
 
 Each source has a controller in a task of its own (source_controller.py), so that a slow or dead one delays neither
 another nor the start of the hub. One more task follows the pins: a decision in another process changes the catalog here
@@ -251,9 +251,7 @@ class Sources:
 
         Raises HubFailure, ToolFailure TOOL_UNAVAILABLE for a source that has not been read yet, and as `PinStore`."""
         definitions = [await self._registrable(spec, specs) for spec in specs]
-        report = self._catalog.judged((definition.spec for definition in definitions), replace=replace)
-        if report.refused:
-            raise report.refusal
+        self._catalog.check_all((definition.spec for definition in definitions), replace=replace)
         controllers = {spec.source: self._controller(spec.source) for spec in specs}
         await self._ledger.register(
             definitions, {name: controller.endpoint for name, controller in controllers.items()}, by

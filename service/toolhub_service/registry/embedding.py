@@ -40,14 +40,12 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """For messages, with the version of the model."""
-        ...
 
     @property
     def dimension(self) -> int: ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """A vector a text, in order; must not block the event loop."""
-        ...
 
 
 class Meaning(NamedTuple):

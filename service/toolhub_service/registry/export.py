@@ -2,7 +2,7 @@
 
 Names are exported so that they can be turned back; the map is made over the whole catalog, so a tool has one exported
 name whichever selection is exported. Definitions are ordered by name and equal from run to run. Descriptions are never
-cut. Schemas are changed only where an interface refuses them (model_schema.py); MCP asks for an object at the root of
+cut. Schemas are changed only where an interface refuses them (`object_schema`); MCP asks for an object at the root of
 both schemas, so an output schema of another shape is left out.
 """
 

@@ -133,12 +133,6 @@ class _Posting:
         self.count = 0
         """Live documents among them."""
 
-    def append(self, slot: int, weight: float, fields: int) -> None:
-        self.slots.append(slot)
-        self.weights.append(weight)
-        self.fields.append(fields)
-        self.count += 1
-
     def at(self, slot: int) -> tuple[float, int]:
         """Weight and fields of a document that has the term."""
         at = bisect_left(self.slots, slot)
@@ -249,7 +243,14 @@ class InvertedIndex:
             posting.weights.append(weight)
             posting.fields.append(fields[term])
             posting.count += 1
-        self._open_slot(key, tuple(words), sum(weights.values()))
+        length = sum(weights.values())
+        self.generation += 1
+        self._slots[key] = slot
+        self._keys.append(key)
+        self._words.append(tuple(words))
+        self._lengths.append(length)
+        self._length_sum += length
+        self._norms = None
 
     def remove(self, key: str) -> None:
         """Take a document out. Raises KeyError when there is none of that key."""
@@ -323,15 +324,6 @@ class InvertedIndex:
         for slots, _ in parts:
             scores[slots] += best[slots]
             best[slots] = 0.0
-
-    def _open_slot(self, key: str, words: tuple[str, ...], length: float) -> None:
-        self.generation += 1
-        self._slots[key] = len(self._keys)
-        self._keys.append(key)
-        self._words.append(words)
-        self._lengths.append(length)
-        self._length_sum += length
-        self._norms = None
 
     def _idf(self, count: int) -> float:
         return math.log(1.0 + (len(self._slots) - count + 0.5) / (count + 0.5))

@@ -22,7 +22,7 @@ from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import Meaning
-from toolhub_service.registry.search import LISTED, NO_MEANING, SearchHit, Test, ToolFilter, ToolSearch
+from toolhub_service.registry.search import LISTED, NO_MEANING, SearchResult, Test, ToolFilter, ToolSearch
 
 # Opaque page tokens (AIP-158): where the next page begins, bound to what was asked and to the catalog it came from.
 #
@@ -122,16 +122,11 @@ class ToolPage:
 
 
 @dataclass(frozen=True, slots=True)
-class HitPage:
-    hits: tuple[SearchHit, ...]
-    next_token: str
-    total_size: int
-    revision: str
-    sources: tuple[SourceStatus, ...]
-    ranked_by: tuple[str, ...]
-    """Which of `words`, `usage`, `meaning` had a say; empty when the query was empty."""
-    note: str
-    """What the ranking lacks: tools that cannot be found yet; the say of meaning, where an embedder is configured."""
+class HitPage(SearchResult):
+    next_token: str = ""
+    """Empty: this was the last page."""
+    sources: tuple[SourceStatus, ...] = ()
+    """As in `ToolPage`."""
 
 
 def list_tools(
@@ -193,13 +188,9 @@ def search_tools(
     )
     more = offset + size < found.total_size
     return HitPage(
-        hits=found.hits,
+        *(found.hits, found.total_size, found.revision, found.ranked_by, found.note),
         next_token=write_token(fingerprint, search.revision, str(offset + size)) if more else "",
-        total_size=found.total_size,
-        revision=found.revision,
         sources=silent_sources(sources, where),
-        ranked_by=found.ranked_by,
-        note=found.note,
     )
 
 

@@ -19,7 +19,7 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Definition, Pin, PinState, SourceObserver, ToolSource, Trust, pin_digest
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.guards.descriptions import Finding, judge_definition
-from toolhub_service.registry.catalog import Registration, ToolCatalog
+from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.cooperative import SLICE_S, TimeSlice, in_thread
 
 DEFINITION_MAX_CHARS: Final = 1024 * 1024
@@ -184,13 +184,11 @@ class SourceTools:
     def _apply(self, changed: list[ToolSpec], removing: list[str], problems: list[str]) -> None:
         """One batch; what is refused of it is dropped and reported."""
         while changed or removing:
-            report = self._catalog.register_all(changed, replace=True, removing=removing)
-            if report.applied:
+            refused = self._catalog.register_all(changed, replace=True, removing=removing)
+            if not refused:
                 break
-            refused = {each.name: each.refusal for each in report.refused}
             for name, refusal in refused.items():
-                why = refusal.message if refusal else Registration.REFUSED.value
-                problems.append(f"`{name}` is not offered: {why}.")
+                problems.append(f"`{name}` is not offered: {refusal.message}.")
                 self._states.pop(name, None)
             changed = [spec for spec in changed if spec.name not in refused]
             removing = [name for name in removing if name not in refused]

@@ -359,8 +359,8 @@ class QueryReader:
         words: dict[str, str] = {}
         for word, term in self._analyser.entries(text):
             words.setdefault(term, word)
-        said = [(term, word) for term, word in words.items() if not term.isdigit()] or list(words.items())
-        return [self._term(word, term) for term, word in said[:QUERY_MAX_TERMS]]
+        kept = [(term, word) for term, word in words.items() if not term.isdigit()] or list(words.items())
+        return [self._term(word, term) for term, word in kept[:QUERY_MAX_TERMS]]
 
     def _term(self, word: str, term: str) -> QueryTerm:
         if term in self._wrapping:

@@ -68,7 +68,7 @@ class UsageLearning:
         self._analyser = Analyser()
         self._tenants: OrderedDict[str, TenantUsage] = OrderedDict()
         self._size = 0
-        self._heard: deque[ToolUse] = deque(maxlen=PENDING_MAX)
+        self._received: deque[ToolUse] = deque(maxlen=PENDING_MAX)
         self._unstored: deque[ToolUse] = deque(maxlen=PENDING_MAX)
         self._recent: OrderedDict[tuple[str, str, str, int], int] = OrderedDict()
         self._cursor = 0
@@ -82,11 +82,11 @@ class UsageLearning:
         call, result = settled.call, settled.result
         if result.ok and call.purpose and call.mode is Mode.EXECUTE and not result.replayed and result.job is None:
             now = self._clock.unix_ms()
-            self._heard.append(ToolUse(call.principal.id, call.tool, call.context.agent_id, call.purpose, now))
+            self._received.append(ToolUse(call.principal.id, call.tool, call.context.agent_id, call.purpose, now))
 
     def used(self, use: ToolUse) -> None:
         """Learn one use within seconds; the purpose need not be redacted yet. Cheap, and never raises."""
-        self._heard.append(use)
+        self._received.append(use)
 
     def of(self, tenant: str) -> TenantUsage | None:
         """What a tenant's tools were used for; None: nothing is known."""
@@ -130,8 +130,8 @@ class UsageLearning:
 
     async def _learn_received(self) -> None:
         learnt = 0
-        while self._heard:
-            use = self._heard.popleft()
+        while self._received:
+            use = self._received.popleft()
             if self._is_news(use):
                 use = replace(use, purpose=self._redact(use.purpose)[:PURPOSE_MAX_CHARS])
                 if self._learn(use):

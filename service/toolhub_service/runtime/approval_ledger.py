@@ -4,78 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Protocol
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
 from toolhub_service.domain.call import Call, ExecContext, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import AuditLog, Clock
-from toolhub_service.domain.verdict import Verdict
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy.table import APPROVAL_REMEDY
 from toolhub_service.runtime.approval_record import OPEN_STATES, expired, is_over, is_rerun, used, withdrawn
+from toolhub_service.runtime.approval_refusals import lapsed, lost_race
 from toolhub_service.runtime.record import summarise
-from toolhub_service.runtime.steps import details_of
 
 # Approvals in the audit log: asked, revealed, decided, used, expired.
 #
 # `principal` is who acted; the asker where nobody did.
 
+# Characters of a tool's question.
 _MESSAGE_MAX = 200
-"""Characters of a tool's question."""
-
-
-def asked_event(approval: Approval, context: ExecContext, args_summary: str) -> Event:
-    """`context` of the call that asks; `args_summary` is the audit's own short form."""
-    facts: dict[str, str] = {}
-    if approval.question is not None:
-        facts = {"question": approval.question.message[:_MESSAGE_MAX], "round": str(approval.round)}
-    return _event(
-        EventType.APPROVAL_ASKED,
-        approval,
-        approval.requested_at_unix_ms,
-        context=context,
-        args_summary=args_summary,
-        purpose=approval.purpose,
-        facts=facts,
-    )
-
-
-def revealed_event(approval: Approval, by: str, at_unix_ms: int) -> Event:
-    """`by`: the approver who is shown the arguments."""
-    facts = {"asked_by": approval.binding.principal}
-    return _event(EventType.APPROVAL_REVEALED, approval, at_unix_ms, principal=by, facts=facts)
-
-
-def decided_event(approval: Approval, answer_summary: str) -> Event:
-    """`answer_summary`: the audit's short form of the answer, redacted; empty when nothing was asked or answered."""
-    facts = {"asked_by": approval.binding.principal, "answer_summary": answer_summary}
-    if approval.comment:
-        facts["comment"] = approval.comment
-    by, at = approval.decided_by, approval.decided_at_unix_ms
-    return _event(EventType.APPROVAL_DECIDED, approval, at, principal=by, facts=facts)
-
-
-def used_event(approval: Approval, call: Call, at_unix_ms: int, *, is_rerun: bool) -> Event:
-    """Belongs to the call that uses it, which need not be the one that asked."""
-    facts = {"decided_by": approval.decided_by, "asked_by_call": approval.call_id}
-    if is_rerun:
-        facts["rerun"] = "true"
-    if call.job_id:
-        facts["job_id"] = call.job_id
-    return _event(
-        EventType.APPROVAL_USED, approval, at_unix_ms, context=call.context, call_id=call.call_id, facts=facts
-    )
-
-
-def expired_event(approval: Approval, at_unix_ms: int, withdrawn_because: str = "") -> Event:
-    """`withdrawn_because`: why it ended before its time; empty when its time is over."""
-    facts = {"decided_by": approval.decided_by, "withdrawn_because": withdrawn_because}
-    return _event(EventType.APPROVAL_EXPIRED, approval, at_unix_ms, facts=facts)
 
 
 def _event(
@@ -88,8 +34,9 @@ def _event(
     call_id: str = "",
     args_summary: str = "",
     purpose: str = "",
-    facts: dict[str, str] | None = None,
+    facts: dict[str, str],
 ) -> Event:
+    """`facts` that are empty are left out."""
     binding = approval.binding
     if context is None:  # without a call at hand, as far as the approval is bound to it
         context = ExecContext(user_id=binding.user_id, agent_id=binding.agent_id)
@@ -99,7 +46,7 @@ def _event(
         "question_digest": binding.question_digest,
         "agent_id": binding.agent_id,
         "user_id": binding.user_id,
-        **(facts or {}),
+        **facts,
     }
     return Event(
         type=type,
@@ -124,124 +71,10 @@ def _event(
     )
 
 
-# What a caller is told while its call has no approval: what to wait for, what to send then, and why not now.
-
-_COMMENT_MAX = 500
-_ID_MAX = 128
-
-
-def required(
-    planned: PlannedCall, verdict: Verdict, approval: Approval, why: str = "", **facts: JsonValue
-) -> ToolFailure:
-    """APPROVAL_REQUIRED: `approval` is the one to wait for, `why` what was wrong with the one that was sent."""
-    until, reason = iso(approval.expires_at_unix_ms), verdict.reason
-    if approval.question is not None:
-        reason = (
-            f"{approval.reason} It stands in details.question, in the tool's own words, and an approver answers it."
-        )
-        facts = {**facts, "question": {"message": approval.question.message, "schema": approval.question.schema}}
-    if approval.state is ApprovalState.APPROVED:
-        what = f"Approval {approval.approval_id} has been granted until {until}:"
-        advice = "invoke again with this approval_id and the same arguments."
-    else:
-        what = f"Approval {approval.approval_id} waits for a person until {until}:"
-        advice = "wait for the decision, then invoke again with this approval_id and the same arguments."
-    own_words = "" if verdict.remedy == APPROVAL_REMEDY else verdict.remedy
-    parts = (f"{planned.spec.name}: {reason}", why, what, advice, own_words)
-    details = {
-        **details_of(verdict),
-        "approval_id": approval.approval_id,
-        "approval_state": approval.state.value,
-        "args_digest": approval.binding.args_digest,
-        "expires_at": until,
-        **facts,
-    }
-    message = " ".join(part for part in parts if part)
-    return ToolFailure(ToolError(kind=ErrorKind.APPROVAL_REQUIRED, message=message, details=details))
-
-
-def unknown(approval_id: str) -> str:
-    return f"There is no approval {approval_id[:_ID_MAX]!r} that was asked for by you."
-
-
-def differing(approval: Approval, names: list[str]) -> str:
-    return (
-        f"Approval {approval.approval_id} was asked for another call: {', '.join(names)} "
-        f"{'differs' if len(names) == 1 else 'differ'}."
-    )
-
-
-def undecided(approval: Approval) -> str:
-    """Of a job that names a question which was not asked for it."""
-    return f"Approval {approval.approval_id} was not granted yet, and a job waits for its own only."
-
-
-def uncovered(approval: Approval, verdict: Verdict) -> str:
-    """Of an answer to a question, where a rule asks for a yes that was not given when the question was asked."""
-    return f"Approval {approval.approval_id} answers the tool's question, and is no yes of rule {verdict.rule_id}."
-
-
-def used_up(approval: Approval) -> str:
-    return f"Approval {approval.approval_id} has been used already; each is good for one call."
-
-
-def rejected(approval: Approval) -> ToolFailure:
-    """A person said no. The comment is the person's, and told as a quotation."""
-    comment = approval.comment[:_COMMENT_MAX]
-    said = f" The comment was: {comment!r}." if comment else ""
-    text = (
-        f"a person has rejected approval {approval.approval_id}.{said} "
-        "Do not send the same call again; do without it, or ask the user."
-    )
-    facts = {"comment": comment, "decided_by": approval.decided_by}
-    return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, **facts)
-
-
-def lapsed(approval: Approval) -> ToolFailure:
-    """Nobody decided in time, or nobody used the decision in time."""
-    how = (
-        "was granted and not used before it lapsed"
-        if approval.decided_by
-        else "lapsed: nobody decided in time, which counts as no"
-    )
-    text = (
-        f"approval {approval.approval_id} {how}. "
-        "If the call is still wanted, invoke without an approval_id: that asks anew."
-    )
-    return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, expires_at=iso(approval.expires_at_unix_ms))
-
-
-def void(approval: Approval, why: str) -> ToolFailure:
-    """An answer that no longer answers anything. Only the tool can ask again, and there is nothing to wait for."""
-    return _nothing_to_wait_for(approval, f"{why} Invoke without an approval_id: the tool begins anew.")
-
-
-def lost_race(approval: Approval) -> ToolFailure:
-    """Another call has used it between this call's check and its effect. There is none that could be waited for."""
-    return _nothing_to_wait_for(approval, f"{used_up(approval)} Invoke without an approval_id to ask for another.")
-
-
-def _nothing_to_wait_for(approval: Approval, text: str) -> ToolFailure:
-    failure = _refused(ErrorKind.APPROVAL_REQUIRED, approval, text)
-    details = {name: value for name, value in failure.error.details.items() if name != "approval_id"}
-    return ToolFailure(replace(failure.error, details=details | {"used_approval_id": approval.approval_id}))
-
-
-def iso(unix_ms: int) -> str:
-    """RFC 3339 in UTC, to the second."""
-    return datetime.fromtimestamp(unix_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _refused(kind: ErrorKind, approval: Approval, text: str, **facts: str) -> ToolFailure:
-    details: dict[str, JsonValue] = {
-        "approval_id": approval.approval_id,
-        "approval_state": approval.state.value,
-        "rule_id": approval.rule_id,
-        "policy_revision": approval.binding.policy_revision,
-        **facts,
-    }
-    message = f"{approval.binding.tool}: {text}"
-    return ToolFailure(ToolError(kind=kind, message=message, details=details))
+def _expired_event(approval: Approval, at_unix_ms: int, withdrawn_because: str = "") -> Event:
+    """`withdrawn_because`: why it ended before its time; empty when its time is over."""
+    facts = {"decided_by": approval.decided_by, "withdrawn_because": withdrawn_because}
+    return _event(EventType.APPROVAL_EXPIRED, approval, at_unix_ms, facts=facts)
 
 
 PENDING = frozenset({ApprovalState.PENDING})
@@ -249,7 +82,7 @@ _BATCH = 256
 
 
 class ApprovalObserver(Protocol):
-    """Metrics: told what happens to approvals, never asked."""
+    """Metrics: notified of what happens to approvals, never asked."""
 
     def changed(self, approval: Approval) -> None:
         """This process brought it to its state; PENDING: it was asked for."""
@@ -294,20 +127,32 @@ class ApprovalLedger:
                 return standing
             await self._expire(standing)
         try:
-            summary = summarise(planned.args, self._redactor)
-            await self._audit.append_durably(asked_event(approval, planned.call.context, summary))
+            event = _event(
+                EventType.APPROVAL_ASKED,
+                approval,
+                approval.requested_at_unix_ms,
+                context=planned.call.context,
+                args_summary=summarise(planned.args, self._redactor),
+                purpose=approval.purpose,
+                facts={"question": approval.question.message[:_MESSAGE_MAX], "round": str(approval.round)}
+                if approval.question is not None
+                else {},
+            )
+            await self._audit.append_durably(event)
         except ToolFailure:
             await self.store.put(expired(approval))  # a question that the log does not know of is taken back
             raise
         except asyncio.CancelledError:
-            self._tell_asked(approval)  # the event is chained, and the question stands
+            self._notify_asked(approval)  # the event is chained, and the question stands
             raise
-        self._tell_asked(approval)
+        self._notify_asked(approval)
         return approval
 
     async def reveal(self, approval: Approval, by: str) -> None:
         """Put on record that this approver is shown the arguments: before they are."""
-        await self._audit.append_durably(revealed_event(approval, by, self._clock.unix_ms()))
+        facts = {"asked_by": approval.binding.principal}
+        event = _event(EventType.APPROVAL_REVEALED, approval, self._clock.unix_ms(), principal=by, facts=facts)
+        await self._audit.append_durably(event)
 
     async def decide(self, after: Approval) -> bool:
         """Keep a decision. False: another change came first, or the store's answer was lost; look again."""
@@ -319,8 +164,14 @@ class ApprovalLedger:
     async def decided(self, after: Approval) -> None:
         """The decision stands in the store: put it on record."""
         self._observer.changed(after)
-        said = "" if after.answer is None else summarise(after.answer, self._redactor)
-        await self._audit.append_durably(decided_event(after, said))
+        facts = {
+            "asked_by": after.binding.principal,
+            "answer_summary": "" if after.answer is None else summarise(after.answer, self._redactor),
+            "comment": after.comment,
+        }
+        by, at = after.decided_by, after.decided_at_unix_ms
+        event = _event(EventType.APPROVAL_DECIDED, after, at, principal=by, facts=facts)
+        await self._audit.append_durably(event)
 
     async def use(self, approval: Approval, call: Call) -> None:
         """Use it up for this call. Raises APPROVAL_REQUIRED when another one has, APPROVAL_REJECTED when it is over."""
@@ -329,7 +180,22 @@ class ApprovalLedger:
             raise lost_race(approval)
         if not rerun:
             approval = await self._take(approval, call)
-        await self._audit.append_durably(used_event(approval, call, self._clock.unix_ms(), is_rerun=rerun))
+        facts = {
+            "decided_by": approval.decided_by,
+            "asked_by_call": approval.call_id,
+            "rerun": "true" if rerun else "",
+            "job_id": call.job_id or approval.binding.job_id,
+        }
+        # It belongs to the call that uses it, which need not be the one that asked.
+        event = _event(
+            EventType.APPROVAL_USED,
+            approval,
+            self._clock.unix_ms(),
+            context=call.context,
+            call_id=call.call_id,
+            facts=facts,
+        )
+        await self._audit.append_durably(event)
 
     async def current(self, approval: Approval) -> Approval:
         """The approval as it is now; that it has expired is persisted when it is first noticed."""
@@ -342,12 +208,12 @@ class ApprovalLedger:
             over = withdrawn(approval, why, now_unix_ms)
             if await self.store.put(over):
                 self._observer.changed(over)
-                self._audit.append(expired_event(over, now_unix_ms, why))
+                self._audit.append(_expired_event(over, now_unix_ms, why))
                 return
             approval = await self.store.get(approval.approval_id) or over
 
-    async def lapse(self, now_unix_ms: int) -> int:
-        """Put down which approvals are over; how many were found to be."""
+    async def expire_due(self, now_unix_ms: int) -> int:
+        """Persist which approvals are over; how many were found to be."""
         count = 0
         while True:
             batch = await self.store.expired(now_unix_ms, _BATCH)
@@ -357,15 +223,15 @@ class ApprovalLedger:
                 return count
 
     async def sweep(self, keep_ms: int) -> None:
-        """Lapse what is over, forget what ended `keep_ms` ago, and count what waits."""
+        """Expire what is over, forget what ended `keep_ms` ago, and count what waits."""
         now_unix_ms = self._clock.unix_ms()
-        await self.lapse(now_unix_ms)
+        await self.expire_due(now_unix_ms)
         while await self.store.forget(now_unix_ms - keep_ms, _BATCH) == _BATCH:
             pass
         _, pending = await self.store.page(ApprovalFilter(states=PENDING), after=None, limit=1)
         self._observer.pending(pending)
 
-    def _tell_asked(self, approval: Approval) -> None:
+    def _notify_asked(self, approval: Approval) -> None:
         self._observer.changed(approval)
         self._on_asked(approval)
 
@@ -374,7 +240,7 @@ class ApprovalLedger:
         over = expired(approval)
         if await self.store.put(over):
             self._observer.changed(over)
-            self._audit.append(expired_event(over, self._clock.unix_ms()))
+            self._audit.append(_expired_event(over, self._clock.unix_ms()))
             return over
         return await self.store.get(approval.approval_id) or over
 

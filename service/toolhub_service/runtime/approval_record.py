@@ -20,13 +20,14 @@ from msgspec import structs
 
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.call import Call, PlannedCall, Question, Reply
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_reveal import show_arguments
+from toolhub_service.runtime.failures import redact_text
 from toolhub_service.schema.canonical_json import NotJson, digest, dumps
-from toolhub_service.schema.compiled import CompiledSchema, compile_schema
+from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.defaults import compile_defaults
 from toolhub_service.schema.references import SchemaRefused
 
@@ -45,7 +46,7 @@ ROUNDS_MAX: Final = 8
 """Questions in one call."""
 
 
-class Posed(NamedTuple):
+class AskedQuestion(NamedTuple):
     """A question as a person is asked it."""
 
     question: Question
@@ -58,17 +59,22 @@ class Posed(NamedTuple):
     """The rule whose own approval the run that asked has used up; empty when none asked."""
 
 
-def posed(planned: PlannedCall, question: Question, earlier: Approval | None, redactor: Redactor) -> Posed:
+def asked_question(
+    planned: PlannedCall, question: Question, earlier: Approval | None, redactor: Redactor
+) -> AskedQuestion:
     """The question of a run that has used up `earlier`. Raises ToolFailure UPSTREAM_ERROR for one that is not asked."""
     round = 1 if earlier is None else earlier.round + 1
     if round > ROUNDS_MAX:
         raise _unasked(planned, f"asks more than {ROUNDS_MAX} questions in one call")
     if len(question.continuation.encode("utf-8", "replace")) > CONTINUATION_MAX_BYTES:
         raise _unasked(planned, f"asks a question with a state of more than {CONTINUATION_MAX_BYTES // 1_024} KiB")
-    message = _cut(redactor.text(_mended(question.message)), MESSAGE_MAX_BYTES)
+    message = _cut(redact_text(question.message, redactor), MESSAGE_MAX_BYTES)
     schema = _shown_schema(planned, question.schema, redactor)
     shown = replace(question, message=message, schema=schema)
-    return Posed(shown, digest([message, schema]), round, _covered(earlier))
+    covers_rule_id = ""
+    if earlier is not None:
+        covers_rule_id = earlier.rule_id if earlier.question is None else earlier.covers_rule_id
+    return AskedQuestion(shown, digest([message, schema]), round, covers_rule_id)
 
 
 def answer_to(question: Question, answer: JsonObject | None) -> JsonObject:
@@ -78,11 +84,16 @@ def answer_to(question: Question, answer: JsonObject | None) -> JsonObject:
     """
     schema = compile_schema(question.schema)
     given = {} if answer is None else answer
-    for candidate in (_completed(schema, given), given):
+    for candidate in (compile_defaults(schema).fill(given)[0], given):
         violations = schema.validate(candidate)
         if not violations:
             return candidate
-    raise _unfit(violations, is_given=answer is not None)
+    what = "The question needs an answer: " if answer is None else "The answer does not fit the question: "
+    raise refuse(
+        ErrorKind.INPUT_SCHEMA_INVALID,
+        what + " ".join(violation.message for violation in violations),
+        violations=violations,
+    )
 
 
 def reply_to(approval: Approval | None) -> Reply | None:
@@ -105,12 +116,6 @@ def without_reply(approval: Approval) -> Approval:
     if approval.question is None:
         return approval
     return structs.replace(approval, question=replace(approval.question, continuation=""), answer=None)
-
-
-def _covered(earlier: Approval | None) -> str:
-    if earlier is None:
-        return ""
-    return earlier.rule_id if earlier.question is None else earlier.covers_rule_id
 
 
 def _shown_schema(planned: PlannedCall, schema: JsonObject, redactor: Redactor) -> JsonObject:
@@ -138,32 +143,15 @@ def _redacted(value: JsonValue, redactor: Redactor) -> JsonValue:
     return value
 
 
-def _completed(schema: CompiledSchema, answer: JsonObject) -> JsonObject:
-    return compile_defaults(schema).fill(answer)[0]
-
-
 def _unasked(planned: PlannedCall, what: str) -> ToolFailure:
     """Nobody is asked: the call is over, and the tool must be mended."""
     text = f"{planned.spec.name} {what}, which the hub puts to nobody. Nothing was done; use another tool."
     return refuse(ErrorKind.UPSTREAM_ERROR, text, retryable=False)
 
 
-def _unfit(violations: tuple[Violation, ...], *, is_given: bool) -> ToolFailure:
-    what = "The answer does not fit the question: " if is_given else "The question needs an answer: "
-    return refuse(
-        ErrorKind.INPUT_SCHEMA_INVALID,
-        what + " ".join(violation.message for violation in violations),
-        violations=violations,
-    )
-
-
 def _cut(text: str, max_bytes: int) -> str:
     data = text.encode()
     return text if len(data) <= max_bytes else data[: max_bytes - 3].decode(errors="ignore") + "…"
-
-
-def _mended(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 Decision = Literal[ApprovalState.APPROVED, ApprovalState.REJECTED]
@@ -172,11 +160,11 @@ Decision = Literal[ApprovalState.APPROVED, ApprovalState.REJECTED]
 OPEN_STATES = frozenset({ApprovalState.PENDING, ApprovalState.APPROVED})
 ASKS = "The tool asks a question in the middle of the call."
 """The reason of an approval that no rule asks for."""
+# Characters of a purpose or a comment.
 _TEXT_MAX = 4_096
-"""Characters of a purpose or a comment."""
 
 
-def binding_of(planned: PlannedCall, verdict: Verdict, posed: Posed | None = None) -> Binding:
+def binding_of(planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | None = None) -> Binding:
     call, spec = planned.call, planned.spec
     own = call.principal.id
     agent_id, user_id = ("" if named == own else named for named in (call.context.agent_id, call.context.user_id))
@@ -189,7 +177,7 @@ def binding_of(planned: PlannedCall, verdict: Verdict, posed: Posed | None = Non
         call.job_id,
         agent_id,
         user_id,
-        "" if posed is None else posed.digest,
+        "" if asked is None else asked.digest,
         planned.preconditions.workspace,
         planned.preconditions.state,
     )
@@ -203,14 +191,14 @@ def question(
     now_unix_ms: int,
     default_expires_s: float,
     redactor: Redactor,
-    posed: Posed | None = None,
+    asked: AskedQuestion | None = None,
 ) -> Approval:
     """A PENDING approval of exactly this call, under the terms of the rule that asks, or of what its tool asks."""
     call = planned.call
     expires_s, approvers = _terms(verdict.details.get("approval"), default_expires_s)
     approval = Approval(
         approval_id=approval_id,
-        binding=binding_of(planned, verdict, posed),
+        binding=binding_of(planned, verdict, asked),
         state=ApprovalState.PENDING,
         tool_version=planned.spec.version,
         args_summary_json=show_arguments(planned.args, redactor),
@@ -223,10 +211,10 @@ def question(
         expires_at_unix_ms=now_unix_ms + round(expires_s * 1_000),
         approvers=approvers,
     )
-    if posed is None:
+    if asked is None:
         return approval
     return structs.replace(
-        approval, reason=ASKS, question=posed.question, round=posed.round, covers_rule_id=posed.covers_rule_id
+        approval, reason=ASKS, question=asked.question, round=asked.round, covers_rule_id=asked.covers_rule_id
     )
 
 
@@ -268,7 +256,7 @@ def expired(approval: Approval) -> Approval:
 
 
 def withdrawn(approval: Approval, why: str, now_unix_ms: int) -> Approval:
-    """EXPIRED from now on. What a person has said of it stays; where nobody has, `why` is told in its place."""
+    """EXPIRED from now on. What a person has said of it stays; where nobody has, `why` is shown in its place."""
     return structs.replace(
         expired(approval),
         expires_at_unix_ms=min(now_unix_ms, approval.expires_at_unix_ms),
@@ -322,8 +310,7 @@ def differences(given: Binding, asked: Binding, *, is_done: bool = False) -> lis
 
 def untrusted_text(text: str, redactor: Redactor) -> str:
     """What somebody wrote, fit to be kept and shown: redacted, cut with a mark, plain UTF-8."""
-    plain = text.encode("utf-8", "replace").decode()
-    text = redactor.text(plain)
+    text = redact_text(text, redactor)
     left_out = len(text) - _TEXT_MAX
     return text if left_out <= 0 else f"{text[:_TEXT_MAX]}… [{left_out} more characters left out]"
 

@@ -8,7 +8,8 @@ comes again. Known secret values are hidden when they are shown, by what the hub
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from toolhub_service.domain.approval import Approval
@@ -22,15 +23,15 @@ from toolhub_service.schema.strict_json import loads
 #
 # Whoever agrees must see what will run, so only known secret values are hidden whole, with their length. What the
 # redactor would hide for its name or its shape is shown, but for runs of characters that look like a credential: these
-# are told by length and kind. A space, a quote, `$`, `|` or a plain word in such a value is never hidden, so that
+# are shown by length and kind. A space, a quote, `$`, `|` or a plain word in such a value is never hidden, so that
 # `API_KEY="$(curl …)"` reads as what it is. What was left out is said where it was, with its length.
 
 SUMMARY_MAX_BYTES = 16 * 1_024
 _REST = "…"
 
 _RUN_MIN: Final = 6
+# Characters of credentials that no shell, template or query gives a meaning.
 _RUN: Final = re.compile(rf"[A-Za-z0-9_+~./-]{{{_RUN_MIN},}}={{0,2}}")
-"""Characters of credentials that no shell, template or query gives a meaning."""
 _LETTERS_MIN: Final = 20
 _BASE64_MIN: Final = 32
 _DIGIT: Final = re.compile("[0-9]")
@@ -46,54 +47,59 @@ class _Room(NamedTuple):
     depth: int
 
 
+# What the redactor sees: far more of a text than is ever shown, so that no secret straddles the cut.
 _JUDGED = _Room(32_768, 100_000, 64)
-"""What the redactor sees: far more of a text than is ever shown, so that no secret straddles the cut."""
+# From generous to narrow; the first that fits is taken.
 _SHOWN = (_Room(8_192, 200, 32), _Room(2_048, 100, 16), _Room(512, 50, 8), _Room(128, 20, 6), _Room(64, 5, 4))
-"""From generous to narrow; the first that fits is taken."""
 
 
 def show_arguments(args: JsonValue, redactor: Redactor) -> str:
     """JSON text of at most `SUMMARY_MAX_BYTES` of UTF-8."""
     judged = _outline(args, _JUDGED)
-    whole = _told(judged, redactor.value(judged), redactor)
-    text = dumps(whole)
-    for room in _SHOWN:
+    whole = _visible(judged, redactor.value(judged), redactor)
+    for shown in chain((whole,), (_outline(whole, room) for room in _SHOWN)):
+        text = dumps(shown)
         if len(text) <= SUMMARY_MAX_BYTES:
             return text.decode()
-        text = dumps(_outline(whole, room))
-    if len(text) <= SUMMARY_MAX_BYTES:
-        return text.decode()
     return dumps({_REST: f"{len(dumps(args))} bytes of arguments, in too many parts to be shown"}).decode()
 
 
-def _told(value: JsonValue, redacted: JsonValue, redactor: Redactor) -> JsonValue:
+def _visible(value: JsonValue, redacted: JsonValue, redactor: Redactor) -> JsonValue:
     """`value` as an approver sees it; `redacted`: what everybody else does, `***` for all of a hidden value."""
     if isinstance(value, str):
-        return _told_text(value, redacted if isinstance(redacted, str) else MARK, redactor)
+        return _visible_text(value, redacted if isinstance(redacted, str) else MARK, redactor)
     if isinstance(value, Mapping):
-        return _told_members(value, redacted, redactor)
+        return _visible_members(value, redacted, redactor)
     if isinstance(value, Sequence):
         others = redacted if isinstance(redacted, list) and len(redacted) == len(value) else [MARK] * len(value)
-        return [_told(item, other, redactor) for item, other in zip(value, others, strict=True)]
+        return [_visible(item, other, redactor) for item, other in zip(value, others, strict=True)]
     if redacted == MARK and value is not None:
         return f"[a number of {len(str(value))} characters]"
     return value
 
 
-def _told_members(value: Mapping[str, JsonValue], redacted: JsonValue, redactor: Redactor) -> JsonValue:
+def _visible_members(value: Mapping[str, JsonValue], redacted: JsonValue, redactor: Redactor) -> JsonValue:
     """Names that became one by redaction tell no more which value was hidden: then all are judged as if they were."""
     is_whole = isinstance(redacted, Mapping) and len(redacted) == len(value)
     others = list(redacted.values()) if isinstance(redacted, Mapping) and is_whole else [MARK] * len(value)
+    return _distinct(
+        (_visible_text(name, redactor.text(name), redactor), _visible(item, other, redactor))
+        for (name, item), other in zip(value.items(), others, strict=True)
+    )
+
+
+def _distinct(members: Iterable[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    """Two names that read the same with their secrets hidden stay two."""
     shown: dict[str, JsonValue] = {}
-    for (name, item), other in zip(value.items(), others, strict=True):
-        told_name = _told_text(name, redactor.text(name), redactor)
-        while told_name in shown:
-            told_name += "'"
-        shown[told_name] = _told(item, other, redactor)
+    for name, value in members:
+        marks = ""
+        while name + marks in shown:
+            marks += "'"
+        shown[name + marks] = value
     return shown
 
 
-def _told_text(text: str, redacted: str, redactor: Redactor) -> str:
+def _visible_text(text: str, redacted: str, redactor: Redactor) -> str:
     if text == redacted:
         return text
     return _RUN.sub(
@@ -156,11 +162,11 @@ def _cut(name: str, length: int) -> str:
 
 REVEALED_MAX_BYTES: Final = 64 * 1_024
 """Of the canonical JSON of the arguments."""
+# As canonical JSON: defaults may lie deeper than what a caller may send.
 _DEPTH_MAX: Final = 254
-"""As canonical JSON: defaults may lie deeper than what a caller may send."""
 _KEPT_MAX_BYTES: Final = 16 * 1_024 * 1_024
+# What an entry counts for besides its arguments.
 _ENTRY_BYTES: Final = 1_024
-"""What an entry counts for besides its arguments."""
 
 
 class _Kept(NamedTuple):
@@ -179,10 +185,10 @@ class OpenArguments:
 
     def __init__(self, max_bytes: int = _KEPT_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
+        # By principal and approval, in the order in which they came.
         self._kept: dict[str, dict[str, _Kept]] = {}
-        """By principal and approval, in the order in which they came."""
+        # By principal.
         self._size_bytes: dict[str, int] = {}
-        """By principal."""
 
     def keep(self, approval: Approval, args_json: bytes) -> None:
         """`args_json`: canonical JSON, whose digest is the binding's."""
@@ -205,7 +211,7 @@ class OpenArguments:
     def drop(self, approval: Approval) -> None:
         self._remove(approval.binding.principal, approval.approval_id)
 
-    def lapse(self, now_unix_ms: int) -> None:
+    def expire_due(self, now_unix_ms: int) -> None:
         """Drop those of approvals whose time is over."""
         over = [
             (principal, approval_id)
@@ -226,7 +232,7 @@ class OpenArguments:
 
 
 def reveal_arguments(args_json: bytes, redactor: Redactor) -> bytes:
-    """JSON of all of them: known secret values are told by their length, characters that show nothing are escaped."""
+    """JSON of all of them: known secret values are shown by their length, characters that show nothing are escaped."""
     return escaped(dumps(_revealed(loads(args_json, max_depth=_DEPTH_MAX), redactor)).decode()).encode()
 
 
@@ -234,22 +240,11 @@ def _revealed(value: JsonValue, redactor: Redactor) -> JsonValue:
     if isinstance(value, str):
         return redactor.known(value)
     if isinstance(value, Mapping):
-        return _revealed_members(value, redactor)
+        return _distinct((redactor.known(name), _revealed(item, redactor)) for name, item in value.items())
     if isinstance(value, Sequence):
         return [_revealed(item, redactor) for item in value]
     if value is None or isinstance(value, bool):
         return value
     digits = dumps(value).decode()
-    told = redactor.known(digits)
-    return value if told == digits else told
-
-
-def _revealed_members(value: Mapping[str, JsonValue], redactor: Redactor) -> JsonValue:
-    """Two names that read the same with their secrets hidden stay two."""
-    shown: dict[str, JsonValue] = {}
-    for name, item in value.items():
-        told = redactor.known(name)
-        while told in shown:
-            told += "'"
-        shown[told] = _revealed(item, redactor)
-    return shown
+    shown = redactor.known(digits)
+    return value if shown == digits else shown

@@ -28,44 +28,33 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import AuditLog, Clock, Randomness
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy.document import Patterns
 from toolhub_service.registry.cooperative import in_thread
-from toolhub_service.runtime import approval_ledger as refusals
+from toolhub_service.runtime import approval_refusals as refusals
 from toolhub_service.runtime.approval_ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
 from toolhub_service.runtime.approval_record import (
     OPEN_STATES,
+    AskedQuestion,
     Decision,
-    Posed,
     answer_to,
+    asked_question,
     binding_of,
     decided,
     differences,
     is_over,
     is_rerun,
-    posed,
     question,
     untrusted_text,
     was_decided,
 )
 from toolhub_service.runtime.approval_reveal import REVEALED_MAX_BYTES, OpenArguments, reveal_arguments
-from toolhub_service.runtime.approval_watch import (
-    already_decided,
-    another_call,
-    no_approver,
-    no_question,
-    no_role,
-    not_found,
-    not_here,
-    not_open,
-    own_request,
-    too_large,
-)
 from toolhub_service.runtime.failures import SHOWN_AT_ONCE_BYTES
 from toolhub_service.runtime.idempotency import effect_key
 
+_ID_MAX = 128
+
 
 class Approvals:
-    """Asks, checks, uses, decides and lapses approvals; the truth is in the store, whoever else shares it.
+    """Asks, checks, uses, decides and expires approvals; the truth is in the store, whoever else shares it.
 
     Every method raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached, and IO_ERROR when a change
     cannot be put into the audit log.
@@ -85,8 +74,8 @@ class Approvals:
         on_asked: Callable[[Approval], object] = lambda _: None,
         observer: ApprovalObserver | None = None,
     ) -> None:
-        """`max_pending`: undecided questions of one principal. `on_asked` is told of each new question; must not wait
-        and must not raise."""
+        """`max_pending`: undecided questions of one principal. `on_asked` is called with each new question; it must
+        neither wait nor raise."""
         self._store = store
         self._ledger = ApprovalLedger(store, audit, clock, observer or Unobserved(), on_asked, redactor)
         self._clock = clock
@@ -96,10 +85,10 @@ class Approvals:
         self._keep_ms = round(keep_s * 1_000)
         self._max_pending = max_pending
         self._arguments = OpenArguments()
+        # By principal, while it asks.
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By principal, while it asks."""
 
-    async def ask(self, planned: PlannedCall, verdict: Verdict, asked: Posed | None = None) -> Approval:
+    async def ask(self, planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | None = None) -> Approval:
         """The open approval of exactly this call, or of what its tool has asked: the one that stands, else a new one,
         on record.
 
@@ -111,7 +100,7 @@ class Approvals:
         self._arguments.keep(approval, planned.args_json)
         return approval
 
-    async def _ask(self, planned: PlannedCall, verdict: Verdict, asked: Posed | None) -> Approval:
+    async def _ask(self, planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | None) -> Approval:
         now_unix_ms = self._clock.unix_ms()
         asking = partial(
             question,
@@ -121,7 +110,7 @@ class Approvals:
             now_unix_ms=now_unix_ms,
             default_expires_s=self._default_expires_s,
             redactor=self._redactor,
-            posed=asked,
+            asked=asked,
         )
         is_large = len(planned.args_json) > SHOWN_AT_ONCE_BYTES
         return await self._ledger.ask(await in_thread(asking) if is_large else asking(), planned)
@@ -134,7 +123,7 @@ class Approvals:
         Raises ToolFailure APPROVAL_REQUIRED with the approval to wait for, UPSTREAM_ERROR for what cannot be asked,
         RATE_LIMITED as `ask`.
         """
-        asked = posed(planned, question, earlier, self._redactor)
+        asked = asked_question(planned, question, earlier, self._redactor)
         raise refusals.required(planned, verdict, await self.ask(planned, verdict, asked))
 
     async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval | None:
@@ -154,7 +143,8 @@ class Approvals:
         if verdict.allows:
             return None
         if approval is None or not is_known:
-            raise await self._anew(planned, verdict, refusals.unknown(approval_id))
+            why = f"There is no approval {approval_id[:_ID_MAX]!r} that was asked for by you."
+            raise await self._anew(planned, verdict, why)
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if differs:
             raise await self._anew(planned, verdict, refusals.differing(approval, differs), differs=differs)
@@ -193,18 +183,18 @@ class Approvals:
         while True:
             approval = await self._store.get(approval_id)
             if approval is None:
-                raise not_found(approval_id)
+                raise refusals.not_found(approval_id)
             if approval == after:  # kept at the last attempt, only the store's answer was lost
                 await self._ledger.decided(after)
                 return after
-            _check_may_decide(principal, approval)
+            refusals.check_may_decide(principal, approval)
             if args_digest and args_digest != approval.binding.args_digest:
-                raise another_call(approval)
+                raise refusals.another_call(approval)
             approval = await self._ledger.current(approval)
             if approval.state is not ApprovalState.PENDING:
                 if _is_the_same(approval, principal, decision, answer):
                     return approval
-                raise already_decided(approval)
+                raise refusals.already_decided(approval)
             said, whole = untrusted_text(comment, self._redactor), _whole(approval, decision, answer)
             after = decided(approval, decision, principal.id, said, self._clock.unix_ms(), whole)
             if await self._ledger.decide(after):
@@ -214,7 +204,7 @@ class Approvals:
         """Approvers see every approval, others their own. Raises HubFailure NOT_FOUND."""
         approval = await self._store.get(approval_id)
         if approval is None or whose(principal) not in ("", approval.binding.principal):
-            raise not_found(approval_id)
+            raise refusals.not_found(approval_id)
         return await self._ledger.current(approval)
 
     async def reveal(self, principal: Principal, approval_id: str) -> tuple[Approval, bytes]:
@@ -224,21 +214,21 @@ class Approvals:
         or the arguments are too large, UNAVAILABLE when they are not here.
         """
         if Role.APPROVER not in principal.roles:
-            raise no_role(principal)
+            raise refusals.no_role(principal)
         approval = await self.get(principal, approval_id)
-        _check_may_decide(principal, approval)
+        refusals.check_may_decide(principal, approval)
         if approval.state not in OPEN_STATES:
-            raise not_open(approval)
+            raise refusals.not_open(approval)
         kept = self._arguments.of(approval)
         if kept is None:
-            raise not_here(approval)
+            raise refusals.not_here(approval)
         if not kept:
-            raise too_large(approval, REVEALED_MAX_BYTES)
+            raise refusals.too_large(approval, REVEALED_MAX_BYTES)
         args_json = await asyncio.to_thread(reveal_arguments, kept, self._redactor)  # many small values take a while
         await self._ledger.reveal(approval, principal.id)
         return approval, args_json
 
-    def heard(self, approval: Approval | None) -> None:
+    def on_event(self, approval: Approval | None) -> None:
         """As `ApprovalStore.listen`: what has ended, here or elsewhere, is revealed no more."""
         if approval is not None and approval.state not in OPEN_STATES:
             self._arguments.drop(approval)
@@ -250,16 +240,16 @@ class Approvals:
         own = whose(principal)
         if own and where.principal not in ("", own):
             return (), 0
-        await self.lapse(self._clock.unix_ms())
+        await self.expire_due(self._clock.unix_ms())
         return await self._store.page(replace(where, principal=own or where.principal), after=after, limit=limit)
 
-    async def lapse(self, now_unix_ms: int) -> int:
-        """Put down which approvals are over; how many were found to be."""
-        return await self._ledger.lapse(now_unix_ms)
+    async def expire_due(self, now_unix_ms: int) -> int:
+        """Persist which approvals are over; how many were found to be."""
+        return await self._ledger.expire_due(now_unix_ms)
 
     async def sweep(self) -> None:
-        """What somebody must do every few seconds: lapse what is over, forget what ended long ago."""
-        self._arguments.lapse(self._clock.unix_ms())
+        """What somebody must do every few seconds: expire what is over, forget what ended long ago."""
+        self._arguments.expire_due(self._clock.unix_ms())
         await self._ledger.sweep(self._keep_ms)
 
     async def _answered(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval | None:
@@ -270,7 +260,10 @@ class Approvals:
         asked = binding_of(planned, verdict)
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if verdict.effect is Effect.REQUIRE_APPROVAL and approval.covers_rule_id != verdict.rule_id:
-            raise await self._anew(planned, verdict, refusals.uncovered(approval, verdict))
+            why = (
+                f"Approval {approval.approval_id} answers the tool's question, and is no yes of rule {verdict.rule_id}."
+            )
+            raise await self._anew(planned, verdict, why)
         if not differs:
             return await self._granted(approval, planned, verdict)
         if verdict.effect is Effect.REQUIRE_APPROVAL:
@@ -287,7 +280,8 @@ class Approvals:
                 return approval
             case ApprovalState.PENDING:
                 if approval.binding.job_id != planned.call.job_id:  # nobody would tell the job of the decision
-                    raise await self._otherwise(approval, planned, verdict, refusals.undecided(approval))
+                    why = f"Approval {approval.approval_id} was not granted yet, and a job waits for its own only."
+                    raise await self._otherwise(approval, planned, verdict, why)
                 self._arguments.keep(approval, planned.args_json)  # another hub may have asked
                 raise refusals.required(planned, verdict, approval, "Nobody has decided yet.")
             case ApprovalState.REJECTED:
@@ -308,7 +302,7 @@ class Approvals:
         """The refusal of a call whose approval does not serve: with the one that would, where a rule asks for it."""
         return refusals.required(planned, verdict, await self.ask(planned, verdict), why, **facts)
 
-    async def _room(self, planned: PlannedCall, verdict: Verdict, asked: Posed | None) -> Approval | None:
+    async def _room(self, planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | None) -> Approval | None:
         """None when there is room for one more question, else the equal one that stands. Raises RATE_LIMITED."""
         mine = ApprovalFilter(states=PENDING, principal=planned.call.principal.id)
         _, total = await self._store.page(mine, after=None, limit=1)
@@ -337,20 +331,12 @@ def whose(principal: Principal) -> str:
     return "" if Role.APPROVER in principal.roles else principal.id
 
 
-def _check_may_decide(principal: Principal, approval: Approval) -> None:
-    """Raises HubFailure PERMISSION_DENIED."""
-    if approval.binding.is_asked_by(principal.id):
-        raise own_request(approval)
-    if approval.approvers and Patterns(approval.approvers).match(principal.id) is None:
-        raise no_approver(principal, approval)
-
-
 def _whole(approval: Approval, decision: Decision, answer: JsonObject | None) -> JsonObject | None:
     """The whole answer to the question; None when nothing is asked or the person declines. Raises as `decide`."""
     if approval.question is not None and decision is ApprovalState.APPROVED:
         return answer_to(approval.question, answer)
     if answer is not None:
-        raise no_question(approval)
+        raise refusals.no_question(approval)
     return None
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
-from toolhub_service.domain.artifact import Artifact, ArtifactDesk
+from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.registry.cooperative import in_thread
@@ -19,8 +19,8 @@ from toolhub_service.schema.references import step_of
 from toolhub_service.schema.strict_json import has_many_values
 
 REFERENCE = "$artifact"
+# Different artifacts in one call's arguments.
 _ARTIFACTS_MAX = 100
-"""Different artifacts in one call's arguments."""
 
 
 class ResolvedArguments(NamedTuple):
@@ -31,7 +31,7 @@ class ResolvedArguments(NamedTuple):
 
 
 async def resolve_arguments(
-    args: JsonObject, principal_id: str, desk: ArtifactDesk, max_bytes: int
+    args: JsonObject, principal_id: str, artifact_service: ArtifactService, max_bytes: int
 ) -> ResolvedArguments:
     """Raises ToolFailure NOT_FOUND or INVALID_INPUT, each with what to do."""
     is_large = has_many_values(args)
@@ -41,7 +41,7 @@ async def resolve_arguments(
     if len(counts) > _ARTIFACTS_MAX:
         message = f"The arguments name {len(counts)} artifacts; the most is {_ARTIFACTS_MAX}. Split the call."
         raise refuse(ErrorKind.INVALID_INPUT, message, max_artifacts=_ARTIFACTS_MAX)
-    artifacts = {artifact_id: await desk.open(principal_id, artifact_id) for artifact_id in counts}
+    artifacts = {artifact_id: await artifact_service.open(principal_id, artifact_id) for artifact_id in counts}
     total_bytes = sum(artifacts[artifact_id].size_bytes * count for artifact_id, count in counts.items())
     if total_bytes > max_bytes:
         raise refuse(
@@ -51,7 +51,7 @@ async def resolve_arguments(
             size_bytes=total_bytes,
             max_bytes=max_bytes,
         )
-    texts = {artifact_id: await _text(artifact, desk) for artifact_id, artifact in artifacts.items()}
+    texts = {artifact_id: await _text(artifact, artifact_service) for artifact_id, artifact in artifacts.items()}
     shown = {artifact_id: _shown(artifact) for artifact_id, artifact in artifacts.items()}
     return await in_thread(_resolved, args, texts, shown) if is_large else _resolved(args, texts, shown)
 
@@ -94,8 +94,8 @@ def _malformed(path: tuple[str | int, ...], what: str) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, f"The artifact reference at `{at or '/'}` {what}.", path=at)
 
 
-async def _text(artifact: Artifact, desk: ArtifactDesk) -> str:
-    data = b"".join([chunk async for chunk in desk.read(artifact)])
+async def _text(artifact: Artifact, artifact_service: ArtifactService) -> str:
+    data = b"".join([chunk async for chunk in artifact_service.read(artifact)])
     if hashlib.sha256(data).hexdigest() != artifact.sha256:
         message = f"The bytes of artifact {artifact.artifact_id} are damaged. Upload it again and use the new id."
         raise refuse(ErrorKind.IO_ERROR, message, artifact_id=artifact.artifact_id)

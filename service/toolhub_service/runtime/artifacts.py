@@ -1,4 +1,4 @@
-"""Large values by reference: kept, opened, read, uploaded, swept. Implements `ArtifactDesk`.
+"""Large values by reference: kept, opened, read, uploaded, swept. Implements `ArtifactService`.
 
 Bytes first, then the record: what is recorded can be read. A keep that fails or is cancelled leaves no record; bytes
 that it had stored already are left to the sweeper under a record that has expired. The sweeper works in the other
@@ -33,8 +33,8 @@ from toolhub_service.runtime.steps import to_its_end
 # that uploads at once cannot pass the quota together. Several hubs may pass it by what they take in at the same
 # moment.
 
+# What an artifact counts beside its bytes, so that empty ones are not free.
 _RECORD_BYTES = 1_024
-"""What an artifact counts beside its bytes, so that empty ones are not free."""
 
 
 @dataclass(slots=True)
@@ -46,8 +46,8 @@ class _Taking:
     ended: int = 0
 
 
-class Room:
-    """`async with room.claim(principal) as claim`: `grow` with every chunk, `check` before it is recorded."""
+class Quota:
+    """`async with quota.claim(principal) as claim`: `grow` with every chunk, `check` before it is recorded."""
 
     def __init__(self, records: ArtifactRecords, quota_bytes: int) -> None:
         self._records = records
@@ -113,8 +113,8 @@ class Claim:
 # What a writer says of an artifact before its bytes: judged when a client uploads, made harmless when a tool keeps.
 
 NAME_MAX_CHARS = 255
+# RFC 6838, with parameters.
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}(;[ -~]*)?")
-"""RFC 6838, with parameters."""
 _FOLDERS = re.compile(r"[/\\]")
 
 
@@ -149,10 +149,10 @@ def judge_header(header: ArtifactHeader) -> None:
 def judge_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
     """Whether what came is what was declared. Raises HubFailure INVALID_ARGUMENT."""
     if header.size_bytes and size_bytes != header.size_bytes:
-        told = "more" if size_bytes > header.size_bytes else f"only {size_bytes}"
+        came = "more" if size_bytes > header.size_bytes else f"only {size_bytes}"
         raise HubFailure(
             Reason.SIZE_MISMATCH,
-            f"{header.size_bytes} bytes were declared and {told} came; nothing was kept. Send it again.",
+            f"{header.size_bytes} bytes were declared and {came} came; nothing was kept. Send it again.",
         )
     if sha256 != header.sha256:
         raise HubFailure(
@@ -174,8 +174,8 @@ def plain_media_type(media_type: str) -> str:
 
 _ID_BYTES = 16
 _SWEPT_AT_ONCE = 100
+# What an upload is refused with as RESOURCE_EXHAUSTED.
 _AS_STATUS = {ErrorKind.FILE_TOO_LARGE: Reason.ARTIFACT_TOO_LARGE, ErrorKind.BUDGET_EXCEEDED: Reason.QUOTA_EXCEEDED}
-"""What an upload is refused with as RESOURCE_EXHAUSTED."""
 
 
 class Artifacts:
@@ -202,7 +202,7 @@ class Artifacts:
         self._max_bytes = max_bytes
         self._argument_max_bytes = argument_max_bytes
         self._linger_ms = int(linger_s * 1_000)
-        self._room = Room(records, quota_bytes)
+        self._quota = Quota(records, quota_bytes)
 
     async def keep(
         self, chunks: AsyncIterator[bytes], *, call: Call, media_type: str = OCTETS, name: str = ""
@@ -300,14 +300,14 @@ class Artifacts:
     async def _store(self, planned: Artifact, chunks: AsyncIterator[bytes], header: ArtifactHeader) -> Artifact:
         if header.size_bytes > self._max_bytes:
             raise self._too_large()
-        async with self._room.claim(planned.principal) as claim:
+        async with self._quota.claim(planned.principal) as claim:
             writer = await self._blobs.writer()
             try:
                 await self._pour(chunks, header, claim, writer)
-                await self._room.check(planned.principal, claim)
+                await self._quota.check(planned.principal, claim)
                 return await self._record(planned, writer)
             except BaseException:
-                with suppress(ToolFailure):  # why it failed is told, not that its traces could not be wiped
+                with suppress(ToolFailure):  # why it failed is reported, not that its traces could not be wiped
                     await to_its_end(writer.abort())
                 raise
 
@@ -354,7 +354,7 @@ class Artifacts:
         try:
             artifact = await completing
         except ToolFailure:
-            return  # it told nobody of an artifact, and nobody waits for the reason
+            return  # it reported no artifact, and nobody waits for the reason
         if await self._records.remove(artifact.artifact_id):
             await self._leave_to_the_sweeper(artifact)
 

@@ -78,8 +78,8 @@ def lost(tool: str, call_id: str, cause: str) -> ToolError:
     )
 
 
+# From a call's deadline until its runner is taken for dead: time to stop the work and to store the answer.
 _GRACE_MS = 30_000
-"""From a call's deadline until its runner is taken for dead: time to stop the work and to store the answer."""
 
 
 class Idempotency:

@@ -24,8 +24,8 @@ MAX_WAIT_S: Final = 2.0
 """For a principal's own share; a call that would wait longer is told when to come again."""
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 """Of one principal."""
+# Whose shares are kept; the oldest goes first.
 _MAX_PRINCIPALS: Final = 4_096
-"""Whose shares are kept; the oldest goes first."""
 
 T = TypeVar("T")
 
@@ -43,8 +43,8 @@ class LargeWork:
         self._clock = clock
         self._cpu_s = cpu_s
         self._is_busy = False
+        # By principal, in the order of their turns; none is empty.
         self._queues: dict[str, deque[_Waiting]] = {}
-        """By principal, in the order of their turns; none is empty."""
         self._shares: dict[str, CpuShare] = {}
         self._alarm: asyncio.TimerHandle | None = None
 

@@ -135,6 +135,7 @@ def _refused(differs: list[JsonValue], why: str, remedy: str = _AGAIN, **facts: 
     return ToolFailure(ToolError(kind=ErrorKind.PLAN_REQUIRED, message=message, details=details))
 
 
+# The last only when the tool itself says that it would fail.
 _SHOWN = (
     StepName.RESOLVE,
     StepName.VALIDATE_INPUT,
@@ -143,7 +144,6 @@ _SHOWN = (
     StepName.TAKE_BUDGET,
     StepName.EXECUTE,
 )
-"""The last only when the tool itself says that it would fail."""
 
 
 class Plans:

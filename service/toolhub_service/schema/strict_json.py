@@ -173,25 +173,21 @@ def loads_bounded(data: bytes) -> JsonValue:
     return loads(data)
 
 
-def struct_numbers(value: JsonValue, *, max_depth: int = MAX_DEPTH) -> JsonValue:
+def struct_numbers(value: JsonValue, levels_left: int = MAX_DEPTH) -> JsonValue:
     """A value that came through google.protobuf.Struct, with integral doubles turned into integers.
 
     Raises:
         ToolFailure: INVALID_INPUT for |n| >= 2^53 (a double no longer distinguishes neighbours), NaN and infinity, and
-            for what is nested deeper than `max_depth`.
+            for what is nested deeper than 64 levels.
     """
-    return _with_integers(value, max_depth, max_depth)
-
-
-def _with_integers(value: JsonValue, levels_left: int, max_depth: int) -> JsonValue:
     if isinstance(value, float):
         return _from_double(value)
     if isinstance(value, dict | list) and levels_left == 0:
-        _refuse_depth(max_depth)
+        _refuse_depth(MAX_DEPTH)
     if isinstance(value, dict):
-        return {key: _with_integers(item, levels_left - 1, max_depth) for key, item in value.items()}
+        return {key: struct_numbers(item, levels_left - 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_integers(item, levels_left - 1, max_depth) for item in value]
+        return [struct_numbers(item, levels_left - 1) for item in value]
     return value
 
 

@@ -170,8 +170,11 @@ class Idempotency(Section, frozen=True):
 
 class Stores(Section, frozen=True):
     kind: Annotated[
-        Literal["sqlite", "memory"],
-        Meta(description="Where jobs, keys, approvals and artifact records lie when neither URL is set; memory: lost."),
+        Literal["sqlite", "memory", "postgres"],
+        Meta(
+            description="Where what hubs share lies: postgres (of postgres_url), all of it; else what no URL names; "
+            "memory: lost."
+        ),
     ] = "sqlite"
     file: Annotated[str, Meta(description="SQLite file of the embedded stores; empty: <data_dir>/hub.db.")] = ""
     redis_url: Annotated[
@@ -179,7 +182,10 @@ class Stores(Section, frozen=True):
         Meta(description="Redis that several hubs share (jobs, keys, approvals, artifact records); empty: none."),
     ] = ""
     redis_prefix: Annotated[str, Meta(description="What every key in Redis begins with.", min_length=1)] = "toolhub:"
-    postgres_url: Annotated[str, Meta(description="PostgreSQL that keeps jobs and the audit log; empty: none.")] = ""
+    postgres_url: Annotated[
+        str,
+        Meta(description="PostgreSQL that keeps jobs and the audit log, with kind postgres all the rest; empty: none."),
+    ] = ""
 
 
 class Jobs(Section, frozen=True):

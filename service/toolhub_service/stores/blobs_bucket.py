@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import obstore
@@ -161,10 +161,6 @@ _PARTS_AT_ONCE = 2
 _WAITING_CHUNKS = 1
 
 
-class Naming(Protocol):
-    def naming(self, sha256: str) -> asyncio.Lock: ...
-
-
 class _Aborted(Exception):
     """Raised into the upload, which then takes back the parts it has sent."""
 
@@ -172,7 +168,7 @@ class _Aborted(Exception):
 class BucketWriter:
     """`domain.artifact_ports.BlobWriter`."""
 
-    def __init__(self, store: ObjectStore, names: Naming) -> None:
+    def __init__(self, store: ObjectStore, names: BucketBlobs) -> None:
         self._store = store
         self._names = names
         self._sha256 = hashlib.sha256()

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -81,20 +81,10 @@ def telling() -> Iterator[None]:
 _GATHERED_BYTES = 1024 * 1024
 
 
-class Folder(Protocol):
-    """What a writer needs of the store; called in a thread."""
-
-    def create(self) -> tuple[int, str]: ...
-
-    def publish(self, descriptor: int, temporary: str, sha256: str, stop: threading.Event) -> None: ...
-
-    def discard(self, temporary: str) -> None: ...
-
-
 class DiskWriter:
     """`domain.artifact_ports.BlobWriter`."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: DiskBlobs) -> None:
         self._folder = folder
         self._descriptor = -1
         self._temporary = ""

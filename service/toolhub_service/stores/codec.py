@@ -1,48 +1,36 @@
 """What stores keep, as bytes: exact, versioned, strict, and the same for every store.
 
-msgpack of the Structs in `codec_records`. Decoding judges types, so bytes that are no such record are refused, never
-half believed. Encoding raises ValueError (`NotJson` for values) for what cannot be written: NaN in a JSON value, half a
-surrogate pair in a text.
+msgpack of Structs. Where a domain type holds JSON values, or is no Struct, its `Form` makes one of it; the others are
+written as they are. Decoding judges types, so bytes that are no such record are refused, never half believed. Encoding
+raises ValueError (`NotJson` for values) for what cannot be written: NaN in a JSON value, half a surrogate pair in a
+text.
 """
 
 from __future__ import annotations
 
+import inspect
+import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
+import orjson
 from msgspec.structs import astuple
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Question
+from toolhub_service.domain.errors import ToolError, ToolFailure, Violation
 from toolhub_service.domain.job import Job, JobStatus
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.key import KeyRecord
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import Evidence, ToolResult
 from toolhub_service.domain.source import Pin
 from toolhub_service.domain.tool import ToolUse
-from toolhub_service.stores.codec_records import (
-    AnsweringRecord,
-    ApprovalRecord,
-    BudgetPart,
-    CallPart,
-    ContextPart,
-    JobRecord,
-    KeyRecordRecord,
-    PinRecord,
-    QuestionPart,
-    ResultRecord,
-    StatusRecord,
-    encode_json,
-    error_of,
-    error_part,
-    object_of,
-    result_of,
-    result_record,
-)
+from toolhub_service.schema import canonical_json, strict_json
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,6 +58,66 @@ def _warn_once(problem: str) -> None:
     logging.getLogger("toolhub").error("records of a store cannot be read and are passed over: %s", problem)
 
 
+# JSON values as text that comes back exactly: member order, doubles, every character, and integers of any size, which
+# is why values are not msgpack themselves: its integers end at 64 bits.
+
+_OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_MAX_BYTES: Final = 2**31
+_MAX_DEPTH: Final = 254
+# msgspec leaves a default out when it is the same object.
+_NULL: Final = b"null"
+_EMPTY: Final = b"{}"
+
+
+def encode_json(value: JsonValue) -> bytes:
+    """JSON text, members in their order. Raises `schema.canonical_json.NotJson`, a ValueError."""
+    try:
+        text = orjson.dumps(value, _plain_json, _OPTIONS)
+    except orjson.JSONEncodeError:
+        canonical_json.dumps(value)  # judges what orjson has no words for
+        return _dumps(value)
+    if b"null" in text:
+        _dumps(value)  # NaN would have become one
+    return text
+
+
+def _decode_json(text: bytes) -> JsonValue:
+    """Raises ValueError for what `encode_json` did not write."""
+    if text == _NULL:
+        return None
+    try:
+        return strict_json.loads(text, max_bytes=_MAX_BYTES, max_depth=_MAX_DEPTH)
+    except ToolFailure as refused:
+        raise ValueError(refused.error.message) from None
+
+
+def _decode_object(text: bytes) -> JsonObject:
+    """Raises ValueError for any other value."""
+    value = _decode_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 — it is the text that is wrong
+    return value
+
+
+def _dumps(value: JsonValue) -> bytes:
+    try:
+        text = json.dumps(value, default=_plain_json, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode()
+    except ValueError as error:
+        raise canonical_json.NotJson(str(error)) from None
+
+
+def _plain_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return list(value)
+    raise TypeError(type(value).__name__)
+
+
+# Structs as msgpack.
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
@@ -79,236 +127,205 @@ def _plain(value: Any) -> Any:
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
-def _decoder(record: type[R], build: Callable[[R], T]) -> Callable[[bytes], T]:
-    return partial(_decode, msgspec.msgpack.Decoder(record).decode, build)
-
-
-def _decode(read: Callable[[bytes], R], build: Callable[[R], T], data: bytes) -> T:
+def _decode(read: Callable[[bytes], T], data: bytes) -> T:
     try:
-        return build(read(data))
+        return read(data)
     except ValueError as error:
         raise UnreadableRecord(str(error)) from None
 
 
-def _itself(record: T) -> T:
-    return record
+def _decoder(record: type[T]) -> Callable[[bytes], T]:
+    return partial(_decode, msgspec.msgpack.Decoder(record).decode)
 
 
-def _key_record_of(record: KeyRecordRecord) -> KeyRecord:
-    fields = list(astuple(record))
-    fields[-1] = None if record.result is None else result_of(record.result)
-    return KeyRecord(*fields)
+class Field(NamedTuple):
+    """How a field is kept that is not kept as the domain declares it."""
+
+    kept_as: Any
+    default: Any = msgspec.NODEFAULT
+    """What None is written as, too."""
+    write: Callable[[Any], Any] | None = None
+    """None: as it is."""
+    read: Callable[[Any], Any] | None = None
+    """Raises ValueError. None: as it is."""
 
 
-def _approval_of(record: ApprovalRecord | AnsweringRecord) -> Approval:
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    if isinstance(record, AnsweringRecord):
-        asked = record.question
-        fields["question"] = Question(asked.message, object_of(asked.schema), asked.continuation)
-        fields["answer"] = None if record.answer is None else object_of(record.answer)
-    return Approval(**fields)
+_VALUE: Final = Field(bytes, _NULL, encode_json, _decode_json)
+_OBJECT: Final = Field(bytes, msgspec.NODEFAULT, encode_json, _decode_object)
+_SOME_OBJECT: Final = Field(bytes | None, None, encode_json, _decode_object)
+_MEMBERS: Final = Field(bytes, _EMPTY, lambda members: encode_json(members) if members else _EMPTY, _decode_object)
 
 
-def _pin_of(record: PinRecord) -> Pin:
-    source, tool, digest, definition, *fields = astuple(record)
-    return Pin(source, tool, digest, object_of(definition), *fields)
+class Form(Generic[T]):
+    """How a domain type is written: as a Struct with the same fields in their order.
+
+    Those at their default are left out, unknown ones are passed over and missing ones take their default, so that
+    replicas of neighbouring versions read one another. What stands alone carries its format as `v`; a change that older
+    readers would misread takes the next number, and they refuse it.
+    """
+
+    def __init__(
+        self, domain: Callable[..., T], *, v: int | None = None, without: Sequence[str] = (), **fields: Field
+    ) -> None:
+        """`v`: None for what lies inside another record. `without`: the last fields, which are not kept."""
+        hints = get_type_hints(domain)
+        given = {each.name: each.default for each in inspect.signature(domain).parameters.values()}
+        self._domain = domain
+        self._names = [name for name in given if name not in without]
+        self._values_of: Callable[[T], tuple[Any, ...]] = attrgetter(*self._names)
+        declared = [(name, fields.get(name) or Field(hints[name], _default(given[name]))) for name in self._names]
+        defined = [(name, field.kept_as, field.default) for name, field in declared]
+        self._writes = [(at, each.write, each.default) for at, (_, each) in enumerate(declared) if each.write]
+        self._reads = [(at, each.read) for at, (_, each) in enumerate(declared) if each.read]
+        # Positions are ten times as fast as names, and impossible where a field without a default follows one with.
+        has_default = [default is not msgspec.NODEFAULT for *_, default in defined]
+        self._by_name = has_default != sorted(has_default)
+        tag_field = None if v is None else "v"
+        self.record: Final = msgspec.defstruct(
+            "Record", defined, tag_field=tag_field, tag=v, omit_defaults=True, kw_only=self._by_name, gc=False
+        )
+        self.read = msgspec.msgpack.Decoder(self.record).decode
+
+    @property
+    def required(self) -> Field:
+        return Field(self.record, msgspec.NODEFAULT, self.to_record, self.of_record)
+
+    @property
+    def optional(self) -> Field:
+        return Field(self.record | None, None, self.to_record, self.of_record)
+
+    @property
+    def with_defaults(self) -> Field:
+        """Of a field whose default has all of its own."""
+        return self.required._replace(default=msgspec.field(default_factory=self.record))
+
+    @property
+    def many(self) -> Field:
+        """Of a tuple of them."""
+        write, read = self.to_record, self.of_record
+        kept_as = tuple[self.record, ...]  # type: ignore[name-defined]
+        return Field(kept_as, (), lambda values: tuple(map(write, values)), lambda kept: tuple(map(read, kept)))
+
+    def to_record(self, value: T) -> msgspec.Struct:
+        """Raises ValueError for what cannot be written."""
+        values = [*self._values_of(value)]
+        for at, write, default in self._writes:
+            values[at] = default if values[at] is None else write(values[at])
+        return self.record(**dict(zip(self._names, values, strict=True))) if self._by_name else self.record(*values)
+
+    def of_record(self, record: msgspec.Struct) -> T:
+        """Raises ValueError."""
+        values = [*astuple(record)]
+        for at, read in self._reads:
+            if values[at] is not None:
+                values[at] = read(values[at])
+        return self._domain(*values)
+
+    def encode(self, value: T) -> bytes:
+        """Raises ValueError for what cannot be written."""
+        return _encode(self.to_record(value))
+
+    def decode(self, data: bytes) -> T:
+        """Raises UnreadableRecord."""
+        try:
+            return self.of_record(self.read(data))
+        except ValueError as error:
+            raise UnreadableRecord(str(error)) from None
 
 
-# Jobs and their statuses to their wire form and back.
-
-_ARGS: Final = Call._fields.index("args")
-_CONTEXT: Final = Call._fields.index("context")
-# Fields of a call; how its arguments came is not kept.
-_STORED: Final = len(CallPart.__struct_fields__)
-_ARGS_ERROR: Final = Call._fields.index("args_error")
-_BUDGET: Final = ExecContext._fields.index("budget")
+def _default(given: Any) -> Any:
+    """As msgspec takes it: of mappings only an empty dict."""
+    if given is inspect.Parameter.empty:
+        return msgspec.NODEFAULT
+    return {} if isinstance(given, Mapping) else given
 
 
-def status_record(status: JobStatus) -> StatusRecord:
-    result = None if status.result is None else result_record(status.result)
-    return StatusRecord(
-        status.job_id, status.sequence, status.state, status.at_unix_ms, status.progress, result, status.artifacts
-    )
+# Results, and jobs with their statuses. Of a call how its arguments came is not kept, nor of an error what concerns the
+# breaker of the very call, nor of a result the upstream's own answer.
 
+VIOLATION: Final = Form(Violation, expected=_VALUE)
+ERROR: Final = Form(ToolError, without=["blames_upstream"], violations=VIOLATION.many, details=_MEMBERS)
+EVIDENCE: Final = Form(Evidence)
+RESULT: Final = Form(ToolResult, v=1, without=["raw"], value=_VALUE, error=ERROR.optional, evidence=EVIDENCE.many)
+STATUS: Final = Form(JobStatus, v=1, result=RESULT.optional)
+BUDGET: Final = Form(BudgetRequest)
+CONTEXT: Final = Form(ExecContext, budget=BUDGET.with_defaults)
+CALL: Final = Form(
+    Call,
+    without=["unread", "unread_bytes"],
+    args=Field(bytes),
+    context=CONTEXT.with_defaults,
+    args_error=ERROR.optional,
+)
+JOB: Final = Form(Job, v=1, call=CALL.required, status=Field(None, None))
 
-def status_of(record: StatusRecord) -> JobStatus:
-    result = None if record.result is None else result_of(record.result)
-    return JobStatus(
-        record.job_id, record.sequence, record.state, record.at_unix_ms, record.progress, result, record.artifacts
-    )
-
-
-def job_record(job: Job, *, whole: bool = True) -> JobRecord:
-    return JobRecord(
-        job_id=job.job_id,
-        call=_call_part(job.call, encode_json(job.call.args) if whole else b""),
-        tool_version=job.tool_version,
-        tool_digest=job.tool_digest,
-        args_digest=job.args_digest,
-        created_at_unix_ms=job.created_at_unix_ms,
-        deadline_unix_ms=job.deadline_unix_ms,
-        status=status_record(job.status) if whole else None,
-        version=job.version,
-        state_since_unix_ms=job.state_since_unix_ms,
-        approval_id=job.approval_id,
-        runner=job.runner,
-        runs=job.runs,
-        begun=job.begun,
-        remote=job.remote,
-        cancel_reason=job.cancel_reason,
-        expires_at_unix_ms=job.expires_at_unix_ms,
-        trace_parent=job.trace_parent,
-        cancelled_by=job.cancelled_by,
-    )
-
-
-def job_of(record: JobRecord, status: JobStatus | None = None, args: JsonObject | None = None) -> Job:
-    """`status` and `args` are given where they were kept apart. Raises ValueError when they are missing."""
-    if status is None:
-        if record.status is None:
-            raise ValueError("a job without its status")
-        status = status_of(record.status)
-    return Job(
-        job_id=record.job_id,
-        call=_call_of(record.call, object_of(record.call.args) if args is None else args),
-        tool_version=record.tool_version,
-        tool_digest=record.tool_digest,
-        args_digest=record.args_digest,
-        created_at_unix_ms=record.created_at_unix_ms,
-        deadline_unix_ms=record.deadline_unix_ms,
-        status=status,
-        version=record.version,
-        state_since_unix_ms=record.state_since_unix_ms,
-        approval_id=record.approval_id,
-        runner=record.runner,
-        runs=record.runs,
-        begun=record.begun,
-        remote=record.remote,
-        cancel_reason=record.cancel_reason,
-        expires_at_unix_ms=record.expires_at_unix_ms,
-        trace_parent=record.trace_parent,
-        cancelled_by=record.cancelled_by,
-    )
-
-
-def _call_part(call: Call, args: bytes) -> CallPart:
-    fields: list[Any] = [*call[:_STORED]]
-    fields[_ARGS] = args
-    fields[_CONTEXT] = _context_part(call.context)
-    fields[_ARGS_ERROR] = None if call.args_error is None else error_part(call.args_error)
-    return CallPart(*fields)
-
-
-def _call_of(part: CallPart, args: JsonObject) -> Call:
-    fields: list[Any] = [*astuple(part)]
-    fields[_ARGS] = args
-    fields[_CONTEXT] = _context_of(part.context)
-    fields[_ARGS_ERROR] = None if part.args_error is None else error_of(part.args_error)
-    return Call(*fields)
-
-
-def _context_part(context: ExecContext) -> ContextPart:
-    fields: list[Any] = [*context]
-    fields[_BUDGET] = BudgetPart(*context.budget)
-    return ContextPart(*fields)
-
-
-def _context_of(part: ContextPart) -> ExecContext:
-    fields: list[Any] = [*astuple(part)]
-    fields[_BUDGET] = BudgetRequest(*astuple(part.budget))
-    return ExecContext(*fields)
-
-
-def encode_job(job: Job) -> bytes:
-    return _encode(job_record(job))
-
-
-decode_job: Final = _decoder(JobRecord, job_of)
+encode_result, decode_result = RESULT.encode, RESULT.decode
+encode_status, decode_status = STATUS.encode, STATUS.decode
+encode_args: Final[Callable[[JsonObject], bytes]] = encode_json
 
 
 def encode_job_frame(job: Job) -> bytes:
-    """The job without `status` and the call's `args`, for a store that keeps these apart: see `decode_job_frame`."""
-    return _encode(job_record(job, whole=False))
+    """The job without its status, which changes often, and its arguments, which may be large: these are kept apart."""
+    record: Any = JOB.to_record(job)
+    record.status, record.call.args = None, b""
+    return _encode(record)
 
 
-def decode_job_frame(frame: bytes, status: JobStatus, args: JsonObject) -> Job:
-    """Raises UnreadableRecord."""
-    return _decode(_read_job, lambda record: job_of(record, status, args), frame)
+def decode_job(parts: Sequence[bytes]) -> Job:
+    """From its frame, its status and its arguments. Raises UnreadableRecord."""
+    frame, status, args = parts
+    try:
+        record: Any = JOB.read(frame)
+        record.status, record.call.args = decode_status(status), _decode_object(args)
+        return JOB.of_record(record)
+    except ValueError as error:
+        raise UnreadableRecord(str(error)) from None
 
 
-_read_job: Final = msgspec.msgpack.Decoder(JobRecord).decode
+# Keys, pins, artifacts and uses of tools.
 
+KEY: Final = Form(KeyRecord, v=1, result=RESULT.optional)
+PIN: Final = Form(Pin, v=1, definition=_OBJECT)
 
-def encode_args(args: JsonObject) -> bytes:
-    return encode_json(args)
-
-
-decode_args: Final = partial(_decode, lambda data: data, object_of)
-
-
-def encode_status(status: JobStatus) -> bytes:
-    return _encode(status_record(status))
-
-
-decode_status: Final = _decoder(StatusRecord, status_of)
-
-
-def encode_result(result: ToolResult) -> bytes:
-    """All of it but `raw`."""
-    return _encode(result_record(result))
-
-
-decode_result: Final = _decoder(ResultRecord, result_of)
-
-
-def encode_key_record(record: KeyRecord) -> bytes:
-    result = record.result
-    return _encode(
-        KeyRecordRecord(
-            record.owner,
-            record.call_id,
-            record.args_digest,
-            record.tool_digest,
-            record.lease_until_unix_ms,
-            record.expires_at_unix_ms,
-            None if result is None else result_record(result),
-        )
-    )
-
-
-decode_key_record: Final = _decoder(KeyRecordRecord, _key_record_of)
-
-
-def encode_approval(approval: Approval) -> bytes:
-    record = ApprovalRecord if approval.question is None else AnsweringRecord
-    fields = {name: getattr(approval, name) for name in record.__struct_fields__}
-    if (asked := approval.question) is not None:
-        fields["question"] = QuestionPart(asked.message, encode_json(asked.schema), asked.continuation)
-        fields["answer"] = None if approval.answer is None else encode_json(approval.answer)
-    return _encode(record(**fields))
-
-
-_read_approval: Final = msgspec.msgpack.Decoder(ApprovalRecord | AnsweringRecord).decode
-decode_approval: Final[Callable[[bytes], Approval]] = partial(_decode, _read_approval, _approval_of)
+encode_key_record, decode_key_record = KEY.encode, KEY.decode
+encode_pin, decode_pin = PIN.encode, PIN.decode
 
 
 def encode_artifact(artifact: Artifact) -> bytes:
     return _encode(artifact)
 
 
-decode_artifact: Final[Callable[[bytes], Artifact]] = _decoder(Artifact, _itself)
-
-
-def encode_pin(pin: Pin) -> bytes:
-    fields = {name: getattr(pin, name) for name in PinRecord.__struct_fields__}
-    return _encode(PinRecord(**(fields | {"definition": encode_json(pin.definition)})))
-
-
-decode_pin: Final = _decoder(PinRecord, _pin_of)
+decode_artifact: Final[Callable[[bytes], Artifact]] = _decoder(Artifact)
 
 
 def encode_use(use: ToolUse) -> bytes:
     return _encode(use)
 
 
-decode_use: Final[Callable[[bytes], ToolUse]] = _decoder(ToolUse, _itself)
+decode_use: Final[Callable[[bytes], ToolUse]] = _decoder(ToolUse)
+
+# Approvals. One that answers a tool's question has a format of its own: who knows no questions must not take it for a
+# yes to a rule.
+
+QUESTION: Final = Form(Question, schema=_OBJECT, continuation=Field(str, ""))
+RULED: Final = Form(Approval, v=1, without=["question", "round", "covers_rule_id", "answer"])
+ANSWERING: Final = Form(
+    Approval,
+    v=2,
+    question=QUESTION.required,
+    round=Field(int),
+    answer=_SOME_OBJECT,
+)
+
+
+def encode_approval(approval: Approval) -> bytes:
+    return (RULED if approval.question is None else ANSWERING).encode(approval)
+
+
+def _read_approval(data: bytes) -> Approval:
+    record = _APPROVALS.decode(data)
+    return (ANSWERING if isinstance(record, ANSWERING.record) else RULED).of_record(record)
+
+
+_APPROVALS: Final = msgspec.msgpack.Decoder(RULED.record | ANSWERING.record)
+decode_approval: Final[Callable[[bytes], Approval]] = partial(_decode, _read_approval)

@@ -249,7 +249,7 @@ class _Slot:
 
 
 class MemoryKeys:
-    """Implements `KeyStore`. Bounded in keys and in bytes, of which each principal has a share (domain/share.py): when
+    """Implements `KeyStore`. Bounded in keys and in bytes, of which each principal has a share (`may_take`): when
     full, it refuses new keys and forgets none."""
 
     def __init__(self, clock: Clock, *, max_keys: int = 100_000, max_bytes: int = 256 * 1024 * 1024) -> None:

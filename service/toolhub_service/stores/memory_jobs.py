@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally, has_new_entry
 from toolhub_service.domain.result import JobState
+from toolhub_service.stores.record_store import job_facts, jobs_where
 
 _Scope: TypeAlias = tuple[str, str, str]
 
@@ -57,7 +57,9 @@ class MemoryJobs:
         return entries[start : start + limit]
 
     async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
-        matching = sorted((job for job in self._jobs.values() if _matches(where, job)), key=_place, reverse=True)
+        terms = jobs_where(where)
+        found = (job for job in self._jobs.values() if terms.matches(job_facts(job)))
+        matching = sorted(found, key=_place, reverse=True)
         behind = [job for job in matching if after is None or _place(job) < after]
         return behind[:limit], len(matching)
 
@@ -80,7 +82,8 @@ class MemoryJobs:
 
     async def forget(self, now_unix_ms: int, limit: int) -> int:
         finished = [job for job in self._jobs.values() if job.state.is_final and job.expires_at_unix_ms > 0]
-        expired = sorted((job for job in finished if job.expires_at_unix_ms <= now_unix_ms), key=_expiry)[:limit]
+        over = (job for job in finished if job.expires_at_unix_ms <= now_unix_ms)
+        expired = sorted(over, key=lambda job: job.expires_at_unix_ms)[:limit]
         for job in expired:
             del self._jobs[job.job_id], self._histories[job.job_id]
             self._by_key.pop(_scope(job), None)
@@ -140,18 +143,3 @@ def _place(job: Job) -> tuple[int, str]:
 
 def _waiting(job: Job) -> tuple[int, str]:
     return job.status.at_unix_ms, job.job_id
-
-
-def _expiry(job: Job) -> int:
-    return job.expires_at_unix_ms
-
-
-def _matches(where: JobFilter, job: Job) -> bool:
-    call = job.call
-    return (
-        where.principal in ("", call.principal.id)
-        and (not where.states or job.state in where.states)
-        and (not where.tool or fnmatchcase(call.tool, where.tool))
-        and where.request_id in ("", call.context.request_id)
-        and where.task_id in ("", call.context.task_id)
-    )

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, LiteralString, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from psycopg import AsyncConnection
 
@@ -20,15 +19,16 @@ from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobN
 from toolhub_service.domain.result import JobState
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.stores.codec import (
-    decode_args,
-    decode_job_frame,
+    decode_job,
     decode_status,
     encode_args,
     encode_job_frame,
     encode_status,
     readable,
 )
-from toolhub_service.stores.postgres_link import BatchWriter, PostgresFeed, PostgresLink
+from toolhub_service.stores.postgres_link import PostgresLink, text
+from toolhub_service.stores.postgres_writer import BatchWriter
+from toolhub_service.stores.record_store import jobs_where
 
 # The states that each state may follow.
 _BEFORE: Final = {then: " ".join(now.value for now in JobState if may_follow(now, then)) for then in JobState}
@@ -65,40 +65,6 @@ def _written(job: Job, *, new: bool = False) -> _Written:
 
 def columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
-
-
-def job_of(row: Sequence[Any]) -> Job:
-    """Raises UnreadableRecord."""
-    frame, status, args = row
-    return decode_job_frame(frame, decode_status(status), decode_args(args))
-
-
-def text(value: str) -> str:
-    """As a column holds it, each text in a way of its own: PostgreSQL's text has no NUL."""
-    return value.replace("\\", "\\\\").replace("\0", "\\0") if "\\" in value or "\0" in value else value
-
-
-def terms_of(where: JobFilter, tools: Sequence[str] | None) -> tuple[LiteralString, list[Any]]:
-    """The filter as a WHERE clause with its parameters. `tools`: what its glob matches; None where it has none."""
-    terms: LiteralString = "TRUE"
-    parameters: list[Any] = []
-    wanted: tuple[tuple[LiteralString, str], ...] = (
-        ("principal", where.principal),
-        ("tool", where.tool if tools is None else ""),
-        ("request_id", where.request_id),
-        ("task_id", where.task_id),
-    )
-    for column, value in wanted:
-        if value:
-            terms += f" AND {column} = %s"
-            parameters.append(text(value))
-    if tools is not None:
-        terms += " AND tool = ANY (%s)"
-        parameters.append(list(tools))
-    if where.states:
-        terms += " AND state = ANY (%s)"
-        parameters.append([state.value for state in where.states])
-    return terms, parameters
 
 
 _WHOLE: Final = "SELECT jobs.frame, job_entries.status, jobs.args FROM jobs JOIN job_entries USING (job_id, sequence)"
@@ -180,17 +146,6 @@ _TALLY: Final = """
 SELECT state, count(*), (array_agg(created_at_unix_ms ORDER BY entered_at_unix_ms, created_at_unix_ms))[1]
 FROM jobs WHERE NOT is_final GROUP BY state"""
 
-# From tool to tool along the index, instead of over all jobs.
-_TOOLS: Final = """
-WITH RECURSIVE tools AS (
-    (SELECT tool FROM jobs ORDER BY tool LIMIT 1)
-    UNION ALL
-    SELECT (SELECT jobs.tool FROM jobs WHERE jobs.tool > tools.tool ORDER BY jobs.tool LIMIT 1)
-    FROM tools WHERE tools.tool IS NOT NULL)
-SELECT tool FROM tools WHERE tool IS NOT NULL"""
-
-
-_GLOB: Final = "*?["
 # A job's id, and the sequence of an entry.
 _Place: TypeAlias = tuple[str, int]
 
@@ -207,7 +162,7 @@ class PostgresJobs:
             link, self._put_all, key=lambda each: each.id, repeatable=False
         )
         self._on_event: Callable[[JobNews], None] | None = None
-        self._feed: PostgresFeed | None = None
+        self._unlisten: Callable[[], None] | None = None
         self._origin = secrets.token_hex(8)
         # Entries of this process whose notification has not come back yet.
         self._own: dict[_Place, JobStatus] = {}
@@ -216,14 +171,14 @@ class PostgresJobs:
         return await self._creating.put(_written(job, new=True))
 
     async def get(self, job_id: str) -> Job | None:
-        rows = await self._rows(f"{_WHOLE} WHERE job_id = %s", text(job_id))
-        return job_of(rows[0]) if rows else None
+        rows = await self._link.rows(f"{_WHOLE} WHERE job_id = %s", text(job_id))
+        return decode_job(rows[0]) if rows else None
 
     async def put(self, job: Job) -> bool:
         return await self._putting.put(_written(job))
 
     async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
-        rows = await self._rows(
+        rows = await self._link.rows(
             "SELECT status FROM job_entries WHERE job_id = %s AND sequence > %s ORDER BY sequence LIMIT %s",
             text(job_id),
             after_sequence,
@@ -232,58 +187,52 @@ class PostgresJobs:
         return [decode_status(status) for (status,) in rows]
 
     async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
-        terms, parameters = terms_of(where, await self._tools(where.tool))
-        ((count,),) = await self._rows(f"SELECT count(*) FROM jobs WHERE {terms}", *parameters)  # noqa: S608 — columns
-        if after is not None:
-            terms += " AND (created_at_unix_ms, job_id) < (%s, %s)"
-            parameters += (after[0], text(after[1]))
-        order: LiteralString = "ORDER BY created_at_unix_ms DESC, job_id DESC LIMIT %s"
-        rows = await self._rows(f"{_WHOLE} WHERE {terms} {order}", *parameters, max(0, limit))
-        return readable(rows, job_of), count
+        order = ("created_at_unix_ms", "job_id")
+        rows, count = await self._link.page(_WHOLE, "jobs", order, jobs_where(where), after, limit)
+        return readable(rows, decode_job), count
 
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         if alive_until_unix_ms:
-            await self._run(_BEAT, (text(runner), alive_until_unix_ms))
+            await self._link.execute(_BEAT, (text(runner), alive_until_unix_ms))
         else:
-            await self._run("DELETE FROM runners WHERE runner = %s", (text(runner),))
+            await self._link.execute("DELETE FROM runners WHERE runner = %s", (text(runner),))
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": max(0, limit)}
-        return readable((await self._run(_UNATTENDED, bounds))[1], job_of)
+        return readable((await self._link.execute(_UNATTENDED, bounds))[1], decode_job)
 
     async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
         at_unix_ms, job_id = after or (-1, "")
-        return readable(await self._rows(_AWAITING, at_unix_ms, text(job_id), max(0, limit)), job_of)
+        return readable(await self._link.rows(_AWAITING, at_unix_ms, text(job_id), max(0, limit)), decode_job)
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         return bool(
-            await self._rows(
+            await self._link.rows(
                 "SELECT 1 FROM runners WHERE runner = %s AND alive_until_unix_ms > %s", text(runner), now_unix_ms
             )
         )
 
     async def forget(self, now_unix_ms: int, limit: int) -> int:
-        return (await self._run(_FORGET, {"now": now_unix_ms, "limit": max(0, limit)}))[0]
+        return (await self._link.execute(_FORGET, {"now": now_unix_ms, "limit": max(0, limit)}))[0]
 
     async def tally(self) -> JobTally:
-        rows = await self._rows(_TALLY)
+        rows = await self._link.rows(_TALLY)
         oldest = {state: created for state, _, created in rows}
         return JobTally({JobState(state): count for state, count, _ in rows}, oldest.get(JobState.QUEUED.value))
 
     def listen(self, on_event: Callable[[JobNews], None]) -> None:
         self._on_event = on_event
+        self._unlisten = self._link.listen("jobs", self._on_payload)
 
     async def start(self) -> None:
         await self._link.start()
-        if self._on_event is not None and self._feed is None:
-            self._feed = await self._link.listen("jobs", self._on_payload)
 
     async def close(self) -> None:
         await self._creating.close()
         await self._putting.close()
-        if self._feed is not None:
-            await self._feed.close()
-            self._feed = None
+        if self._unlisten is not None:
+            self._unlisten()
+            self._unlisten = None
 
     # Writing
 
@@ -310,11 +259,11 @@ class PostgresJobs:
         """The job that stands under each one's key or id; None for one that stands itself, when an answer was lost."""
         wanted = [[each.id for each in refused], [each.key_digest for each in refused if each.key_digest]]
         rows = await (await connection.execute(_EXISTING, wanted, binary=True)).fetchall()
-        by_id = {job_id: job_of(parts) for job_id, _, *parts in rows}
+        by_id = {job_id: decode_job(parts) for job_id, _, *parts in rows}
         answers: dict[str, Job | None | Exception] = {
             each.id: None if by_id[each.id] == each.job else by_id[each.id] for each in refused if each.id in by_id
         }
-        by_key = {key: job_of(parts) for _, key, *parts in rows if key}
+        by_key = {key: decode_job(parts) for _, key, *parts in rows if key}
         answers |= {
             each.id: by_key[each.key_digest] for each in refused if each.id not in answers and each.key_digest in by_key
         }
@@ -367,28 +316,6 @@ class PostgresJobs:
             return None
         own = self._own.pop((job_id, int(sequence)), None) if origin == self._origin else None
         return JobNews(job_id, int(sequence), own)
-
-    # Reading
-
-    async def _tools(self, pattern: str) -> list[str] | None:
-        """Those that a glob matches; None when it is none."""
-        if not any(sign in pattern for sign in _GLOB):
-            return None
-        return [tool for (tool,) in await self._rows(_TOOLS) if fnmatchcase(tool, pattern)]
-
-    async def _rows(self, statement: LiteralString, *parameters: Any) -> list[Any]:
-        return (await self._run(statement, parameters))[1]
-
-    async def _run(
-        self, statement: LiteralString, parameters: Sequence[Any] | Mapping[str, Any]
-    ) -> tuple[int, list[Any]]:
-        """How many rows it changed or found, and those that it found."""
-
-        async def work(connection: AsyncConnection) -> tuple[int, list[Any]]:
-            cursor = await connection.execute(statement, parameters, binary=True)
-            return cursor.rowcount, await cursor.fetchall() if cursor.description else []
-
-        return await self._link.run(work, repeatable=True)
 
 
 def _refusal(job: Job, existing_version: int | None) -> Literal[False] | ForbiddenTransition:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from importlib.resources import files
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, errors
@@ -25,6 +26,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.stores.postgres_target import postgres_target
+from toolhub_service.stores.record_store import Place, Where
 
 # Plain SQL files, applied in the order of their names, each once, by one process at a time.
 
@@ -111,10 +113,27 @@ def reason_of(error: Exception) -> str:
             return f"no connection ({type(error).__name__})"
 
 
+def text(value: str) -> str:
+    """As a column holds it, each text in a way of its own: PostgreSQL's text has no NUL."""
+    return value.replace("\\", "\\\\").replace("\0", "\\0") if "\\" in value or "\0" in value else value
+
+
 T = TypeVar("T")
+# From value to value along the index, instead of over all rows.
+_VALUES: Final = """
+WITH RECURSIVE found AS (
+    (SELECT {column} FROM {table} ORDER BY {column} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.{column} FROM {table} t WHERE t.{column} > found.{column} ORDER BY t.{column} LIMIT 1)
+    FROM found WHERE found.{column} IS NOT NULL)
+SELECT {column} FROM found WHERE {column} IS NOT NULL"""
 _MAX_WAITING: Final = 10_000
+# A machine that vanishes in the middle of a transaction must not keep its locks for the two hours of TCP's keepalive.
 _CONFIGURE: Final = """
-SELECT set_config('statement_timeout', %s, false),
+SELECT set_config('statement_timeout', %(patience)s, false),
+    set_config('idle_in_transaction_session_timeout', %(patience)s, false),
+    set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
+    set_config('tcp_keepalives_count', '3', false),
     set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false)"""
 
 
@@ -132,12 +151,13 @@ class PostgresLink:
         self._max_connections = max_connections
         self._pool: AsyncConnectionPool[AsyncConnection] | None = None
         self._starting = asyncio.Lock()
-        self._feeds: list[PostgresFeed] = []
+        self._listeners: dict[str, Callable[[str | None], None]] = {}
+        self._feed: PostgresFeed | None = None
         self._late: set[asyncio.Task[Any]] = set()
         self._schema = ""
 
     async def start(self) -> None:
-        """Connect and bring the tables up to date. Raises ToolFailure TOOL_UNAVAILABLE, HubFailure STORE_TOO_NEW."""
+        """Connect, bring the tables up to date, listen. Raises ToolFailure, HubFailure STORE_TOO_NEW."""
         async with self._starting:
             if self._pool is None:
                 try:
@@ -146,11 +166,14 @@ class PostgresLink:
                     await self._pool.open()
                 except TROUBLE as error:
                     raise unavailable(reason_of(error), self._shown) from None
+            names = {self.channel(name): name for name in self._listeners}
+            if names and (self._feed is None or not names.keys() <= self._feed.names.keys()):
+                await self._listen(PostgresFeed(self._conninfo, names, self._listeners))
 
     async def close(self) -> None:
-        for feed in self._feeds:
+        feed, self._feed = self._feed, None
+        if feed is not None:
             await feed.close()
-        self._feeds.clear()
         for task in self._late:
             task.cancel()
         pool, self._pool = self._pool, None
@@ -173,18 +196,60 @@ class PostgresLink:
             raise unavailable("no answer in time", self._shown)
         return task.result()
 
+    async def execute(
+        self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> tuple[int, list[Any]]:
+        """How many rows a statement that may be repeated changed or found, and those that it found.
+
+        Raises ToolFailure TOOL_UNAVAILABLE.
+        """
+
+        async def work(connection: AsyncConnection) -> tuple[int, list[Any]]:
+            cursor = await connection.execute(statement.encode(), parameters, binary=True)
+            return cursor.rowcount, await cursor.fetchall() if cursor.description else []
+
+        return await self.run(work, repeatable=True)
+
+    async def rows(self, statement: str, *parameters: Any) -> list[Any]:
+        return (await self.execute(statement, parameters))[1]
+
+    async def page(
+        self, kept: str, table: str, order: Sequence[str], where: Where, after: Place | None, limit: int
+    ) -> tuple[list[Any], int]:
+        """Rows of `kept`, a SELECT from the table, newest first and strictly after the cursor; how many match."""
+        terms, values = await self._terms(table, where)
+        ((found,),) = await self.rows(f"SELECT count(*) FROM {table} WHERE {terms}", *values)  # noqa: S608 — fixed names
+        if after is not None:
+            terms += f" AND ({', '.join(order)}) < ({', '.join(['%s'] * len(order))})"
+            values += [text(each) if isinstance(each, str) else each for each in after]
+        newest_first = ", ".join(f"{column} DESC" for column in order)
+        return await self.rows(f"{kept} WHERE {terms} ORDER BY {newest_first} LIMIT %s", *values, max(0, limit)), found
+
+    async def _terms(self, table: str, where: Where) -> tuple[str, list[Any]]:
+        """As a WHERE clause with its parameters."""
+        equals = {column: value for column, value in where.equals.items() if value}
+        among = {column: [*map(text, values)] for column, values in where.among.items() if values}
+        for column, pattern in where.like.items():
+            if any(sign in pattern for sign in "*?["):
+                values = await self.rows(_VALUES.format(table=table, column=column))
+                among[column] = [value for (value,) in values if fnmatchcase(value, pattern)]
+            elif pattern:
+                equals[column] = pattern
+        terms = [f"{column} = %s" for column in equals] + [f"{column} = ANY (%s)" for column in among]
+        return " AND ".join(terms) or "TRUE", [*map(text, equals.values()), *among.values()]
+
     def channel(self, name: str) -> str:
         """The news of this schema: channels belong to the whole database. Once started."""
         return f"toolhub_{name}_{hashlib.sha256(self._schema.encode()).hexdigest()[:16]}"
 
-    async def listen(self, name: str, on_event: Callable[[str | None], None]) -> PostgresFeed:
-        """Tell `on_event` of each payload, None after a gap, until the feed is closed. Raises ToolFailure."""
-        feed = PostgresFeed(self._conninfo, self.channel(name), on_event)
-        self._feeds.append(feed)
-        if not await feed.start(self._patience_s):
-            await feed.close()
-            raise unavailable(feed.trouble or "no answer in time", self._shown)
-        return feed
+    def listen(self, name: str, on_event: Callable[[str | None], None]) -> Callable[[], None]:
+        """From the next `start` on call `on_event` with each payload, None after a gap; returns what ends that."""
+        self._listeners[name] = on_event
+
+        def unlisten() -> None:
+            self._listeners.pop(name, None)
+
+        return unlisten
 
     async def _lend(self, work: Callable[[AsyncConnection], Awaitable[T]], repeatable: bool) -> T:
         for _ in range(self._max_connections + 1):  # At worst all that rest in the pool are dead.
@@ -209,6 +274,17 @@ class PostgresLink:
         task.add_done_callback(self._late.discard)
         task.add_done_callback(_taken)
 
+    async def _listen(self, feed: PostgresFeed) -> None:
+        """In place of the one before, which listened to less. Raises ToolFailure."""
+        before, self._feed = self._feed, None
+        if before is not None:
+            await before.close()
+        if not await feed.start(self._patience_s):
+            raise unavailable(feed.trouble or "no answer in time", self._shown)
+        self._feed = feed
+        if before is not None:
+            feed.tell_gap()
+
     async def _migrate(self) -> None:
         async with await AsyncConnection.connect(self._conninfo, autocommit=True) as connection:
             await migrate(connection)
@@ -230,7 +306,7 @@ class PostgresLink:
         )
 
     async def _configure(self, connection: AsyncConnection) -> None:
-        await connection.execute(_CONFIGURE, (str(round(self._patience_s * 1_000)),))
+        await connection.execute(_CONFIGURE, {"patience": str(round(self._patience_s * 1_000))})
 
 
 def _taken(task: asyncio.Task[Any]) -> None:
@@ -246,24 +322,28 @@ _LAST_RETRY_S: Final = 2.0
 
 
 class PostgresFeed:
-    """Calls `on_event`, on the event loop, with each payload on the channel, and with None after a gap."""
+    """Calls a channel's listener, on the event loop, with each payload, and all of them with None after a gap."""
 
-    def __init__(self, conninfo: str, channel: str, on_event: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, conninfo: str, names: Mapping[str, str], listeners: Mapping[str, Callable[[str | None], None]]
+    ) -> None:
+        """`names`: by channel. `listeners`: by name, those of the moment."""
         self._conninfo = conninfo
-        self._channel = channel
-        self._on_event = on_event
+        self.names = names
+        self._listeners = listeners
         self._listening = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.trouble = ""
         """Why it does not listen at the moment; empty while it does."""
 
     async def start(self, patience_s: float) -> bool:
-        """Whether it listens; it goes on trying where it does not."""
+        """Whether it listens; ended where it does not."""
         self._task = asyncio.create_task(self._keep_listening())
         try:
             async with asyncio.timeout(patience_s):
                 await self._listening.wait()
         except TimeoutError:
+            await self.close()
             return False
         return True
 
@@ -273,6 +353,10 @@ class PostgresFeed:
             task.cancel()
             await asyncio.wait([task])
 
+    def tell_gap(self) -> None:
+        for on_event in list(self._listeners.values()):
+            on_event(None)
+
     async def _keep_listening(self) -> None:
         retry_s, listened_before = _FIRST_RETRY_S, False
         while True:
@@ -281,10 +365,11 @@ class PostgresFeed:
                     self._listening.set()
                     retry_s, self.trouble = _FIRST_RETRY_S, ""
                     if listened_before:
-                        self._on_event(None)
+                        self.tell_gap()
                     listened_before = True
                     async for news in connection.notifies():
-                        self._on_event(news.payload)
+                        if on_event := self._listeners.get(self.names[news.channel]):
+                            on_event(news.payload)
             except TROUBLE as error:
                 self.trouble = reason_of(error)
             await asyncio.sleep(retry_s)
@@ -293,87 +378,6 @@ class PostgresFeed:
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[AsyncConnection]:
         async with await AsyncConnection.connect(self._conninfo, autocommit=True) as connection:
-            await connection.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
+            for channel in self.names:
+                await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))
             yield connection
-
-
-# Group commit: what many callers want written goes out in one statement; while it is under way the next group gathers.
-#
-# A statement is a transaction, so each group is kept or refused as one; of two changes to the same thing only the first
-# is in a group, the second goes with the next.
-
-W = TypeVar("W")
-A = TypeVar("A")
-_GROUP: Final = 500
-_MAX_QUEUED: Final = 20_000
-
-
-class BatchWriter(Generic[W, A]):
-    """`write` answers each of a group, in their order; an exception among the answers is raised for that caller."""
-
-    def __init__(
-        self,
-        link: PostgresLink,
-        write: Callable[[AsyncConnection, Sequence[W]], Awaitable[Sequence[A | Exception]]],
-        *,
-        key: Callable[[W], object],
-        repeatable: bool,
-    ) -> None:
-        """`key`: what two changes have in common that must not be written at once. `repeatable`: see the link's run."""
-        self._link = link
-        self._write = write
-        self._key = key
-        self._repeatable = repeatable
-        self._waiting: list[tuple[W, asyncio.Future[A]]] = []
-        self._writer: asyncio.Task[None] | None = None
-
-    async def put(self, wanted: W) -> A:
-        """Raises ToolFailure TOOL_UNAVAILABLE, RATE_LIMITED when too much waits; durable when it returns."""
-        if len(self._waiting) >= _MAX_QUEUED:
-            raise refuse(ErrorKind.RATE_LIMITED, "The hub's store is overloaded. Try again later.", retry_after_s=1.0)
-        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._waiting.append((wanted, answer))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_all())
-        return await answer
-
-    async def close(self) -> None:
-        """Return when what waits has been written or refused."""
-        if self._writer is not None:
-            await asyncio.wait([self._writer])
-
-    async def _write_all(self) -> None:
-        try:
-            while group := self._next_group():
-                await self._write_group(group)
-        finally:
-            self._writer = None
-
-    def _next_group(self) -> list[tuple[W, asyncio.Future[A]]]:
-        group: dict[object, tuple[W, asyncio.Future[A]]] = {}
-        rest: list[tuple[W, asyncio.Future[A]]] = []
-        for each in self._waiting:
-            key = self._key(each[0])
-            if len(group) < _GROUP and key not in group and not each[1].done():
-                group[key] = each
-            elif not each[1].done():
-                rest.append(each)
-        self._waiting = rest
-        return list(group.values())
-
-    async def _write_group(self, group: Sequence[tuple[W, asyncio.Future[A]]]) -> None:
-        try:
-            answers: Sequence[A | Exception] = await self._link.run(
-                lambda connection: self._write(connection, [wanted for wanted, _ in group]), repeatable=self._repeatable
-            )
-        except ToolFailure as failure:
-            answers = [ToolFailure(failure.error) for _ in group]
-        except Exception as defect:  # noqa: BLE001 — raised where it is awaited: callers must not wait for ever
-            answers = [defect] * len(group)
-        for (_, future), answer in zip(group, answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, PinFilter
 from toolhub_service.stores.codec import (
@@ -112,11 +113,17 @@ class Where:
     """A name or a glob (fnmatch, case-sensitive)."""
 
     def matches(self, row: Row) -> bool:
-        return (
-            all(not wanted or row[column] == wanted for column, wanted in self.equals.items())
-            and all(not wanted or row[column] in wanted for column, wanted in self.among.items())
-            and all(not glob or fnmatchcase(row[column], glob) for column, glob in self.like.items())
-        )
+        # Loops, for a page judges many rows: `all` over generators takes three times as long.
+        for column, wanted in self.equals.items():
+            if wanted and row[column] != wanted:
+                return False
+        for column, values in self.among.items():
+            if values and row[column] not in values:
+                return False
+        for column, glob in self.like.items():  # noqa: SIM110 — the third of three
+            if glob and not fnmatchcase(row[column], glob):
+                return False
+        return True
 
 
 class RecordStore(Protocol[R]):
@@ -252,11 +259,41 @@ PINS: Final = Table(
 )
 
 
-class Approvals:
-    """Implements `ApprovalStore`."""
+# Jobs lie in parts, as each backend needs: what changes, arguments, history. What finds them is the same for all.
 
-    def __init__(self, records: RecordStore[Approval]) -> None:
+
+def job_facts(job: Job) -> dict[str, str]:
+    """The columns that a filter looks at."""
+    call = job.call
+    return {
+        "principal": call.principal.id,
+        "state": job.status.state.value,
+        "tool": call.tool,
+        "request_id": call.context.request_id,
+        "task_id": call.context.task_id,
+    }
+
+
+def jobs_where(where: JobFilter) -> Where:
+    equals = {"principal": where.principal, "request_id": where.request_id, "task_id": where.task_id}
+    return Where(equals, {"state": {state.value for state in where.states}}, {"tool": where.tool})
+
+
+class Records(Generic[R]):
+    """What the store of each noun is made over."""
+
+    def __init__(self, records: RecordStore[R]) -> None:
         self._records = records
+
+    async def start(self) -> None:
+        await self._records.start()
+
+    async def close(self) -> None:
+        await self._records.close()
+
+
+class Approvals(Records[Approval]):
+    """Implements `ApprovalStore`."""
 
     async def create(self, approval: Approval) -> Approval | None:
         return await self._records.create(approval)
@@ -283,18 +320,9 @@ class Approvals:
     def listen(self, on_event: Callable[[Approval | None], None]) -> None:
         self._records.listen(on_event)
 
-    async def start(self) -> None:
-        await self._records.start()
 
-    async def close(self) -> None:
-        await self._records.close()
-
-
-class Artifacts:
+class Artifacts(Records[Artifact]):
     """Implements `ArtifactRecords`."""
-
-    def __init__(self, records: RecordStore[Artifact]) -> None:
-        self._records = records
 
     async def add(self, artifact: Artifact) -> None:
         await self._records.create(artifact)
@@ -311,18 +339,9 @@ class Artifacts:
     async def usage(self, principal: str) -> tuple[int, int]:
         return await self._records.totals(principal)
 
-    async def start(self) -> None:
-        await self._records.start()
 
-    async def close(self) -> None:
-        await self._records.close()
-
-
-class Pins:
+class Pins(Records[Pin]):
     """Implements `PinStore`: all of a source come back whole and under their own names, or the source is blocked."""
-
-    def __init__(self, records: RecordStore[Pin]) -> None:
-        self._records = records
 
     async def of_source(self, source: str) -> Sequence[Pin]:
         """Raises HubFailure FAILED_PRECONDITION when one cannot be read."""
@@ -351,12 +370,6 @@ class Pins:
 
     async def forget_source(self, source: str) -> int:
         return await self._records.remove_all("source", source)
-
-    async def start(self) -> None:
-        await self._records.start()
-
-    async def close(self) -> None:
-        await self._records.close()
 
 
 def _unreadable(key: Key) -> HubFailure:

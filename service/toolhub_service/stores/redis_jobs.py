@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
+from contextlib import ExitStack
+from typing import Any
 
 from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally, may_follow
 from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.stores.codec import (
-    decode_args,
-    decode_job_frame,
+    decode_job,
     decode_status,
     encode_args,
     encode_job_frame,
     encode_status,
     readable,
 )
-from toolhub_service.stores.redis_link import Facts, RedisLink, RedisPages, RedisScript
+from toolhub_service.stores.record_store import Row, jobs_where
+from toolhub_service.stores.redis_link import RedisLink, RedisScript
+from toolhub_service.stores.redis_pages import Facts, RedisPages
 
 # `job:<id>` is a hash: frame and args (the record without its status), version, by (the token of the last change), seq,
 # state, at (of the latest entry), fed (its number in the feed), and what the record is found by. `job:<id>:log` is the
@@ -86,7 +88,7 @@ end
 _READ = """
 local function read(id)
   local parts = call('HMGET', P .. 'job:' .. id, 'frame', 'args')
-  return {parts[1], parts[2], call('LINDEX', P .. 'job:' .. id .. ':log', -1)}
+  return {parts[1], call('LINDEX', P .. 'job:' .. id .. ':log', -1), parts[2]}
 end
 
 local function read_all(ids)
@@ -249,8 +251,7 @@ _OPEN_STATES = tuple(state for state in JobState if state not in FINAL_STATES)
 _BEFORE = {then: f" {' '.join(now.value for now in JobState if may_follow(now, then))} " for then in JobState}
 _DAY_MS = 86_400_000
 
-Parts = Sequence[bytes | None]
-"""Frame, args and latest status."""
+_LISTS = {"": "jobs", "principal": "jobs:of:", "request_id": "jobs:request:", "task_id": "jobs:task:"}
 
 
 class RedisJobs:
@@ -258,8 +259,8 @@ class RedisJobs:
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
-        self._pages = RedisPages(link, "job:", ("principal", "state", "tool", "request", "task"))
-        self._unlisten: Callable[[], None] | None = None
+        self._pages = RedisPages(link, "job:", ("principal", "state", "tool", "request", "task"), _LISTS, _facts)
+        self._listening = ExitStack()
 
     async def create(self, job: Job) -> Job | None:
         call = job.call
@@ -269,13 +270,13 @@ class RedisJobs:
         parts = await self._link.call(
             CREATE, job.job_id, self._link.token(), key, *_change(job), encode_args(call.args), *found_by
         )
-        return _job_of(parts) if parts else None
+        return decode_job(parts) if parts else None
 
     async def get(self, job_id: str) -> Job | None:
         if ":" in job_id:  # no id that was minted has one; behind it lie keys of another kind
             return None
         (parts,) = await self._link.call(READ, job_id)
-        return _job_of(parts)
+        return None if None in parts else decode_job(parts)
 
     async def put(self, job: Job) -> bool:
         args = encode_args({}) if job.state.is_final else b""
@@ -294,8 +295,7 @@ class RedisJobs:
         return [decode_status(entry) for entry in entries]
 
     async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
-        lists, matches = _search(where)
-        ids, count = await self._pages.page(lists, matches, after=after, limit=limit)
+        ids, count = await self._pages.page(jobs_where(where), after, limit)
         return _jobs_of(await self._link.call(READ, *ids) if ids else ()), count
 
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
@@ -325,16 +325,14 @@ class RedisJobs:
         return JobTally(by_state, int(oldest) if oldest else None)
 
     def listen(self, on_event: Callable[[JobNews], None]) -> None:
-        self._unlisten = self._link.listen(b"job", lambda values: on_event(_news_of(values)))
+        self._listening.callback(self._link.listen(b"job", lambda values: on_event(_news_of(values))))
 
     async def start(self) -> None:
         await self._link.start()
 
     async def close(self) -> None:
         """Listening ends; the link is closed by its owner."""
-        if self._unlisten is not None:
-            self._unlisten()
-            self._unlisten = None
+        self._listening.close()
 
 
 def _change(job: Job) -> tuple[bytes | str | int, ...]:
@@ -353,15 +351,9 @@ def _change(job: Job) -> tuple[bytes | str | int, ...]:
     )
 
 
-def _job_of(parts: Parts) -> Job | None:
-    frame, args, status = parts
-    if frame is None or args is None or status is None:
-        return None
-    return decode_job_frame(frame, decode_status(status), decode_args(args))
-
-
-def _jobs_of(all_parts: Sequence[Parts]) -> list[Job]:
-    return [job for job in readable(all_parts, _job_of) if job is not None]
+def _jobs_of(found: Sequence[Sequence[Any]]) -> list[Job]:
+    """Without those that are gone."""
+    return readable([parts for parts in found if None not in parts], decode_job)
 
 
 def _news_of(values: tuple[bytes, ...] | None) -> JobNews:
@@ -374,22 +366,5 @@ def _news_of(values: tuple[bytes, ...] | None) -> JobNews:
         return JobNews("")
 
 
-def _search(where: JobFilter) -> tuple[list[str], Callable[[str, Facts], bool] | None]:
-    """Lists that hold every match, and what judges; None where the only list judges by itself."""
-    wanted = (("jobs:of:", where.principal), ("jobs:request:", where.request_id), ("jobs:task:", where.task_id))
-    lists = [prefix + value for prefix, value in wanted if value] or ["jobs"]
-    if len(lists) == 1 and not where.states and not where.tool:
-        return lists, None
-    states = {state.value for state in where.states}
-
-    def matches(_: str, facts: Facts) -> bool:
-        principal, state, tool, request_id, task_id = facts
-        return (
-            where.principal in {"", principal}
-            and (not states or state in states)
-            and (not where.tool or fnmatchcase(tool, where.tool))
-            and where.request_id in {"", request_id}
-            and where.task_id in {"", task_id}
-        )
-
-    return lists, matches
+def _facts(_: str, facts: Facts) -> Row:
+    return dict(zip(("principal", "state", "tool", "request_id", "task_id"), facts, strict=True))

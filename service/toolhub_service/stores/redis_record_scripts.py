@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolhub_service.stores.record_store import Row
-from toolhub_service.stores.redis_link import AT_DIGITS, Facts, RedisScript
+from toolhub_service.stores.redis_link import RedisScript
+from toolhub_service.stores.redis_pages import AT_DIGITS, Facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Final, Generic, TypeVar
 
 from toolhub_service.domain.approval import Approval
@@ -32,7 +33,8 @@ from toolhub_service.stores.record_store import (
     Table,
     Where,
 )
-from toolhub_service.stores.redis_link import AT_DIGITS, Facts, MemberPages, RedisLink, RedisPages, RedisScript
+from toolhub_service.stores.redis_link import RedisLink, RedisScript
+from toolhub_service.stores.redis_pages import AT_DIGITS, MemberPages, RedisPages
 from toolhub_service.stores.redis_record_scripts import Layout, Scripts
 
 R = TypeVar("R")
@@ -47,8 +49,8 @@ class RedisRecords(Generic[R]):
         self._layout = layout
         self._scripts = Scripts(layout)
         pages = MemberPages if layout.by_member else RedisPages
-        self._pages = pages(link, f"{layout.kind}:", layout.stored)
-        self._unlisten: Callable[[], None] | None = None
+        self._pages = pages(link, f"{layout.kind}:", layout.stored, layout.lists, layout.found)
+        self._listening = ExitStack()
 
     async def create(self, record: R) -> R | None:
         existing = await self._link.call(self._scripts.create, self._link.token(), *self._written(record))
@@ -70,15 +72,8 @@ class RedisRecords(Generic[R]):
         return await asyncio.to_thread(lambda: self._table.read_all(map(_kept, found)))
 
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
-        lists = [self._layout.lists[column] + value for column, value in where.equals.items() if value]
-        found, matches = self._layout.found, None
-        if len(lists) > 1 or any(where.among.values()) or any(where.like.values()):
-
-            def matches(name: str, facts: Facts) -> bool:
-                return where.matches(found(name, facts))
-
         cursor = None if after is None else (int(after[0]), " ".join(after[1:]))
-        names, count = await self._pages.page(lists or [self._layout.lists[""]], matches, after=cursor, limit=limit)
+        names, count = await self._pages.page(where, cursor, limit)
         return await self._read(await self._link.call(self._scripts.read, *names) if names else ()), count
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
@@ -110,16 +105,13 @@ class RedisRecords(Generic[R]):
 
     def listen(self, on_event: Callable[[R | None], None]) -> None:
         kind = self._layout.kind.encode()
-        self._unlisten = self._link.listen(kind, lambda values: on_event(self._news_of(values)))
+        self._listening.callback(self._link.listen(kind, lambda values: on_event(self._news_of(values))))
 
     async def start(self) -> None:
         await self._link.start()
 
     async def close(self) -> None:
-        """Listening ends."""
-        if self._unlisten is not None:
-            self._unlisten()
-            self._unlisten = None
+        self._listening.close()
 
     def _written(self, record: R) -> list[bytes | str | int]:
         """Name, version, record and fields, in the scripts' order."""

@@ -19,6 +19,7 @@ import orjson
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.stores.codec import UnreadableRecord
+from toolhub_service.stores.record_store import Place, Where
 from toolhub_service.stores.sqlite_writer import (
     Asked,
     Change,
@@ -34,52 +35,40 @@ I = TypeVar("I")  # noqa: E741 — an item
 A = TypeVar("A")
 T = TypeVar("T")
 
-# Pages of a table, newest first, and how many rows match in all: a filter that grows into a WHERE clause.
+# Pages of a table, newest first, and how many rows match in all.
 
 
-class Terms:
-    """Terms joined by AND; an empty value adds none."""
+def page(
+    connection: sqlite3.Connection,
+    where: Where,
+    rows: str,
+    table: str,
+    order: tuple[str, ...],
+    after: Place | None,
+    limit: int,
+) -> tuple[list[Any], int]:
+    """`rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor."""
+    matching, parameters = _terms(where)
+    (count,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {matching}", parameters).fetchone()  # noqa: S608 — fixed names
+    columns, places = ", ".join(order), ", ".join("?" * len(order))
+    behind = "" if after is None else f" AND ({columns}) < ({places})"
+    newest_first = ", ".join(f"{column} DESC" for column in order)
+    sql = f"{rows} WHERE {matching}{behind} ORDER BY {newest_first} LIMIT ?"
+    return connection.execute(sql, [*parameters, *(after or ()), limit]).fetchall(), count
 
-    def __init__(self) -> None:
-        self._terms: list[str] = ["1"]
-        self._parameters: list[Any] = []
 
-    def equals(self, column: str, value: str) -> None:
-        if value:
-            self._terms.append(f"{column} = ?")
-            self._parameters.append(value)
-
-    def among(self, column: str, values: Iterable[str]) -> None:
-        wanted = sorted(values)
-        if wanted:
-            self._terms.append(f"{column} IN ({', '.join('?' * len(wanted))})")
-            self._parameters.extend(wanted)
-
-    def like(self, column: str, pattern: str) -> None:
-        """`pattern` is a name or a glob (fnmatch, case-sensitive)."""
-        if not any(sign in pattern for sign in "*?["):
-            self.equals(column, pattern)
-        else:
-            self._terms.append(f"matches_glob({column}, ?)")
-            self._parameters.append(pattern)
-
-    def page(
-        self,
-        connection: sqlite3.Connection,
-        rows: str,
-        table: str,
-        order: tuple[str, ...],
-        after: tuple[int | str, ...] | None,
-        limit: int,
-    ) -> tuple[list[Any], int]:
-        """`rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor."""
-        matching = " AND ".join(self._terms)
-        (count,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {matching}", self._parameters).fetchone()  # noqa: S608 — fixed names
-        columns, places = ", ".join(order), ", ".join("?" * len(order))
-        cursor, parameters = ("", []) if after is None else (f" AND ({columns}) < ({places})", [*after])
-        newest_first = ", ".join(f"{column} DESC" for column in order)
-        sql = f"{rows} WHERE {matching}{cursor} ORDER BY {newest_first} LIMIT ?"
-        return connection.execute(sql, [*self._parameters, *parameters, limit]).fetchall(), count
+def _terms(where: Where) -> tuple[str, list[Any]]:
+    """The filter as a WHERE clause, and its parameters."""
+    globs = {column: glob for column, glob in where.like.items() if any(sign in glob for sign in "*?[")}
+    terms: list[tuple[str, Sequence[str]]] = [(f"matches_glob({column}, ?)", [glob]) for column, glob in globs.items()]
+    # A name is found by an index; a glob looks at every row that the other terms leave.
+    for column, value in (*where.equals.items(), *where.like.items()):
+        if value and column not in globs:
+            terms.append((f"{column} = ?", [value]))
+    for column, values in where.among.items():
+        if values:
+            terms.append((f"{column} IN ({', '.join('?' * len(values))})", sorted(values)))
+    return " AND ".join(term for term, _ in terms) or "1", [value for _, values in terms for value in values]
 
 
 # Many rows a statement: the interpreter's lock is given up at each step of SQLite, and the event loop may keep it for
@@ -127,29 +116,43 @@ _AT_ONCE: Final = 500
 
 
 class Feed(Generic[T]):
-    """Implements `Watch`. All methods but the constructor run in the writer's thread."""
+    """Implements `Watch`, for the one listener of a store."""
 
     def __init__(
-        self,
-        table: str,
-        columns: str,
-        decode: Callable[[Sequence[Any]], T],
-        *,
-        gap: T,
-        on_event: Callable[[T], None],
-        after_row: int,
+        self, file: SqliteFile, table: str, columns: str, decode: Callable[[Sequence[Any]], T], *, gap: T
     ) -> None:
-        """`gap` is told for an entry that this version cannot read; `on_event` runs on the loop."""
+        """`gap` is told for an entry that this version cannot read."""
+        self._file = file
+        self._table = table
         self._next = f"SELECT row, {columns} FROM {table} WHERE row > ? ORDER BY row LIMIT {_AT_ONCE}"  # noqa: S608 — fixed names
         self._decode = decode
         self._gap = gap
-        self._on_event = on_event
-        self._row = after_row
+        self._on_event: Callable[[T], None] | None = None
+        self._is_watching = False
+        self._row = 0
         self._own: list[T] = []
 
-    def added(self, news: T) -> None:
-        """This process has committed one more row; called in the order of rows."""
-        self._own.append(news)
+    def listen(self, on_event: Callable[[T], None]) -> None:
+        """Before `start`: `on_event` runs on the loop."""
+        self._on_event = on_event
+
+    async def start(self) -> None:
+        """News from now on are told, where somebody listens."""
+        if self._on_event is not None:
+            self._row = await self._file.read(self._last_row)
+            self._is_watching = True
+            self._file.watch(self)
+
+    def close(self) -> None:
+        self._is_watching = False
+        self._file.unwatch(self)
+
+    # In the writer's thread
+
+    def added(self, news: Iterable[T]) -> None:
+        """This process has committed one more row for each; called in the order of rows."""
+        if self._is_watching:
+            self._own.extend(news)
 
     def look(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
         own, self._own = self._own, []
@@ -157,7 +160,7 @@ class Feed(Generic[T]):
             own = self._read(connection)
         else:
             self._row += len(own)
-        return partial(_each, self._on_event, own) if own else None
+        return partial(_each, self._on_event, own) if own and self._on_event is not None else None
 
     def _read(self, connection: sqlite3.Connection) -> list[T]:
         news: list[T] = []
@@ -171,15 +174,10 @@ class Feed(Generic[T]):
         self._row = last
         return news
 
-
-def last_row(table: str) -> Callable[[sqlite3.Connection], int]:
-    """Reads the number of the table's latest row, forgotten or not."""
-
-    def look(connection: sqlite3.Connection) -> int:
-        found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+    def _last_row(self, connection: sqlite3.Connection) -> int:
+        """The number of the table's latest row, forgotten or not."""
+        found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (self._table,)).fetchone()
         return found[0] if found else 0
-
-    return look
 
 
 def _each(on_event: Callable[[T], None], news: list[T]) -> None:

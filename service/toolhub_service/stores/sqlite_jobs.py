@@ -7,48 +7,42 @@ are judged here inside the transaction, then the records and the new entries are
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally, may_follow
 from toolhub_service.domain.result import JobState
 from toolhub_service.stores.codec import (
-    decode_args,
-    decode_job_frame,
+    decode_job,
     decode_status,
     encode_args,
     encode_job_frame,
     encode_status,
     readable,
 )
-from toolhub_service.stores.sqlite_file import Feed, SqliteFile, Terms, insert, last_row, look_up
-from toolhub_service.stores.sqlite_writer import Change
+from toolhub_service.stores.record_store import job_facts, jobs_where
+from toolhub_service.stores.sqlite_file import Feed, SqliteFile, insert, look_up, page
+from toolhub_service.stores.sqlite_writer import Change, one_by_one
 
-# Jobs as rows: what is written of one, and the statements that read them.
-#
 # A job lies in three tables: what changes (`jobs`), the arguments, written once (`job_args`), and its history
 # (`job_entries`), whose latest entry is the job's status; so progress writes a few hundred bytes, however large the
 # arguments, and a result is written once.
 
-JOBS: Final = (
-    "jobs (job_id, version, sequence, state, is_final, runner, created_at_unix_ms, entered_at_unix_ms, "
-    "deadline_unix_ms, expires_at_unix_ms, principal, tool, idempotency_key, request_id, task_id, frame)"
+_CHANGING: Final = (
+    *("version", "sequence", "state", "is_final", "runner", "entered_at_unix_ms", "deadline_unix_ms"),
+    *("expires_at_unix_ms", "frame"),
 )
-REPLACED: Final = (
-    "ON CONFLICT (job_id) DO UPDATE SET version = excluded.version, sequence = excluded.sequence, "
-    "state = excluded.state, is_final = excluded.is_final, runner = excluded.runner, "
-    "entered_at_unix_ms = excluded.entered_at_unix_ms, deadline_unix_ms = excluded.deadline_unix_ms, "
-    "expires_at_unix_ms = excluded.expires_at_unix_ms, frame = excluded.frame"
-)
-ARGS: Final = "job_args (job_id, args)"
-FORGET_ARGS: Final = "UPDATE job_args SET args = CAST('{}' AS BLOB) WHERE job_id IN (SELECT value FROM json_each(?))"
-ENTRIES: Final = "job_entries (job_id, sequence, status)"
+_REPLACED: Final = "ON CONFLICT (job_id) DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in _CHANGING)
+_ENTRIES: Final = "job_entries (job_id, sequence, status)"
+_FORGET_ARGS: Final = "UPDATE job_args SET args = CAST('{}' AS BLOB) WHERE job_id IN (SELECT value FROM json_each(?))"
 _WHOLE: Final = """
     SELECT jobs.frame, status, args FROM jobs
     JOIN job_entries USING (job_id, sequence) JOIN job_args USING (job_id)"""
+_WITH_KEY: Final = "WHERE principal = ? AND tool = ? AND idempotency_key = ? AND idempotency_key != ''"
+_HISTORY: Final = "SELECT status FROM job_entries WHERE job_id = ? AND sequence > ? ORDER BY sequence LIMIT ?"
 _UNATTENDED: Final = """
     WHERE is_final = 0 AND state != 'AWAITING_APPROVAL' AND (deadline_unix_ms <= :now
     OR (state = 'QUEUED' AND entered_at_unix_ms < :queued_before)
@@ -58,95 +52,133 @@ _UNATTENDED: Final = """
 _AWAITING: Final = """
     WHERE is_final = 0 AND state = 'AWAITING_APPROVAL' AND (entered_at_unix_ms, jobs.job_id) > (?, ?)
     ORDER BY entered_at_unix_ms, jobs.job_id LIMIT ?"""
+_ALIVE: Final = "SELECT 1 FROM runners WHERE runner = ? AND alive_until_unix_ms > ?"
 
 
-class Written(NamedTuple):
+class _Written(Struct, frozen=True, gc=False):
     """A job ready to be written."""
 
     job: Job
-    row: tuple[Any, ...]
-    """The columns of `JOBS`."""
+    row: Mapping[str, Any]
+    """The columns of `jobs`."""
     status: bytes
-    args: bytes = b""
-    """Only for a new job."""
 
     @property
     def entry(self) -> tuple[str, int, bytes]:
-        """The columns of `ENTRIES`."""
+        """The columns of `_ENTRIES`."""
         return self.job.job_id, self.job.status.sequence, self.status
 
 
-def written(job: Job, *, new: bool = False) -> Written:
+def _written(job: Job) -> _Written:
     """Raises ValueError for what cannot be written."""
-    status, call = job.status, job.call
-    row = (
-        job.job_id,
-        job.version,
-        status.sequence,
-        status.state.value,
-        status.state.is_final,
-        job.runner,
-        job.created_at_unix_ms,
-        status.at_unix_ms,
-        job.deadline_unix_ms,
-        job.expires_at_unix_ms,
-        call.principal.id,
-        call.tool,
-        call.idempotency_key,
-        call.context.request_id,
-        call.context.task_id,
-        encode_job_frame(job),
-    )
-    return Written(job, row, encode_status(status), encode_args(call.args) if new else b"")
+    status = job.status
+    row = {
+        "job_id": job.job_id,
+        "version": job.version,
+        "sequence": status.sequence,
+        "is_final": status.state.is_final,
+        "runner": job.runner,
+        "created_at_unix_ms": job.created_at_unix_ms,
+        "entered_at_unix_ms": status.at_unix_ms,
+        "deadline_unix_ms": job.deadline_unix_ms,
+        "expires_at_unix_ms": job.expires_at_unix_ms,
+        **job_facts(job),
+        "idempotency_key": job.call.idempotency_key,
+        "frame": encode_job_frame(job),
+    }
+    return _Written(job, row, encode_status(status))
 
 
-def news_of(columns: Sequence[Any]) -> JobNews:
-    """From the columns of `ENTRIES`. Raises UnreadableRecord."""
+class SqliteJobs:
+    """Implements `JobStore`. The file is started before and closed after it."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._feed: Feed[JobNews] = Feed(file, "job_entries", "job_id, sequence, status", _news_of, gap=JobNews(""))
+        self._creating: Change[tuple[_Written, bytes], Job | None] = Change(_create_all, self._created)
+        self._putting: Change[_Written, Any] = Change(_put_all, self._put_done)
+
+    async def create(self, job: Job) -> Job | None:
+        return await self._file.change(self._creating, (_written(job), encode_args(job.call.args)))
+
+    async def get(self, job_id: str) -> Job | None:
+        return await self._file.read(lambda connection: _one(connection, "WHERE jobs.job_id = ?", (job_id,)))
+
+    async def put(self, job: Job) -> bool:
+        return bool(await self._file.change(self._putting, _written(job)))
+
+    async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
+        bounds = (job_id, after_sequence, limit)
+        return await self._file.read(
+            lambda connection: [decode_status(status) for (status,) in connection.execute(_HISTORY, bounds)]
+        )
+
+    async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
+        order = ("created_at_unix_ms", "jobs.job_id")
+        terms = jobs_where(where)
+
+        def look(connection: sqlite3.Connection) -> tuple[list[Job], int]:
+            rows, count = page(connection, terms, _WHOLE, "jobs", order, after, limit)
+            return readable(rows, decode_job), count
+
+        return await self._file.read(look)
+
+    async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
+        await self._file.change(_BEATING, (runner, alive_until_unix_ms))
+
+    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+        return await self._all(
+            _UNATTENDED, {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": limit}
+        )
+
+    async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
+        return await self._all(_AWAITING, (*(after or (-1, "")), limit))
+
+    async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
+        return await self._file.read(
+            lambda connection: connection.execute(_ALIVE, (runner, now_unix_ms)).fetchone() is not None
+        )
+
+    async def forget(self, now_unix_ms: int, limit: int) -> int:
+        return await self._file.change(_FORGETTING, (now_unix_ms, limit))
+
+    async def tally(self) -> JobTally:
+        return await self._file.read(_tally)
+
+    def listen(self, on_event: Callable[[JobNews], None]) -> None:
+        self._feed.listen(on_event)
+
+    async def start(self) -> None:
+        await self._feed.start()
+
+    async def close(self) -> None:
+        self._feed.close()
+
+    async def _all(self, rest: str, parameters: Any) -> list[Job]:
+        return await self._file.read(
+            lambda connection: readable(connection.execute(_WHOLE + rest, parameters), decode_job)
+        )
+
+    def _created(self, created: Sequence[tuple[_Written, bytes]], existing: Sequence[Job | None]) -> None:
+        new = [written.job for (written, _), other in zip(created, existing, strict=True) if other is None]
+        self._feed.added([JobNews(job.job_id, job.status.sequence, job.status) for job in new])
+
+    def _put_done(self, _: Sequence[_Written], answers: Sequence[Any]) -> None:
+        self._feed.added([answer for answer in answers if isinstance(answer, JobNews)])
+
+
+def _news_of(columns: Sequence[Any]) -> JobNews:
+    """From the columns of `_ENTRIES`. Raises UnreadableRecord."""
     job_id, sequence, status = columns
     return JobNews(job_id, sequence, decode_status(status))
 
 
-def job_of(row: Sequence[Any]) -> Job:
-    """Raises UnreadableRecord."""
-    frame, status, args = row
-    return decode_job_frame(frame, decode_status(status), decode_args(args))
+def _one(connection: sqlite3.Connection, rest: str, parameters: Sequence[str]) -> Job | None:
+    row = connection.execute(f"{_WHOLE} {rest}", parameters).fetchone()
+    return None if row is None else decode_job(row)
 
 
-def one(connection: sqlite3.Connection, job_id: str) -> Job | None:
-    row = connection.execute(f"{_WHOLE} WHERE jobs.job_id = ?", (job_id,)).fetchone()
-    return None if row is None else job_of(row)
-
-
-def with_key(connection: sqlite3.Connection, scope: tuple[str, str, str]) -> Job | None:
-    """The job of (principal, tool, idempotency key)."""
-    where = "WHERE principal = ? AND tool = ? AND idempotency_key = ? AND idempotency_key != ''"
-    row = connection.execute(f"{_WHOLE} {where}", scope).fetchone()
-    return None if row is None else job_of(row)
-
-
-def page(
-    connection: sqlite3.Connection, where: JobFilter, after: tuple[int, str] | None, limit: int
-) -> tuple[list[Job], int]:
-    terms = Terms()
-    terms.equals("principal", where.principal)
-    terms.among("state", (state.value for state in where.states))
-    terms.like("tool", where.tool)
-    terms.equals("request_id", where.request_id)
-    terms.equals("task_id", where.task_id)
-    rows, count = terms.page(connection, _WHOLE, "jobs", ("created_at_unix_ms", "jobs.job_id"), after, limit)
-    return readable(rows, job_of), count
-
-
-def unattended(connection: sqlite3.Connection, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> list[Job]:
-    bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": limit}
-    return readable(connection.execute(_WHOLE + _UNATTENDED, bounds), job_of)
-
-
-def awaiting(connection: sqlite3.Connection, after: tuple[int, str] | None, limit: int) -> list[Job]:
-    return readable(connection.execute(_WHOLE + _AWAITING, (*(after or (-1, "")), limit)), job_of)
-
-
-def tally(connection: sqlite3.Connection) -> JobTally:
+def _tally(connection: sqlite3.Connection) -> JobTally:
     counts = connection.execute("SELECT state, count(*) FROM jobs WHERE is_final = 0 GROUP BY state").fetchall()
     oldest = connection.execute(
         "SELECT created_at_unix_ms FROM jobs WHERE is_final = 0 AND state = 'QUEUED' "
@@ -155,112 +187,25 @@ def tally(connection: sqlite3.Connection) -> JobTally:
     return JobTally({JobState(state): count for state, count in counts}, oldest[0] if oldest else None)
 
 
-_GAP = JobNews("")
-
-
-class SqliteJobs:
-    """Implements `JobStore`. The file is started before and closed after it."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
-        self._on_event: Callable[[JobNews], None] | None = None
-        self._feed: Feed[JobNews] | None = None
-        self._creating: Change[Written, Job | None] = Change(_create_all, self._created)
-        self._putting: Change[Written, Any] = Change(_put_all, self._put_done)
-
-    async def create(self, job: Job) -> Job | None:
-        return await self._file.change(self._creating, written(job, new=True))
-
-    async def get(self, job_id: str) -> Job | None:
-        return await self._file.read(partial(one, job_id=job_id))
-
-    async def put(self, job: Job) -> bool:
-        return bool(await self._file.change(self._putting, written(job)))
-
-    async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
-        return await self._file.read(
-            lambda connection: [
-                decode_status(status)
-                for (status,) in connection.execute(
-                    "SELECT status FROM job_entries WHERE job_id = ? AND sequence > ? ORDER BY sequence LIMIT ?",
-                    (job_id, after_sequence, limit),
-                )
-            ]
-        )
-
-    async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
-        return await self._file.read(partial(page, where=where, after=after, limit=limit))
-
-    async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
-        await self._file.change(_BEATING, (runner, alive_until_unix_ms))
-
-    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
-        return await self._file.read(
-            lambda connection: unattended(connection, now_unix_ms, queued_before_unix_ms, limit)
-        )
-
-    async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
-        return await self._file.read(partial(awaiting, after=after, limit=limit))
-
-    async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
-        sql = "SELECT 1 FROM runners WHERE runner = ? AND alive_until_unix_ms > ?"
-        return await self._file.read(
-            lambda connection: connection.execute(sql, (runner, now_unix_ms)).fetchone() is not None
-        )
-
-    async def forget(self, now_unix_ms: int, limit: int) -> int:
-        return await self._file.change(_FORGETTING, (now_unix_ms, limit))
-
-    async def tally(self) -> JobTally:
-        return await self._file.read(tally)
-
-    def listen(self, on_event: Callable[[JobNews], None]) -> None:
-        self._on_event = on_event
-
-    async def start(self) -> None:
-        if self._on_event is not None:
-            after_row = await self._file.read(last_row("job_entries"))
-            columns = "job_id, sequence, status"
-            self._feed = Feed("job_entries", columns, news_of, gap=_GAP, on_event=self._on_event, after_row=after_row)
-            self._file.watch(self._feed)
-
-    async def close(self) -> None:
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            self._file.unwatch(feed)
-
-    def _created(self, created: Sequence[Written], existing: Sequence[Job | None]) -> None:
-        if self._feed is not None:
-            for (job, *_), other in zip(created, existing, strict=True):
-                if other is None:
-                    self._feed.added(JobNews(job.job_id, job.status.sequence, job.status))
-
-    def _put_done(self, _: Sequence[Written], answers: Sequence[Any]) -> None:
-        if self._feed is not None:
-            for answer in answers:
-                if isinstance(answer, JobNews):
-                    self._feed.added(answer)
-
-
-def _create_all(connection: sqlite3.Connection, wanted: Sequence[Written]) -> list[Job | None]:
+def _create_all(connection: sqlite3.Connection, wanted: Sequence[tuple[_Written, bytes]]) -> list[Job | None]:
     answers: list[Job | None] = []
-    new: list[Written] = []
+    new: list[tuple[_Written, bytes]] = []
     keyed: dict[tuple[str, str, str], Job] = {}
     for each in wanted:
-        call = each.job.call
-        scope = (call.principal.id, call.tool, call.idempotency_key)
-        existing = (keyed.get(scope) or with_key(connection, scope)) if call.idempotency_key else None
+        job = each[0].job
+        scope = (job.call.principal.id, job.call.tool, job.call.idempotency_key)
+        existing = (keyed.get(scope) or _one(connection, _WITH_KEY, scope)) if job.call.idempotency_key else None
         answers.append(existing)
         if existing is None:
             new.append(each)
-            keyed[scope] = each.job
-    insert(connection, JOBS, [each.row for each in new])
-    insert(connection, ARGS, [(each.job.job_id, each.args) for each in new])
-    insert(connection, ENTRIES, [each.entry for each in new])
+            keyed[scope] = job
+    _insert_jobs(connection, [written for written, _ in new])
+    insert(connection, "job_args (job_id, args)", [(written.job.job_id, args) for written, args in new])
+    insert(connection, _ENTRIES, [written.entry for written, _ in new])
     return answers
 
 
-def _put_all(connection: sqlite3.Connection, wanted: Sequence[Written]) -> list[JobNews | bool | Exception]:
+def _put_all(connection: sqlite3.Connection, wanted: Sequence[_Written]) -> list[JobNews | bool | Exception]:
     """News for a put with a new entry, True for one without, False for one that came too late."""
     existing = {
         job_id: (version, sequence, state)
@@ -269,7 +214,7 @@ def _put_all(connection: sqlite3.Connection, wanted: Sequence[Written]) -> list[
         )
     }
     answers: list[JobNews | bool | Exception] = []
-    changed: dict[str, Written] = {}
+    changed: dict[str, _Written] = {}
     entries: list[tuple[str, int, bytes]] = []
     for each in wanted:
         job, status = each.job, each.job.status
@@ -280,12 +225,18 @@ def _put_all(connection: sqlite3.Connection, wanted: Sequence[Written]) -> list[
         if answer and not isinstance(answer, Exception):
             existing[job.job_id] = (job.version, status.sequence, status.state.value)
             changed[job.job_id] = each
-    insert(connection, JOBS, [each.row for each in changed.values()], on_conflict=REPLACED)
-    insert(connection, ENTRIES, entries)
+    _insert_jobs(connection, list(changed.values()), on_conflict=_REPLACED)
+    insert(connection, _ENTRIES, entries)
     over = [job_id for job_id, each in changed.items() if each.job.state.is_final]
     if over:
-        connection.execute(FORGET_ARGS, (orjson.dumps(over).decode(),))
+        connection.execute(_FORGET_ARGS, (orjson.dumps(over).decode(),))
     return answers
+
+
+def _insert_jobs(connection: sqlite3.Connection, written: Sequence[_Written], on_conflict: str = "") -> None:
+    if written:
+        into = f"jobs ({', '.join(written[0].row)})"
+        insert(connection, into, [[*each.row.values()] for each in written], on_conflict=on_conflict)
 
 
 def _judge(job: Job, existing: tuple[int, int, str] | None) -> JobNews | bool | Exception:
@@ -300,20 +251,16 @@ def _judge(job: Job, existing: tuple[int, int, str] | None) -> JobNews | bool | 
     return JobNews(job.job_id, status.sequence, status)
 
 
-def _beat_all(connection: sqlite3.Connection, beats: Sequence[tuple[str, int]]) -> list[None]:
-    for runner, alive_until_unix_ms in beats:
-        if alive_until_unix_ms:
-            connection.execute("INSERT OR REPLACE INTO runners VALUES (?, ?)", (runner, alive_until_unix_ms))
-        else:
-            connection.execute("DELETE FROM runners WHERE runner = ?", (runner,))
-    return [None] * len(beats)
+def _beat(connection: sqlite3.Connection, beat: tuple[str, int]) -> None:
+    runner, alive_until_unix_ms = beat
+    if alive_until_unix_ms:
+        connection.execute("INSERT OR REPLACE INTO runners VALUES (?, ?)", (runner, alive_until_unix_ms))
+    else:
+        connection.execute("DELETE FROM runners WHERE runner = ?", (runner,))
 
 
-def _forget_all(connection: sqlite3.Connection, bounds: Sequence[tuple[int, int]]) -> list[int]:
-    return [_forget(connection, now_unix_ms, limit) for now_unix_ms, limit in bounds]
-
-
-def _forget(connection: sqlite3.Connection, now_unix_ms: int, limit: int) -> int:
+def _forget(connection: sqlite3.Connection, bounds: tuple[int, int]) -> int:
+    now_unix_ms, limit = bounds
     expired = connection.execute(
         "SELECT job_id FROM jobs WHERE is_final = 1 AND expires_at_unix_ms BETWEEN 1 AND ? "
         "ORDER BY expires_at_unix_ms LIMIT ?",
@@ -326,5 +273,5 @@ def _forget(connection: sqlite3.Connection, now_unix_ms: int, limit: int) -> int
     return len(expired)
 
 
-_BEATING: Change[tuple[str, int], None] = Change(_beat_all)
-_FORGETTING: Change[tuple[int, int], int] = Change(_forget_all)
+_BEATING: Change[tuple[str, int], None] = Change(one_by_one(_beat))
+_FORGETTING: Change[tuple[int, int], int] = Change(one_by_one(_forget))

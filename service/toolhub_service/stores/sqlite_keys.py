@@ -1,6 +1,6 @@
 """Idempotency keys in the hub's own file, shared by its processes: a claim is on disk before its call may run.
 
-Bounded in keys and bytes by counters that triggers keep, of which each principal has a share (domain/share.py): when
+Bounded in keys and bytes by counters that triggers keep, of which each principal has a share (`may_take`): when
 full, it refuses new keys and forgets none. A waiter is
 woken at once by its own process, and by a look at the file after another one has committed; that look is taken for all
 waiters together, and only while there are any.
@@ -24,7 +24,7 @@ from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.verdict import may_take
 from toolhub_service.stores.codec import decode_key_record, encode_key_record
 from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_writer import Change
+from toolhub_service.stores.sqlite_writer import Change, one_by_one
 
 # Who waits for the end of which claim, in this process, and the one look at the file that is taken for all of them.
 
@@ -202,10 +202,6 @@ class SqliteKeys:
         return full(room_in_ms) if is_full else share_is_taken(room_in_ms)
 
 
-def _end_all(connection: sqlite3.Connection, ends: Sequence[_End]) -> list[bool]:
-    return [_end(connection, end) for end in ends]
-
-
 def _end(connection: sqlite3.Connection, end: _End) -> bool:
     held = held_record(connection, end.key, end.owner, end.now_unix_ms)
     if held is None:
@@ -219,4 +215,4 @@ def _end(connection: sqlite3.Connection, end: _End) -> bool:
     return True
 
 
-_ENDING: Final[Change[_End, bool]] = Change(_end_all)
+_ENDING: Final[Change[_End, bool]] = Change(one_by_one(_end))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -34,12 +34,10 @@ from toolhub_service.stores.record_store import (
     Table,
     Where,
 )
-from toolhub_service.stores.sqlite_file import Feed, SqliteFile, Terms, insert, last_row
-from toolhub_service.stores.sqlite_writer import Change
+from toolhub_service.stores.sqlite_file import Feed, SqliteFile, insert, page
+from toolhub_service.stores.sqlite_writer import Change, one_by_one
 
 R = TypeVar("R")
-I = TypeVar("I")  # noqa: E741 — an item
-A = TypeVar("A")
 
 
 class _Written(NamedTuple):
@@ -64,13 +62,12 @@ class SqliteRecords(Generic[R]):
         version = "version" if table.has_version else "0"
         self._kept = f"SELECT {self._keys}, {version}, record FROM {table.name}"  # noqa: S608 — fixed names
         self._open = "is_open = 1 AND " if table.ends else ""
-        self._on_event: Callable[[R | None], None] | None = None
-        self._feed: Feed[R | None] | None = None
-        self._creating: Change[_Written, R | None] = Change(_each(self._create), self._created)
-        self._putting: Change[Sequence[_Written], bool] = Change(_each(self._put), self._put_done)
-        self._forgetting: Change[tuple[int, int], int] = Change(_each(self._forget))
-        self._removing: Change[tuple[Key, int], bool] = Change(_each(self._remove))
-        self._removing_all: Change[tuple[str, str], int] = Change(_each(self._remove_all))
+        self._feed: Feed[R | None] = Feed(file, changes, "record", lambda columns: table.decode(columns[0]), gap=None)
+        self._creating: Change[_Written, R | None] = Change(one_by_one(self._create), self._created)
+        self._putting: Change[Sequence[_Written], bool] = Change(one_by_one(self._put), self._put_done)
+        self._forgetting: Change[tuple[int, int], int] = Change(one_by_one(self._forget))
+        self._removing: Change[tuple[Key, int], bool] = Change(one_by_one(self._remove))
+        self._removing_all: Change[tuple[str, str], int] = Change(one_by_one(self._remove_all))
 
     async def create(self, record: R) -> R | None:
         return await self._file.change(self._creating, self._written(record))
@@ -119,26 +116,16 @@ class SqliteRecords(Generic[R]):
         return int(revision)
 
     def listen(self, on_event: Callable[[R | None], None]) -> None:
-        self._on_event = on_event
+        self._feed.listen(on_event)
 
     async def start(self) -> None:
-        if self._on_event is not None:
-            after_row = await self._file.read(last_row(self._changes))
-            self._feed = Feed(
-                self._changes, "record", self._logged, gap=None, on_event=self._on_event, after_row=after_row
-            )
-            self._file.watch(self._feed)
+        await self._feed.start()
 
     async def close(self) -> None:
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            self._file.unwatch(feed)
+        self._feed.close()
 
     def _written(self, record: R) -> _Written:
         return _Written(record, self._table.row(record), self._table.encode(record))
-
-    def _logged(self, columns: Sequence[Any]) -> R | None:
-        return self._table.decode(columns[0])
 
     # In the writer's thread
 
@@ -215,15 +202,11 @@ class SqliteRecords(Generic[R]):
             connection.execute(f"UPDATE {self._revision} SET revision = revision + 1")  # noqa: S608 — fixed names
 
     def _created(self, wanted: Sequence[_Written], existing: Sequence[R | None]) -> None:
-        self._add_news(each for each, other in zip(wanted, existing, strict=True) if other is None)
+        self._feed.added(each.record for each, other in zip(wanted, existing, strict=True) if other is None)
 
     def _put_done(self, batches: Sequence[Sequence[_Written]], done: Sequence[bool]) -> None:
-        self._add_news(each for batch, was_put in zip(batches, done, strict=True) if was_put for each in batch)
-
-    def _add_news(self, written: Iterable[_Written]) -> None:
-        if self._feed is not None:
-            for each in written:
-                self._feed.added(each.record)
+        put = (batch for batch, was_put in zip(batches, done, strict=True) if was_put)
+        self._feed.added(each.record for batch in put for each in batch)
 
     # In a reader's thread, or the writer's
 
@@ -237,26 +220,12 @@ class SqliteRecords(Generic[R]):
     def _page(
         self, connection: sqlite3.Connection, where: Where, after: Place | None, limit: int
     ) -> tuple[list[R], int]:
-        terms = Terms()
-        for column, wanted in where.equals.items():
-            terms.equals(column, wanted)
-        for column, values in where.among.items():
-            terms.among(column, values)
-        for column, glob in where.like.items():
-            terms.like(column, glob)
-        rows, count = terms.page(connection, self._kept, self._table.name, self._table.order, after, limit)
+        rows, count = page(connection, where, self._kept, self._table.name, self._table.order, after, limit)
         return readable(map(self._kept_of, rows), self._table.read), count
 
     def _kept_of(self, row: Sequence[Any]) -> Kept:
         *key, version, record = row
         return Kept(tuple(key), version, record)
-
-
-def _each(
-    apply: Callable[[sqlite3.Connection, I], A],
-) -> Callable[[sqlite3.Connection, Sequence[I]], Sequence[A]]:
-    """A group of changes is made one after the other."""
-    return lambda connection, items: [apply(connection, item) for item in items]
 
 
 class SqliteApprovals(Approvals):
@@ -315,16 +284,11 @@ class SqliteUsage:
         """The file is closed by its owner."""
 
 
-def _add_all(connection: sqlite3.Connection, batches: Sequence[_Added]) -> list[None]:
-    for uses, keep in batches:
-        insert(connection, "tool_uses (tenant, tool, agent, purpose, at_unix_ms)", [astuple(use) for use in uses])
-        grown = {(use.tenant, use.tool) for use in uses}
-        connection.executemany(_TRIM, [(tenant, tool, keep) for tenant, tool in grown])
-    return [None] * len(batches)
-
-
-def _forget_all(connection: sqlite3.Connection, bounds: Sequence[tuple[int, int]]) -> list[int]:
-    return [connection.execute(_FORGET, each).rowcount for each in bounds]
+def _add(connection: sqlite3.Connection, added: _Added) -> None:
+    uses, keep = added
+    insert(connection, "tool_uses (tenant, tool, agent, purpose, at_unix_ms)", [astuple(use) for use in uses])
+    grown = {(use.tenant, use.tool) for use in uses}
+    connection.executemany(_TRIM, [(tenant, tool, keep) for tenant, tool in grown])
 
 
 def _after(connection: sqlite3.Connection, cursor: int, limit: int) -> tuple[list[ToolUse], int]:
@@ -332,5 +296,7 @@ def _after(connection: sqlite3.Connection, cursor: int, limit: int) -> tuple[lis
     return [ToolUse(*columns) for _, *columns in rows], rows[-1][0] if rows else cursor
 
 
-_ADDING: Change[_Added, None] = Change(_add_all)
-_FORGETTING: Change[tuple[int, int], int] = Change(_forget_all)
+_ADDING: Change[_Added, None] = Change(one_by_one(_add))
+_FORGETTING: Change[tuple[int, int], int] = Change(
+    one_by_one(lambda connection, bounds: connection.execute(_FORGET, bounds).rowcount)
+)

@@ -22,8 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 
@@ -203,13 +206,18 @@ class Change(Generic[I, A]):
     """Told, in the writer's thread, of what is on disk now and in which order."""
 
 
+def one_by_one(apply: Callable[[sqlite3.Connection, I], A]) -> Callable[[sqlite3.Connection, Sequence[I]], Sequence[A]]:
+    """A group of changes is made one after the other."""
+    return lambda connection, items: [apply(connection, item) for item in items]
+
+
 class Watch(Protocol):
     def look(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
         """In the writer's thread, after commits; `foreign`: others may have committed. What to call on the loop."""
         ...
 
 
-class Asked(NamedTuple):
+class Asked(Struct, frozen=True, gc=False):
     """One change in the queue, and who waits for it."""
 
     change: Change[Any, Any]
@@ -294,7 +302,10 @@ class FileWriter:
         try:
             connection = self._connection = self._connection or self._connect()
             connection.execute("BEGIN IMMEDIATE")
-            done = [(change, *_together(connection, change, list(run))) for change, run in groupby(group, _change_of)]
+            done = [
+                (change, *_together(connection, change, list(run)))
+                for change, run in groupby(group, attrgetter("change"))
+            ]
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 — a dead writer would leave everyone waiting for ever
             self._give_up()
@@ -341,10 +352,6 @@ def unavailable(error: BaseException | None = None, cause: str = "disk") -> Tool
     said = f" ({error})" if isinstance(error, sqlite3.Error) else ""
     message = f"The hub's own store cannot be read or written{said}. Tell the operator; try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=1.0, component="store", cause=cause)
-
-
-def _change_of(asked: Asked) -> Change[Any, Any]:
-    return asked.change
 
 
 def _failed(answer: object) -> bool:

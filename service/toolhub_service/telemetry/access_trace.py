@@ -156,18 +156,17 @@ class AccessTrace:
     def _event(self, kind: _Kind, tally: _Tally) -> Event:
         """Of the moment when it is written, for a reader who goes on from a moment must not miss it."""
         is_read = kind.type is EventType.AUDIT_READ
-        told = {"method": kind.method, "filter": kind.filter} if is_read else {"peer": kind.peer, "reason": kind.reason}
         if is_read:
-            told["events"] = str(tally.events)
-            if tally.from_unix_ms:
-                told["from_unix_ms"] = str(tally.from_unix_ms)
-            if tally.to_unix_ms:
-                told["to_unix_ms"] = str(tally.to_unix_ms)
-        told |= tally.facts | {"count": str(tally.count), "first_unix_ms": str(tally.first_unix_ms)}
+            attributes = {"method": kind.method, "filter": kind.filter, "events": str(tally.events)}
+            times = {"from_unix_ms": tally.from_unix_ms, "to_unix_ms": tally.to_unix_ms}
+            attributes |= {name: str(at) for name, at in times.items() if at}
+        else:
+            attributes = {"peer": kind.peer, "reason": kind.reason}
+        attributes |= tally.facts | {"count": str(tally.count), "first_unix_ms": str(tally.first_unix_ms)}
         return Event(
             type=kind.type,
             at_unix_ms=self._clock.unix_ms(),
             principal=kind.principal,
             outcome="ok" if is_read else "refused",
-            attributes=told,
+            attributes=attributes,
         )

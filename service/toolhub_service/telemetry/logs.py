@@ -1,7 +1,7 @@
 """Logs: structlog to stderr, as JSON lines or for people, with every event redacted as its last step before rendering.
 
-Whatever other libraries say through `logging` takes the same way. The ids of the call and the trace are read from the
-context when something is logged, not bound when a call starts: a call that logs nothing pays nothing.
+Whatever other libraries say through `logging` takes the same way. The id of the trace is read from the context when
+something is logged, not bound when a call starts: a call that logs nothing pays nothing.
 """
 
 from __future__ import annotations
@@ -9,25 +9,19 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
-from contextvars import ContextVar
 from typing import Any, Literal, TextIO, cast
 
 import orjson
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
+from structlog.typing import FilteringBoundLogger
 
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.trace_context import current_trace_id
 
-_CALL: ContextVar[Call | None] = ContextVar("toolhub_call", default=None)
 _QUIET = ("httpx", "httpcore", "asyncio", "grpc")
 """Libraries whose chatter is shown from WARNING on, unless everything is."""
-
-
-def in_call(call: Call) -> None:
-    """Everything logged by this task, and by those it starts, belongs to the call."""
-    _CALL.set(call)
 
 
 def configure_logging(
@@ -81,12 +75,7 @@ def _processors() -> list[Processor]:
 
 
 def _add_ids(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """What the line belongs to, where it does not say so itself."""
-    call = _CALL.get()
-    if call is not None:
-        event.setdefault("call_id", call.call_id)
-        if call.context.request_id:
-            event.setdefault("request_id", call.context.request_id)
+    """The trace that the line belongs to, where it does not say so itself."""
     trace_id = current_trace_id()
     if trace_id:
         event.setdefault("trace_id", trace_id)
@@ -102,6 +91,14 @@ class _Redaction:
     def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
         shown = self._redactor.value(dict(event))
         return cast("MutableMapping[str, Any]", shown)
+
+
+def log_trouble(log: FilteringBoundLogger, event: str, problem: BaseException, **ids: str) -> None:
+    """A line about what failed and will be tried again: a failure by its message, a defect with its traceback."""
+    if isinstance(problem, ToolFailure):
+        log.warning(event, **ids, problem=problem.error.message)
+    else:
+        log.warning(event, **ids, exc_info=problem)
 
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
@@ -49,15 +49,12 @@ _OF_EVERY_CALL: Final = frozenset(
 class _Children(dict[str, T], Generic[T]):
     """Children by label, made on first use; beyond the bound all share one."""
 
-    def __init__(self, make: Callable[[str], T], bound: int, known: Callable[[str], bool] | None = None) -> None:
+    def __init__(self, make: Callable[[str], T], bound: int) -> None:
         super().__init__()
         self._make = make
         self._bound = bound
-        self._known = known
 
     def __missing__(self, label: str) -> T:
-        if self._known is not None and label not in {UNKNOWN_TOOL, OTHER} and not self._known(label):
-            return self[UNKNOWN_TOOL]  # Not kept: the tool may be registered later.
         if len(self) >= self._bound and label not in {UNKNOWN_TOOL, OTHER}:
             return self[OTHER]
         child = self[label] = self._make(label)
@@ -111,14 +108,10 @@ class Metrics:
         self,
         *,
         version: str,
-        known_tool: Callable[[str], bool] | None = None,
         max_tools: int = 1_000,
         multiprocess_dir: Path | None = None,
     ) -> None:
-        """`known_tool` says whether the catalog holds a tool; None: all are believed, up to `max_tools`.
-
-        Raises HubFailure METRICS_NOT_SHARED when `multiprocess_dir` is given but was not in the environment in time.
-        """
+        """Raises HubFailure METRICS_NOT_SHARED when `multiprocess_dir` was not in the environment in time."""
         if multiprocess_dir is not None and values.ValueClass.__name__ != "MmapedValue":
             message = "Set PROMETHEUS_MULTIPROC_DIR in the environment of the workers before they start."
             raise HubFailure(StartReason.METRICS_NOT_SHARED, message)
@@ -130,9 +123,7 @@ class Metrics:
             for metric in names.METRICS
             if metric is not names.TOOL_STEP
         }
-        self._tools: _Children[_ToolMetrics] = _Children(
-            lambda tool: _ToolMetrics(self._all, tool), max_tools, known_tool
-        )
+        self._tools: _Children[_ToolMetrics] = _Children(lambda tool: _ToolMetrics(self._all, tool), max_tools)
         step_times = TalliedStepTimes if multiprocess_dir is None else SharedStepTimes
         self._steps: StepTimes = step_times(names.TOOL_STEP, self._registry)
         errors = self._all[names.TOOL_ERRORS.name]
@@ -239,11 +230,6 @@ class Metrics:
         MultiProcessCollector(registry, path=str(self._multiprocess_dir))  # type: ignore[no-untyped-call]
         return generate_latest(registry)
 
-    def worker_ended(self, pid: int) -> None:
-        """Forget the gauges of a worker process that is gone."""
-        if self._multiprocess_dir is not None:
-            mark_process_dead(pid, path=str(self._multiprocess_dir))  # type: ignore[no-untyped-call]
-
 
 def _tallied(metric: Metric, registry: CollectorRegistry) -> Counts | Distributions:
     return (Distributions if metric.kind is MetricKind.HISTOGRAM else Counts)(metric, registry)
@@ -322,8 +308,8 @@ class MetricsEndpoint:
         if method not in {b"GET", b"HEAD"}:
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"")
         if not all(map(self._answers_to, _hosts_of(head))):
-            told = b"metrics.hosts (TOOLHUB_METRICS_HOSTS) does not name this host\n"
-            return _response(HTTPStatus.MISDIRECTED_REQUEST, told)
+            message = b"metrics.hosts (TOOLHUB_METRICS_HOSTS) does not name this host\n"
+            return _response(HTTPStatus.MISDIRECTED_REQUEST, message)
         if path == b"/metrics":
             body = await asyncio.to_thread(self._exposition)  # Thousands of series take milliseconds to write down.
             return _response(HTTPStatus.OK, b"" if method == b"HEAD" else body)

@@ -29,22 +29,20 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
 
+METRICS: Final[list[Metric]] = []
+"""All of them, in the order of docs/metrics.md."""
+
+
+def _metric(
+    name: str, kind: MetricKind, unit: str, help: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()
+) -> Metric:
+    METRICS.append(Metric(name, kind, unit, help, labels, buckets))
+    return METRICS[-1]
+
+
 _MS: Final = (
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    25.0,
-    50.0,
-    100.0,
-    250.0,
-    500.0,
-    1_000.0,
-    2_500.0,
-    5_000.0,
-    10_000.0,
-    30_000.0,
-    60_000.0,
+    *(1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0),
+    *(1_000.0, 2_500.0, 5_000.0, 10_000.0, 30_000.0, 60_000.0),
 )
 _STEP_MS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0, 100.0, 1_000.0, 10_000.0)
 _S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -52,133 +50,123 @@ _PERSON_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_40
 _RPC: Final = ("grpc_type", "grpc_service", "grpc_method")
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
-TOOL_INVOCATIONS: Final = Metric(
+TOOL_INVOCATIONS: Final = _metric(
     "tool_invocations_total", _C, "calls", "Calls that ended, refused ones too.", ("tool", "ok")
 )
-TOOL_LATENCY: Final = Metric("tool_latency_ms", _H, "ms", "From the call's arrival to its result.", ("tool",), _MS)
-TOOL_STEP: Final = Metric(
+TOOL_LATENCY: Final = _metric("tool_latency_ms", _H, "ms", "From the call's arrival to its result.", ("tool",), _MS)
+TOOL_STEP: Final = _metric(
     "tool_step_duration_ms", _H, "ms", "Time spent in each of the nine steps.", ("step",), _STEP_MS
 )
-TOOL_RETRIES: Final = Metric("tool_retries_total", _C, "attempts", "Attempts after the first one of a call.", ("tool",))
-TOOL_REPLAYS: Final = Metric(
+TOOL_RETRIES: Final = _metric(
+    "tool_retries_total", _C, "attempts", "Attempts after the first one of a call.", ("tool",)
+)
+TOOL_REPLAYS: Final = _metric(
     "tool_replays_total", _C, "calls", "Calls answered with the stored result of their idempotency key.", ("tool",)
 )
-TOOL_ERRORS: Final = Metric("tool_errors_total", _C, "calls", "Calls that failed, by error kind.", ("kind",))
-TOOL_DEFECTS: Final = Metric(
+TOOL_ERRORS: Final = _metric("tool_errors_total", _C, "calls", "Calls that failed, by error kind.", ("kind",))
+TOOL_DEFECTS: Final = _metric(
     "tool_defects_total", _C, "defects", "Defects that calls met, whatever their callers were told; each is in the log."
 )
-POLICY_DENIED: Final = Metric(
+POLICY_DENIED: Final = _metric(
     "policy_denied_total",
     _C,
     "calls",
     "Calls that policy refused or sent to approval, by rule or kind.",
     ("tool", "reason"),
 )
-IN_FLIGHT: Final = Metric("toolhub_executions_in_flight", _G, "executions", "Executions running in adapters now.")
-OLDEST_CALL: Final = Metric(
+IN_FLIGHT: Final = _metric("toolhub_executions_in_flight", _G, "executions", "Executions running in adapters now.")
+OLDEST_CALL: Final = _metric(
     "toolhub_oldest_call_seconds", _G, "s", "Age of the call that has been in flight longest; 0: none is."
 )
-RPC_STARTED: Final = Metric("grpc_server_started_total", _C, "RPCs", "RPCs started on the server.", _RPC)
-RPC_HANDLED: Final = Metric(
+RPC_STARTED: Final = _metric("grpc_server_started_total", _C, "RPCs", "RPCs started on the server.", _RPC)
+RPC_HANDLED: Final = _metric(
     "grpc_server_handled_total", _C, "RPCs", "RPCs completed on the server, by status.", (*_RPC, "grpc_code")
 )
-RPC_SECONDS: Final = Metric("grpc_server_handling_seconds", _H, "s", "Time from start to end of an RPC.", _RPC, _S)
-RPC_RECEIVED: Final = Metric("grpc_server_msg_received_total", _C, "messages", "Messages received from clients.", _RPC)
-RPC_SENT: Final = Metric("grpc_server_msg_sent_total", _C, "messages", "Messages sent to clients.", _RPC)
-AUDIT_EVENTS: Final = Metric("toolhub_audit_events_total", _C, "events", "Audit events that reached the disk.")
-AUDIT_FAILURES: Final = Metric("toolhub_audit_failures_total", _C, "commits", "Audit commits that the disk refused.")
-AUDIT_DEPTH: Final = Metric(
+RPC_SECONDS: Final = _metric("grpc_server_handling_seconds", _H, "s", "Time from start to end of an RPC.", _RPC, _S)
+RPC_RECEIVED: Final = _metric("grpc_server_msg_received_total", _C, "messages", "Messages received from clients.", _RPC)
+RPC_SENT: Final = _metric("grpc_server_msg_sent_total", _C, "messages", "Messages sent to clients.", _RPC)
+AUDIT_EVENTS: Final = _metric("toolhub_audit_events_total", _C, "events", "Audit events that reached the disk.")
+AUDIT_FAILURES: Final = _metric("toolhub_audit_failures_total", _C, "commits", "Audit commits that the disk refused.")
+AUDIT_DEPTH: Final = _metric(
     "toolhub_audit_queue_depth", _G, "events", "Audit events not yet on disk, after each commit."
 )
-AUDIT_COMMIT: Final = Metric(
+AUDIT_COMMIT: Final = _metric(
     "toolhub_audit_commit_seconds", _H, "s", "Time of one group commit, fsync included.", (), _S
 )
-BREAKER: Final = Metric(
-    "toolhub_breaker_state",
-    _G,
-    "state",
-    "Circuit breaker of an upstream: 0 closed, 1 half-open (the next call tries), 2 open (calls are refused).",
-    ("upstream",),
-)
 _JOB_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0)
-JOBS_ACCEPTED: Final = Metric("toolhub_jobs_accepted_total", _C, "jobs", "Jobs put into the store here.", ("tool",))
-JOBS_ENDED: Final = Metric(
+JOBS_ACCEPTED: Final = _metric("toolhub_jobs_accepted_total", _C, "jobs", "Jobs put into the store here.", ("tool",))
+JOBS_ENDED: Final = _metric(
     "toolhub_jobs_ended_total", _C, "jobs", "Jobs that this process brought to a final state.", ("tool", "state")
 )
-JOBS_LOST: Final = Metric(
+JOBS_LOST: Final = _metric(
     "toolhub_jobs_lost_total", _C, "jobs", "Jobs that this process brought to LOST, by cause.", ("tool", "cause")
 )
-JOBS_OPEN: Final = Metric(
+JOBS_OPEN: Final = _metric(
     "toolhub_jobs_open", _G, "jobs", "Jobs in the whole store that are not final, by state.", ("state",)
 )
-JOBS_OLDEST_QUEUED: Final = Metric(
+JOBS_OLDEST_QUEUED: Final = _metric(
     "toolhub_jobs_oldest_queued_seconds", _G, "s", "Age of the job that has been QUEUED longest; 0: none is."
 )
-JOBS_RUNNING: Final = Metric("toolhub_jobs_running", _G, "jobs", "Jobs that this process runs now.")
-JOB_STATE_SECONDS: Final = Metric(
+JOBS_RUNNING: Final = _metric("toolhub_jobs_running", _G, "jobs", "Jobs that this process runs now.")
+JOB_STATE_SECONDS: Final = _metric(
     "toolhub_job_state_seconds", _H, "s", "Time a job spent in a state before it left it.", ("state",), _JOB_S
 )
-JOB_REDELIVERIES: Final = Metric(
+JOB_REDELIVERIES: Final = _metric(
     "toolhub_job_redeliveries_total", _C, "jobs", "Jobs taken over from a process that died."
 )
-JOB_WATCHERS: Final = Metric("toolhub_job_watchers", _G, "watchers", "Streams of WatchJob open now.")
-JOB_TROUBLES: Final = Metric(
+JOB_WATCHERS: Final = _metric("toolhub_job_watchers", _G, "watchers", "Streams of WatchJob open now.")
+JOB_TROUBLES: Final = _metric(
     "toolhub_job_troubles_total", _C, "problems", "Changes of jobs that failed and are tried again, and defects."
 )
-APPROVALS: Final = Metric(
+APPROVALS: Final = _metric(
     "toolhub_approvals_total", _C, "approvals", "Changes of approvals by this process, by the new state.", ("state",)
 )
-APPROVALS_PENDING: Final = Metric("toolhub_approvals_pending", _G, "approvals", "Approvals that wait for a person.")
-APPROVAL_SECONDS: Final = Metric(
+APPROVALS_PENDING: Final = _metric("toolhub_approvals_pending", _G, "approvals", "Approvals that wait for a person.")
+APPROVAL_SECONDS: Final = _metric(
     "toolhub_approval_decision_seconds", _H, "s", "From the question to a person's answer.", (), _PERSON_S
 )
-SOURCE_UP: Final = Metric(
+SOURCE_UP: Final = _metric(
     "toolhub_source_up",
     _G,
     "1",
     "1 while the last reading of a source succeeded, 0 while it is down; of several workers the least.",
     ("source",),
 )
-SOURCE_WHOLE: Final = Metric(
+SOURCE_WHOLE: Final = _metric(
     "toolhub_source_whole",
     _G,
     "1",
     "1 while the last reading of a source left nothing out, 0 while partial or down; of several workers the least.",
     ("source",),
 )
-SOURCE_TOOLS: Final = Metric("toolhub_source_tools", _G, "tools", "Tools known from a source.", ("source",))
-SOURCE_QUARANTINED: Final = Metric(
+SOURCE_TOOLS: Final = _metric("toolhub_source_tools", _G, "tools", "Tools known from a source.", ("source",))
+SOURCE_QUARANTINED: Final = _metric(
     "toolhub_source_quarantined",
     _G,
     "tools",
     "Tools of a source that wait for a decision, or whose definitions cannot be used.",
     ("source",),
 )
-SOURCE_SECONDS: Final = Metric(
+SOURCE_SECONDS: Final = _metric(
     "toolhub_source_refresh_seconds", _H, "s", "Time of one successful reading of a source.", ("source",), _S
 )
-SOURCE_TROUBLES: Final = Metric(
+SOURCE_TROUBLES: Final = _metric(
     "toolhub_source_troubles_total", _C, "problems", "Failures around a source that are tried again.", ("source",)
 )
-PINS: Final = Metric("toolhub_pins_total", _C, "pins", "Definitions pinned, drifted and decided.", ("source", "event"))
-ACCESS_REFUSED: Final = Metric(
+PINS: Final = _metric("toolhub_pins_total", _C, "pins", "Definitions pinned, drifted and decided.", ("source", "event"))
+ACCESS_REFUSED: Final = _metric(
     "toolhub_access_refused_total", _C, "RPCs", "RPCs refused for their credential or role, by reason.", ("reason",)
 )
-POLICY_INFO: Final = Metric("toolhub_policy_info", _G, "1", "1 for the policy revision in force.", ("revision",))
-POLICY_RELOADS: Final = Metric("toolhub_policy_reloads_total", _C, "reloads", "Policy reloads, by success.", ("ok",))
-BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
-
-METRICS: Final = (
-    *(TOOL_INVOCATIONS, TOOL_LATENCY, TOOL_STEP, TOOL_RETRIES, TOOL_REPLAYS, TOOL_ERRORS, TOOL_DEFECTS),
-    *(POLICY_DENIED, IN_FLIGHT, OLDEST_CALL),
-    *(RPC_STARTED, RPC_HANDLED, RPC_SECONDS, RPC_RECEIVED, RPC_SENT),
-    *(AUDIT_EVENTS, AUDIT_FAILURES, AUDIT_DEPTH, AUDIT_COMMIT),
-    *(JOBS_ACCEPTED, JOBS_ENDED, JOBS_LOST, JOBS_OPEN, JOBS_OLDEST_QUEUED, JOBS_RUNNING),
-    *(JOB_STATE_SECONDS, JOB_REDELIVERIES, JOB_WATCHERS, JOB_TROUBLES),
-    *(APPROVALS, APPROVALS_PENDING, APPROVAL_SECONDS),
-    *(SOURCE_UP, SOURCE_WHOLE, SOURCE_TOOLS, SOURCE_QUARANTINED, SOURCE_SECONDS, SOURCE_TROUBLES, PINS),
-    *(ACCESS_REFUSED, BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),
+BREAKER: Final = _metric(
+    "toolhub_breaker_state",
+    _G,
+    "state",
+    "Circuit breaker of an upstream: 0 closed, 1 half-open (the next call tries), 2 open (calls are refused).",
+    ("upstream",),
 )
+POLICY_INFO: Final = _metric("toolhub_policy_info", _G, "1", "1 for the policy revision in force.", ("revision",))
+POLICY_RELOADS: Final = _metric("toolhub_policy_reloads_total", _C, "reloads", "Policy reloads, by success.", ("ok",))
+BUILD_INFO: Final = _metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
 
 UNKNOWN_TOOL: Final = "unknown"
 """Label of a tool that the catalog does not hold: a caller cannot make labels."""
@@ -216,94 +204,106 @@ SPANS: Final = (
     ),
 )
 
-LOG_CALL: Final = "call_settled"
-LOG_CRASH: Final = "call_crashed"
-LOG_UNRECORDED: Final = "call_not_recorded"
-LOG_UNKEPT: Final = "answer_not_kept"
-LOG_RETRY: Final = "call_retried"
-LOG_JOB_TAKEN: Final = "job_taken_over"
-LOG_JOB_ENDED: Final = "job_ended_badly"
-LOG_JOB_TROUBLE: Final = "job_trouble"
-LOG_WEBHOOK_GIVEN_UP: Final = "approval_webhook_given_up"
-LOG_SOURCE_READ: Final = "source_read"
-LOG_SOURCE_PARTIAL: Final = "source_partial"
-LOG_SOURCE_DOWN: Final = "source_down"
-LOG_SOURCE_TROUBLE: Final = "source_trouble"
-LOG_SOURCES_LOADED: Final = "sources_loaded"
-LOG_SOURCES_REJECTED: Final = "sources_rejected"
-LOG_DRIFT: Final = "definition_drifted"
-LOG_SEARCH_TROUBLE: Final = "search_trouble"
-LOG_UNCONFINED: Final = "commands_unconfined"
-LOG_AUDIT_FAILED: Final = "audit_write_failed"
-LOG_CHECKPOINT: Final = "audit_checkpoint"
-LOG_POLICY_LOADED: Final = "policy_loaded"
-LOG_POLICY_REJECTED: Final = "policy_rejected"
-LOG_POLICY_UNMATCHED: Final = "policy_names_unknown"
-LOG_SHADOW_LOADED: Final = "shadow_loaded"
-LOG_SHADOW_REJECTED: Final = "shadow_rejected"
-LOG_SHADOW_DIFFERS: Final = "shadow_differs"
-LOG_SHADOW_FAILED: Final = "shadow_failed"
-LOG_KEYS_UNREADABLE: Final = "keys_unreadable"
-LOG_FILES_LOOSE: Final = "files_loose"
-LOG_ACCESS_REFUSED: Final = "access_refused"
-LOG_ACCESS_UNRECORDED: Final = "access_not_recorded"
 
-LOG_EVENTS: Final = (
-    (LOG_CALL, "info", "A call ended; only when the access log is on."),
-    (LOG_UNKEPT, "warning", "The answer under an idempotency key could not be stored; its outcome will be unknown."),
-    (LOG_RETRY, "info", "An attempt failed and another one follows."),
-    (
-        LOG_CRASH,
-        "error",
-        "A defect: the caller was told INTERNAL, or OUTCOME_UNKNOWN, and the call id; the traceback is here, redacted.",
-    ),
-    (
-        LOG_UNRECORDED,
-        "error",
-        "The audit log, broken or full, did not take an event of the call: this line is all of it.",
-    ),
-    (LOG_JOB_TAKEN, "warning", "A job whose process died is run by this one now."),
-    (LOG_JOB_ENDED, "warning", "A job is LOST or TIMED_OUT: nobody can say what became of it, or it took too long."),
-    (LOG_JOB_TROUBLE, "warning", "A change of a job failed and will be tried again; a defect carries its traceback."),
-    (LOG_WEBHOOK_GIVEN_UP, "error", "The webhook could not be told of a question; `toolhub approvals list` has it."),
-    (LOG_SOURCE_READ, "info", "A source can be read again, or for the first time, or what it offers is another."),
-    (LOG_SOURCE_PARTIAL, "warning", "A source was read, and something of it cannot be used; `reason` says what."),
-    (LOG_SOURCE_DOWN, "warning", "A source cannot be read; its tools are UNAVAILABLE and it is tried again."),
-    (LOG_SOURCE_TROUBLE, "warning", "Something around a source failed and will be tried again."),
-    (LOG_SOURCES_LOADED, "info", "sources.yaml came into force."),
-    (LOG_SOURCES_REJECTED, "error", "sources.yaml is invalid: the sources there were stay."),
-    (LOG_DRIFT, "warning", "A source offers another definition than was approved; the tool is quarantined."),
-    (
-        LOG_UNCONFINED,
-        "warning",
-        "Commands are allowed, and neither bubblewrap nor Landlock works here: they see the hub's disk and network.",
-    ),
-    (
-        LOG_SEARCH_TROUBLE,
-        "warning",
-        "What search learns cannot be stored, or the embedder fails; it is tried again.",
-    ),
-    (LOG_AUDIT_FAILED, "error", "The disk refused audit events; calls are refused until it heals."),
-    (LOG_CHECKPOINT, "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."),
-    (LOG_POLICY_LOADED, "info", "A policy came into force."),
-    (LOG_POLICY_REJECTED, "error", "The policy file is invalid or gone: the old policy stays."),
-    (LOG_POLICY_UNMATCHED, "warning", "The policy names tools, capabilities or principals that nobody knows: a typo?"),
-    (LOG_SHADOW_LOADED, "info", "A candidate policy watches beside the live one."),
-    (LOG_SHADOW_REJECTED, "error", "The candidate policy is invalid."),
-    (LOG_SHADOW_DIFFERS, "info", "The candidate would have decided a call otherwise."),
-    (LOG_SHADOW_FAILED, "error", "The candidate policy failed on calls; the live one decided them alone."),
-    (LOG_KEYS_UNREADABLE, "error", "The file of API keys cannot be read: the keys there were stay."),
-    (LOG_FILES_LOOSE, "warning", "Others may write what the hub trusts; `repair` is the command that ends it."),
-    (
-        LOG_ACCESS_REFUSED,
-        "warning",
-        "RPCs of a peer are refused for their credential or role; the first of a minute, AUTH_FAILED has the count.",
-    ),
-    (
-        LOG_ACCESS_UNRECORDED,
-        "error",
-        "The audit log took no event of refused RPCs or of who read it; it is tried again each minute until the end.",
-    ),
+LOG_EVENTS: Final[list[tuple[str, str, str]]] = []
+"""Name, level and meaning of each, in the order of docs/metrics.md."""
+
+
+def _event(name: str, level: str, meaning: str) -> str:
+    LOG_EVENTS.append((name, level, meaning))
+    return name
+
+
+LOG_CALL: Final = _event("call_settled", "info", "A call ended; only when the access log is on.")
+LOG_UNKEPT: Final = _event(
+    "answer_not_kept",
+    "warning",
+    "The answer under an idempotency key could not be stored; its outcome will be unknown.",
+)
+LOG_RETRY: Final = _event("call_retried", "info", "An attempt failed and another one follows.")
+LOG_CRASH: Final = _event(
+    "call_crashed",
+    "error",
+    "A defect: the caller was told INTERNAL, or OUTCOME_UNKNOWN, and the call id; the traceback is here, redacted.",
+)
+LOG_UNRECORDED: Final = _event(
+    "call_not_recorded",
+    "error",
+    "The audit log, broken or full, did not take an event of the call: this line is all of it.",
+)
+LOG_JOB_TAKEN: Final = _event("job_taken_over", "warning", "A job whose process died is run by this one now.")
+LOG_JOB_ENDED: Final = _event(
+    "job_ended_badly", "warning", "A job is LOST or TIMED_OUT: nobody can say what became of it, or it took too long."
+)
+LOG_JOB_TROUBLE: Final = _event(
+    "job_trouble", "warning", "A change of a job failed and will be tried again; a defect carries its traceback."
+)
+LOG_WEBHOOK_GIVEN_UP: Final = _event(
+    "approval_webhook_given_up",
+    "error",
+    "The webhook could not be told of a question; `toolhub approvals list` has it.",
+)
+LOG_SOURCE_READ: Final = _event(
+    "source_read", "info", "A source can be read again, or for the first time, or what it offers is another."
+)
+LOG_SOURCE_PARTIAL: Final = _event(
+    "source_partial", "warning", "A source was read, and something of it cannot be used; `reason` says what."
+)
+LOG_SOURCE_DOWN: Final = _event(
+    "source_down", "warning", "A source cannot be read; its tools are UNAVAILABLE and it is tried again."
+)
+LOG_SOURCE_TROUBLE: Final = _event(
+    "source_trouble", "warning", "Something around a source failed and will be tried again."
+)
+LOG_SOURCES_LOADED: Final = _event("sources_loaded", "info", "sources.yaml came into force.")
+LOG_SOURCES_REJECTED: Final = _event(
+    "sources_rejected", "error", "sources.yaml is invalid: the sources there were stay."
+)
+LOG_DRIFT: Final = _event(
+    "definition_drifted", "warning", "A source offers another definition than was approved; the tool is quarantined."
+)
+LOG_UNCONFINED: Final = _event(
+    "commands_unconfined",
+    "warning",
+    "Commands are allowed, and neither bubblewrap nor Landlock works here: they see the hub's disk and network.",
+)
+LOG_SEARCH_TROUBLE: Final = _event(
+    "search_trouble", "warning", "What search learns cannot be stored, or the embedder fails; it is tried again."
+)
+LOG_AUDIT_FAILED: Final = _event(
+    "audit_write_failed", "error", "The disk refused audit events; calls are refused until it heals."
+)
+LOG_CHECKPOINT: Final = _event(
+    "audit_checkpoint", "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."
+)
+LOG_POLICY_LOADED: Final = _event("policy_loaded", "info", "A policy came into force.")
+LOG_POLICY_REJECTED: Final = _event(
+    "policy_rejected", "error", "The policy file is invalid or gone: the old policy stays."
+)
+LOG_POLICY_UNMATCHED: Final = _event(
+    "policy_names_unknown", "warning", "The policy names tools, capabilities or principals that nobody knows: a typo?"
+)
+LOG_SHADOW_LOADED: Final = _event("shadow_loaded", "info", "A candidate policy watches beside the live one.")
+LOG_SHADOW_REJECTED: Final = _event("shadow_rejected", "error", "The candidate policy is invalid.")
+LOG_SHADOW_DIFFERS: Final = _event("shadow_differs", "info", "The candidate would have decided a call otherwise.")
+LOG_SHADOW_FAILED: Final = _event(
+    "shadow_failed", "error", "The candidate policy failed on calls; the live one decided them alone."
+)
+LOG_KEYS_UNREADABLE: Final = _event(
+    "keys_unreadable", "error", "The file of API keys cannot be read: the keys there were stay."
+)
+LOG_FILES_LOOSE: Final = _event(
+    "files_loose", "warning", "Others may write what the hub trusts; `repair` is the command that ends it."
+)
+LOG_ACCESS_REFUSED: Final = _event(
+    "access_refused",
+    "warning",
+    "RPCs of a peer are refused for their credential or role; the first of a minute, AUTH_FAILED has the count.",
+)
+LOG_ACCESS_UNRECORDED: Final = _event(
+    "access_not_recorded",
+    "error",
+    "The audit log took no event of refused RPCs or of who read it; it is tried again each minute until the end.",
 )
 
 

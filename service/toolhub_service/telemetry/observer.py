@@ -13,6 +13,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job, JobTally
 from toolhub_service.domain.result import FINAL_STATES, JobState, SettledCall
 from toolhub_service.telemetry import names
+from toolhub_service.telemetry.logs import log_trouble
 from toolhub_service.telemetry.metrics import Metrics
 from toolhub_service.telemetry.names import UNKNOWN_TOOL
 from toolhub_service.telemetry.tracing import UNTRACED, Tracing
@@ -55,20 +56,17 @@ class CallTelemetry:
 
     def crashed(self, call: Call, error: BaseException) -> None:
         if isinstance(error, ToolFailure) and error.error.kind is not ErrorKind.INTERNAL:
-            self._unrecorded(call, error.error)
+            # A disk that is full is no defect, and a traceback for each call would fill it further.
+            self._log.error(
+                names.LOG_UNRECORDED,
+                call_id=call.call_id,
+                tool=call.tool,
+                principal=call.principal.id,
+                cause=error.error.details.get("cause", ""),
+            )
             return
         self._metrics.defect_met()
         self._log.error(names.LOG_CRASH, call_id=call.call_id, tool=call.tool, exc_info=error)
-
-    def _unrecorded(self, call: Call, problem: ToolError) -> None:
-        """A disk that is full is no defect, and a traceback for each call would fill it further."""
-        self._log.error(
-            names.LOG_UNRECORDED,
-            call_id=call.call_id,
-            tool=call.tool,
-            principal=call.principal.id,
-            cause=problem.details.get("cause", ""),
-        )
 
     def unkept(self, call: Call, problem: ToolError) -> None:
         self._log.warning(names.LOG_UNKEPT, call_id=call.call_id, tool=call.tool, problem=problem.message)
@@ -193,11 +191,8 @@ class JobTelemetry:
         self._redeliveries.inc()
         self._log.warning(names.LOG_JOB_TAKEN, job_id=job.job_id, tool=job.call.tool, runs=job.runs)
 
-    def running(self, job: Job) -> AbstractContextManager[object]:
-        return self._run(job)
-
     @contextmanager
-    def _run(self, job: Job) -> Iterator[None]:
+    def running(self, job: Job) -> Iterator[None]:
         attributes: dict[str, str | int] = {names.ATTRIBUTE_JOB: job.job_id, names.ATTRIBUTE_RUNS: job.runs}
         self._running.inc()
         try:
@@ -217,10 +212,7 @@ class JobTelemetry:
 
     def troubled(self, job_id: str, problem: BaseException) -> None:
         self._troubles.inc()
-        if isinstance(problem, ToolFailure):
-            self._log.warning(names.LOG_JOB_TROUBLE, job_id=job_id, problem=problem.error.message)
-        else:
-            self._log.warning(names.LOG_JOB_TROUBLE, job_id=job_id, exc_info=problem)
+        log_trouble(self._log, names.LOG_JOB_TROUBLE, problem, job_id=job_id)
 
     def _tool(self, job: Job) -> str:
         """Bounded, as every label: jobs of unknown tools are FAILED at once and kept."""

@@ -12,6 +12,7 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.source import Pin, SourceState, SourceStatus
 from toolhub_service.telemetry import names
+from toolhub_service.telemetry.logs import log_trouble
 from toolhub_service.telemetry.metrics import Metrics
 
 _READ: Final = frozenset({SourceState.READY, SourceState.PARTIAL})
@@ -36,20 +37,20 @@ class SourceTelemetry:
         self._seconds = metrics.family(names.SOURCE_SECONDS)
         self._troubles = metrics.family(names.SOURCE_TROUBLES)
         self._pins = metrics.family(names.PINS)
-        self._told: dict[str, tuple[SourceState, str, int, int]] = {}
+        self._logged: dict[str, tuple[SourceState, str, int, int]] = {}
         """What was last logged of a source, so that a log is not a heartbeat."""
         self._drifts: OrderedDict[tuple[str, ...], int] = OrderedDict()
-        """When a known record was last told to have changed, by record and kind of change."""
+        """When a known record was last logged to have changed, by record and kind of change."""
 
     def refreshed(self, status: SourceStatus) -> None:
         name = status.name
         self.judged(status)
         if status.state in _READ:
             self._seconds.labels(name).observe(status.latency_ms / 1_000)
-        told = (status.state, status.reason, status.tool_count, status.quarantined_count)
-        if self._told.get(name) == told:
+        logged = (status.state, status.reason, status.tool_count, status.quarantined_count)
+        if self._logged.get(name) == logged:
             return
-        self._told[name] = told
+        self._logged[name] = logged
         event = _WORRYING.get(status.state)
         write = self._log.info if event is None else self._log.warning
         write(
@@ -66,11 +67,14 @@ class SourceTelemetry:
         if status.state is SourceState.DISABLED:
             self.removed(status.name)
             return
-        self._gauge(status)
+        self._up.labels(status.name).set(status.state in _READ)
+        self._whole.labels(status.name).set(status.state in _READ and not status.partial)
+        self._tools.labels(status.name).set(status.tool_count)
+        self._quarantined.labels(status.name).set(status.quarantined_count)
 
     def removed(self, source: str) -> None:
         """It is configured no more, or read no more: nobody may be woken for it."""
-        self._told.pop(source, None)
+        self._logged.pop(source, None)
         for gauge, unremarkable in ((self._up, 1), (self._whole, 1), (self._tools, 0), (self._quarantined, 0)):
             gauge.labels(source).set(unremarkable)
         for metric in (names.SOURCE_UP, names.SOURCE_WHOLE, names.SOURCE_TOOLS, names.SOURCE_QUARANTINED):
@@ -81,7 +85,7 @@ class SourceTelemetry:
 
     def drifted(self, pin: Pin) -> None:
         """A source that takes tools away and brings them back all day changes the same records over and over: of each
-        an hour's first change is told, and the others are counted."""
+        an hour's first change is logged, and the others are counted."""
         if pin.version > 1 and not self._is_news(pin):
             self._count(EventType.PIN_DRIFTED, pin)
             return
@@ -93,16 +97,7 @@ class SourceTelemetry:
 
     def troubled(self, source: str, problem: BaseException) -> None:
         self._troubles.labels(source).inc()
-        if isinstance(problem, ToolFailure):
-            self._log.warning(names.LOG_SOURCE_TROUBLE, source=source, problem=problem.error.message)
-        else:
-            self._log.warning(names.LOG_SOURCE_TROUBLE, source=source, exc_info=problem)
-
-    def _gauge(self, status: SourceStatus) -> None:
-        self._up.labels(status.name).set(status.state in _READ)
-        self._whole.labels(status.name).set(status.state in _READ and not status.partial)
-        self._tools.labels(status.name).set(status.tool_count)
-        self._quarantined.labels(status.name).set(status.quarantined_count)
+        log_trouble(self._log, names.LOG_SOURCE_TROUBLE, problem, source=source)
 
     def _is_news(self, pin: Pin) -> bool:
         key, now = (*pin.key, pin.change.value), self._clock.unix_ms()

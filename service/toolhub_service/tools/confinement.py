@@ -68,7 +68,9 @@ class HiddenFolder:
 
     async def hidden_from(self, program: Program) -> Program:
         """The program that does not see the folder. Raises CannotHide."""
-        if await self._bubblewrap_works():
+        if self._works is None:
+            self._works = bool(self.bubblewrap) and await _succeeds(Program(self._covered(("/bin/true",)), {}, "/"))
+        if self._works:
             return replace(program, argv=self._covered(program.argv))
         if self.landlock and landlock_abi():
             return replace(program, confine=partial(_restrict, self.folder))
@@ -79,19 +81,19 @@ class HiddenFolder:
         cover = ("--dev-bind", "/", "/", "--tmpfs", self.folder, "--remount-ro", self.folder)
         return (self.bubblewrap, "--die-with-parent", *dropped, *cover, "--", *argv)
 
-    async def _bubblewrap_works(self) -> bool:
-        if self._works is None:
-            self._works = False
-            if self.bubblewrap:
-                with suppress(OSError):
-                    finished = await run_process(
-                        Program(self._covered(("/bin/true",)), {}, "/"),
-                        deadline_s=asyncio.get_running_loop().time() + _PROBE_S,
-                        keep_bytes=0,
-                        on_output=lambda _lines, _stream: None,
-                    )
-                    self._works = finished.exit_code == 0
-        return self._works
+
+async def _succeeds(probe: Program) -> bool:
+    """Whether it starts and ends well."""
+    try:
+        finished = await run_process(
+            probe,
+            deadline_s=asyncio.get_running_loop().time() + _PROBE_S,
+            keep_bytes=0,
+            on_output=lambda _lines, _stream: None,
+        )
+    except OSError:
+        return False
+    return finished.exit_code == 0
 
 
 def _restrict(folder: str) -> None:
@@ -112,7 +114,7 @@ _PROBE_S = 5.0
 _SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _FROM_ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-# No --new-session: a child leads a session already (child.py), and what is still being set up must die with its group.
+# No --new-session: a child leads a session already (process.py); what is being set up must die with its group.
 # The second of these needs bubblewrap 0.8 and a kernel that lets namespaces nest.
 _NO_NAMESPACES_BELOW = ("--unshare-user", "--disable-userns")
 _ISOLATION = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr")
@@ -185,17 +187,9 @@ class Confinement:
         if not self.bubblewrap:
             return False
         argv = (self.prlimit, "--version")
-        try:
-            with self.program("bubblewrap", argv, sandbox, workspace, (workspace, -1), {}) as program:
-                finished = await run_process(
-                    program,
-                    deadline_s=asyncio.get_running_loop().time() + _PROBE_S,
-                    keep_bytes=0,
-                    on_output=lambda _lines, _stream: None,
-                )
-        except OSError:
-            return False
-        return finished.exit_code == 0
+        with suppress(OSError), self.program("bubblewrap", argv, sandbox, workspace, (workspace, -1), {}) as program:
+            return await _succeeds(program)
+        return False
 
     def _sandboxed(
         self, binary: str, workspace: str, folder: str, room_bytes: int, filtered: tuple[str, ...]

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactDesk, ArtifactRef
+from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, Question, QuestionAsked, Reply
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
@@ -31,8 +31,8 @@ class ToolContext:
     reply: Reply | None = None
     """What a person has said to the last question of this call; for `ask`."""
     call: Call | None = None
-    """The call as it was asked; with `desk`, whose output is kept in its name."""
-    desk: ArtifactDesk | None = None
+    """The call as it was asked; with `artifact_service`, whose output is kept in its name."""
+    artifact_service: ArtifactService | None = None
     """Where large values are kept and read; None where the hub keeps none."""
     evidence: list[Evidence] = field(default_factory=list)
     artifacts: list[ArtifactRef] = field(default_factory=list)
@@ -82,9 +82,9 @@ class ToolContext:
         Raises ToolFailure FILE_TOO_LARGE, BUDGET_EXCEEDED, IO_ERROR, TOOL_UNAVAILABLE: an output that is a courtesy
         should then be left out, with evidence that says so.
         """
-        if self.desk is None or self.call is None:
+        if self.artifact_service is None or self.call is None:
             return None
-        artifact = await self.desk.keep(chunks, call=self.call, media_type=media_type, name=name)
+        artifact = await self.artifact_service.keep(chunks, call=self.call, media_type=media_type, name=name)
         self.artifacts.append(artifact.ref)
         return artifact
 

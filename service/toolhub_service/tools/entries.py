@@ -1,6 +1,6 @@
-"""A directory entry and all beneath it: counted, deleted, or reduced to one digest of its state.
+"""A directory entry beneath a folder: opened; and with all beneath it counted, deleted, or reduced to one digest.
 
-All three descend descriptor by descriptor with O_NOFOLLOW and never through a link, as far as a bound.
+The last three descend descriptor by descriptor with O_NOFOLLOW and never through a link, as far as a bound.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import hashlib
 import os
 import stat
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.paths import DEPTH
@@ -23,10 +24,10 @@ from toolhub_service.tools.threads import raise_if_cancelled
 
 # Opening a path beneath a directory descriptor, so that no link and no race leads out of it.
 #
-# Two ways with one promise. `OpenBeneath` asks the kernel: openat2(2) with RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS and
-# RESOLVE_NO_XDEV (Linux 5.6) resolves the whole path in one call and follows links that stay beneath. `OpenByStep`, for
-# kernels and seccomp filters without openat2, walks the components with O_NOFOLLOW and is stricter: it follows no link.
-# Resolving first and opening afterwards (realpath + prefix) loses the race: CVE-2025-53109, CVE-2025-53110.
+# Two ways with one promise. `open_beneath` asks the kernel: openat2(2) with RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS and
+# RESOLVE_NO_XDEV (Linux 5.6) resolves the whole path in one call and follows links that stay beneath. `open_by_step`,
+# for kernels and seccomp filters without openat2, walks the components with O_NOFOLLOW and is stricter: it follows no
+# link. Resolving first and opening afterwards (realpath + prefix) loses the race: CVE-2025-53109, CVE-2025-53110.
 
 O_PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -42,15 +43,11 @@ _syscall.restype = ctypes.c_long
 _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-class Opening(Protocol):
-    """A way to open beneath."""
+Opening: TypeAlias = Callable[[int, str, int], int]
+"""`(root, path, flags)`: a descriptor of the existing `path` (relative, no `..`) beneath the folder `root`, one too.
 
-    def open(self, root: int, path: str, flags: int) -> int:
-        """A descriptor of the existing `path` (relative, no `..`) beneath the directory descriptor `root`.
-
-        Raises OSError: EXDEV or ELOOP when the path leads out.
-        """
-        ...
+Raises OSError: EXDEV or ELOOP when the path leads out.
+"""
 
 
 class _OpenHow(ctypes.Structure):
@@ -64,43 +61,39 @@ def _how(flags: int) -> _OpenHow:
     return _OpenHow(flags, 0, _BENEATH | _NO_MAGICLINKS | _NO_XDEV)
 
 
-class OpenBeneath:
-    """openat2(2)."""
-
-    def open(self, root: int, path: str, flags: int) -> int:
-        how = _how(flags)
-        encoded = os.fsencode(path)
-        code = errno.EAGAIN
-        # EAGAIN: the kernel saw a rename while it resolved `..` of a link and could not tell whether it stayed beneath.
-        for _ in range(_RACE_ATTEMPTS):
-            descriptor: int = _syscall(_SYS_OPENAT2, root, encoded, ctypes.byref(how), ctypes.sizeof(how))
-            if descriptor >= 0:
-                return descriptor
-            code = ctypes.get_errno()
-            if code not in (errno.EAGAIN, errno.EINTR):
-                break
-        raise OSError(code, os.strerror(code))
+def open_beneath(root: int, path: str, flags: int) -> int:
+    """As `Opening`, by openat2(2)."""
+    how = _how(flags)
+    encoded = os.fsencode(path)
+    code = errno.EAGAIN
+    # EAGAIN: the kernel saw a rename while it resolved `..` of a link and could not tell whether it stayed beneath.
+    for _ in range(_RACE_ATTEMPTS):
+        descriptor: int = _syscall(_SYS_OPENAT2, root, encoded, ctypes.byref(how), ctypes.sizeof(how))
+        if descriptor >= 0:
+            return descriptor
+        code = ctypes.get_errno()
+        if code not in (errno.EAGAIN, errno.EINTR):
+            break
+    raise OSError(code, os.strerror(code))
 
 
-class OpenByStep:
-    """One openat(2) a component, each relative to the one before."""
-
-    def open(self, root: int, path: str, flags: int) -> int:
-        if path.startswith("/") or ".." in path.split("/"):
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        device = os.fstat(root).st_dev
-        *folders, last = path.split("/")
-        folder = root
-        try:
-            for name in folders:
-                inner = _step(folder, name, O_FOLDER, device)
-                if folder != root:
-                    os.close(folder)
-                folder = inner
-            return _step(folder, last, flags, device)
-        finally:
+def open_by_step(root: int, path: str, flags: int) -> int:
+    """As `Opening`, by one openat(2) a component, each relative to the one before."""
+    *folders, last = path.split("/")
+    if path.startswith("/") or ".." in (*folders, last):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    device = os.fstat(root).st_dev
+    folder = root
+    try:
+        for name in folders:
+            inner = _step(folder, name, O_FOLDER, device)
             if folder != root:
                 os.close(folder)
+            folder = inner
+        return _step(folder, last, flags, device)
+    finally:
+        if folder != root:
+            os.close(folder)
 
 
 def _step(folder: int, name: str, flags: int, device: int) -> int:
@@ -110,16 +103,12 @@ def _step(folder: int, name: str, flags: int, device: int) -> int:
         if _is_link(folder, name):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise
-    if _is_mounted(descriptor, device):
+    status = os.fstat(descriptor)
+    # A mount. Only folders are judged: overlayfs reports a device of its own for some files.
+    if stat.S_ISDIR(status.st_mode) and status.st_dev != device:
         os.close(descriptor)
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     return descriptor
-
-
-def _is_mounted(descriptor: int, device: int) -> bool:
-    """Only folders are asked: overlayfs tells a device of its own for some files."""
-    status = os.fstat(descriptor)
-    return stat.S_ISDIR(status.st_mode) and status.st_dev != device
 
 
 def _is_link(folder: int, name: str) -> bool:
@@ -135,12 +124,12 @@ def best_opening() -> Opening:
     """openat2 where kernel and seccomp filter allow it, asked once by opening `/` beneath itself."""
     root = os.open("/", O_FOLDER)
     try:
-        os.close(OpenBeneath().open(root, ".", O_FOLDER))
+        os.close(open_beneath(root, ".", O_FOLDER))
     except OSError:
-        return OpenByStep()
+        return open_by_step
     finally:
         os.close(root)
-    return OpenBeneath()
+    return open_beneath
 
 
 # Counting stops at a bound: a plan must not cost what the deletion costs. Entries that vanish meanwhile are not
@@ -151,7 +140,7 @@ ENTRIES_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class Counted:
-    """What stands there. Links and special files count as files."""
+    """An entry and all beneath it: what stands there, or what was deleted. Links and special files count as files."""
 
     files: int = 0
     folders: int = 0
@@ -204,17 +193,7 @@ def _plural(count: int, thing: str) -> str:
 # to the one that holds it, so that swapping it with a link in between deletes the link and nothing behind it.
 
 
-@dataclass(slots=True)
-class Removed:
-    """What went."""
-
-    files: int = 0
-    """Links and special files count as files."""
-    folders: int = 0
-    size_bytes: int = 0
-
-
-def remove_entry(folder: int, name: str, *, recursive: bool, stop: threading.Event | None = None) -> Removed:
+def remove_entry(folder: int, name: str, *, recursive: bool, stop: threading.Event | None = None) -> Counted:
     """Delete `name` in the directory descriptor `folder`. Raises OSError; ToolFailure CANCELLED, INVALID_INPUT."""
     removal = _Removal(stop, os.fstat(folder).st_dev)
     try:
@@ -230,7 +209,7 @@ def remove_entry(folder: int, name: str, *, recursive: bool, stop: threading.Eve
 
 class _Removal:
     def __init__(self, stop: threading.Event | None, device: int) -> None:
-        self.removed = Removed()
+        self.removed = Counted()
         self._stop = stop
         self._device = device
 
@@ -337,7 +316,7 @@ class _Digest:
             try:
                 self._put("file", path, _content(folder, name))
             except PermissionError:
-                pass  # Of a file that the hub may delete and not read, what can be told without its content.
+                pass  # Of a file that the hub may delete and not read, what can be seen without its content.
             else:
                 return
         self._put("file", path, status.st_ino, size_bytes, status.st_mtime_ns, status.st_ctime_ns)

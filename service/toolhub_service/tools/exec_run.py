@@ -38,25 +38,10 @@ from toolhub_service.tools.process import FLOOD_BYTES, Capture, Finished, run_pr
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import Workspace
 
-# How core/exec.run tells what a command did: its output, its evidence, and why it had to be ended.
-
 _EXCERPT_CHARS = 2000
 
 
-def prove(finished: Finished, judged: JudgedCommand, level: Level, context: ToolContext) -> None:
-    """Lay down what ran, how it ended and what confined it."""
-    context.proves(
-        EvidenceType.TOOL,
-        f"exec:{judged.rule}",
-        f"Ran {judged.binary}: exit code {finished.exit_code}, {finished.stdout.total_bytes} bytes of output.",
-        sha256=finished.stdout.sha256,
-        confinement=level,
-        exit_code=str(finished.exit_code),
-        duration_ms=str(round(finished.duration_s * 1000)),
-    )
-
-
-def not_ended(finished: Finished, judged: JudgedCommand, timeout_s: float, stdout: str, stderr: str) -> ToolFailure:
+def _not_ended(finished: Finished, judged: JudgedCommand, timeout_s: float, stdout: str, stderr: str) -> ToolFailure:
     """For a command that had to be ended; `timeout_s` is what the arguments gave it."""
     seconds = round(finished.duration_s, 1)
     # The clock of the arguments starts a moment before that of the process.
@@ -78,7 +63,7 @@ def not_ended(finished: Finished, judged: JudgedCommand, timeout_s: float, stdou
     )
 
 
-def shown_output(capture: Capture, max_chars: int) -> tuple[str, bool]:
+def _shown_output(capture: Capture, max_chars: int) -> tuple[str, bool]:
     """A stream as the caller sees it, with a mark where it was cut, and whether it was."""
     text, cut = capture.text(max_chars)
     return (f"{text}\n…[cut: {capture.total_bytes} bytes in all]", True) if cut else (text, False)
@@ -90,6 +75,23 @@ _SHOWN_CHARS = 200
 # Share of the remaining time, at most `_RESERVE_S`, that ending a command may take before the call's own deadline.
 _RESERVE = 0.1
 _RESERVE_S = 1.5
+
+
+_Argv = Annotated[
+    list[str],
+    Meta(description='The command and its arguments, such as ["ls", "-l", "src"].', max_length=MAX_ARGUMENTS),
+]
+_Line = Annotated[
+    str, Meta(description="Instead of argv: the command as one line; quotes group words.", max_length=32_768)
+]
+_Timeout = Annotated[
+    float,
+    Meta(
+        description="Seconds after which the command is ended, at the call's deadline if that is sooner.", gt=0, le=600
+    ),
+]
+_Environment = Annotated[dict[str, str], Meta(description="Environment variables; only those that the policy names.")]
+_OutputChars = Annotated[int, Meta(description="Characters kept of stdout and of stderr.", ge=1, le=200_000)]
 
 
 class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
@@ -116,38 +118,12 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     )
 
     class In(ToolInput, frozen=True):
-        argv: (
-            Annotated[
-                list[str],
-                Meta(
-                    description='The command and its arguments, such as ["ls", "-l", "src"].', max_length=MAX_ARGUMENTS
-                ),
-            ]
-            | None
-        ) = None
-        command: (
-            Annotated[
-                str,
-                Meta(description="Instead of argv: the command as one line; quotes group words.", max_length=32_768),
-            ]
-            | None
-        ) = None
+        argv: _Argv | None = None
+        command: _Line | None = None
         cwd: Annotated[str, Meta(description="Working directory, a folder of the workspace.")] = "."
-        timeout_s: Annotated[
-            float,
-            Meta(
-                description="Seconds after which the command is ended, at the call's deadline if that is sooner.",
-                gt=0,
-                le=600,
-            ),
-        ] = 30.0
-        env: (
-            Annotated[dict[str, str], Meta(description="Environment variables; only those that the policy names.")]
-            | None
-        ) = None
-        max_output_chars: Annotated[
-            int, Meta(description="Characters kept of stdout and of stderr.", ge=1, le=200_000)
-        ] = 10_000
+        timeout_s: _Timeout = 30.0
+        env: _Environment | None = None
+        max_output_chars: _OutputChars = 10_000
 
     class Out(ToolOutput, frozen=True):
         stdout: str
@@ -182,7 +158,10 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         judged = judge_command(_words(args), context.constraints.commands)
         if not os.access(judged.binary, os.X_OK):
             raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
-        return _without_climbing(judged, judge_path(args.cwd))
+        # Each path as it was judged: the kernel climbs from where a link leads, a text from its name.
+        paths = [_spelled(path, judge_path(args.cwd)) for path in judged.paths]
+        argv = (*judged.argv[: len(judged.argv) - len(paths)], *paths)
+        return replace(judged, argv=argv, paths=tuple(paths))
 
     async def _level_for(self, context: ToolContext) -> Level:
         sandbox = context.constraints.sandbox
@@ -233,13 +212,6 @@ def _words(args: ExecRun.In) -> list[str]:
     raise refuse(ErrorKind.INVALID_INPUT, "Give either argv or command: one of them, not both.")
 
 
-def _without_climbing(judged: JudgedCommand, cwd: str) -> JudgedCommand:
-    """The command with each path as it was judged: the kernel climbs from where a link leads, a text from its name."""
-    paths = [_spelled(path, cwd) for path in judged.paths]
-    argv = (*judged.argv[: len(judged.argv) - len(paths)], *paths)
-    return replace(judged, argv=argv, paths=tuple(paths)) if paths else judged
-
-
 def _spelled(path: str, cwd: str) -> str:
     """The path as it is, but one with `..` in the one spelling that climbs before it goes down. Raises ToolFailure."""
     inside = judge_path(path if path.startswith("/") else f"{cwd}/{path}")
@@ -271,7 +243,7 @@ def _check_paths(judged: JudgedCommand, cwd: str, folder: int, workspace: Worksp
 
 
 def _deadline_s(timeout_s: float, call_deadline_s: float) -> float:
-    """When to end the command: early enough that its output can still be told within the call."""
+    """When to end the command: early enough that its output can still be returned within the call."""
     now_s = asyncio.get_running_loop().time()
     remaining_s = max(0.0, call_deadline_s - now_s)
     return now_s + min(timeout_s, remaining_s - min(_RESERVE_S, remaining_s * _RESERVE))
@@ -280,16 +252,25 @@ def _deadline_s(timeout_s: float, call_deadline_s: float) -> float:
 def _result(
     finished: Finished, judged: JudgedCommand, level: Level, args: ExecRun.In, context: ToolContext
 ) -> ExecRun.Out:
-    stdout, stdout_cut = shown_output(finished.stdout, args.max_output_chars)
-    stderr, stderr_cut = shown_output(finished.stderr, args.max_output_chars)
+    stdout, stdout_cut = _shown_output(finished.stdout, args.max_output_chars)
+    stderr, stderr_cut = _shown_output(finished.stderr, args.max_output_chars)
     context.truncated = stdout_cut or stderr_cut
-    prove(finished, judged, level, context)
+    duration_ms = round(finished.duration_s * 1000)
+    context.proves(
+        EvidenceType.TOOL,
+        f"exec:{judged.rule}",
+        f"Ran {judged.binary}: exit code {finished.exit_code}, {finished.stdout.total_bytes} bytes of output.",
+        sha256=finished.stdout.sha256,
+        confinement=level,
+        exit_code=str(finished.exit_code),
+        duration_ms=str(duration_ms),
+    )
     if finished.timed_out or finished.flooded:
-        raise not_ended(finished, judged, args.timeout_s, stdout, stderr)
+        raise _not_ended(finished, judged, args.timeout_s, stdout, stderr)
     return ExecRun.Out(
         stdout=stdout,
         stderr=stderr,
         exit_code=finished.exit_code,
-        duration_ms=round(finished.duration_s * 1000),
+        duration_ms=duration_ms,
         truncated=context.truncated,
     )

@@ -1,7 +1,8 @@
-"""A file being written: beside its final name under a temporary one, invisible until it is committed whole.
+"""Files of a workspace: what the disk's refusals mean, a file being read, and one being written, which appears whole.
 
-Temporary file in the same folder with O_EXCL, then a rename: a reader sees the old content or the new one, never a
-part, and a failed or cancelled write leaves nothing behind. A rename replaces the name, never what a link points at.
+Writing: a temporary file in the same folder with O_EXCL, then a rename: a reader sees the old content or the new one,
+never a part, and a failed or cancelled write leaves nothing behind. A rename replaces the name, never what a link
+points at.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Self
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.tools.threads import raise_if_cancelled
 
-# OSError to ToolFailure, in one place: what a model is told when the disk says no.
+# OSError to ToolFailure, in one place: what a model reads when the disk refuses.
 
 _SHOWN_CHARS = 200
 _OUTSIDE = (
@@ -34,7 +35,7 @@ _FULL = (ErrorKind.IO_ERROR, "could not be written: the disk or its quota is ful
 _SPECIAL = (ErrorKind.INVALID_INPUT, "is not a regular file (a pipe, socket or device). Use a regular file.")
 _BUSY = (ErrorKind.IO_ERROR, "is being changed by someone else. Try again.")
 
-_TOLD = {
+_MEANINGS = {
     errno.ENOENT: (
         ErrorKind.NOT_FOUND,
         "does not exist. List its folder with core/fs.listDir to see what does; another request_id has other files.",
@@ -71,7 +72,7 @@ _PASSING = frozenset({errno.EAGAIN, errno.EBUSY, errno.ETXTBSY, errno.EMFILE, er
 def failure_of(error: OSError, path: str) -> ToolFailure:
     """What the failed operation on `path` (relative to the workspace) means to a caller."""
     code = error.errno or 0
-    kind, sentence = _TOLD.get(code, _OTHERWISE)
+    kind, sentence = _MEANINGS.get(code, _OTHERWISE)
     shown = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}…"
     message = f'"{shown}" {sentence}'
     return refuse(kind, message, retryable=code in _PASSING, path=shown, errno=errno.errorcode.get(code, str(code)))
@@ -94,33 +95,26 @@ CHUNK_BYTES = 1024 * 1024
 class SourceFile:
     """Takes over a descriptor; closes it when it is no regular file, at `close` and at the end of a `with`."""
 
-    __slots__ = ("_descriptor", "_status", "path")
+    __slots__ = ("_descriptor", "identity", "mode", "path", "size_bytes")
 
     def __init__(self, descriptor: int, path: str) -> None:
         self.path = path
         self._descriptor = descriptor
         try:
-            self._status = os.fstat(descriptor)
-            if not stat.S_ISREG(self._status.st_mode):
-                raise _not_regular(self._status.st_mode)
+            status = os.fstat(descriptor)
         except OSError:
             self.close()
             raise
-
-    @property
-    def size_bytes(self) -> int:
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.ENXIO
+            raise OSError(code, os.strerror(code))
+        self.size_bytes = status.st_size
         """When it was opened."""
-        return self._status.st_size
-
-    @property
-    def mode(self) -> int:
+        self.mode = status.st_mode & 0o777
         """Permission bits."""
-        return self._status.st_mode & 0o777
-
-    @property
-    def identity(self) -> tuple[int, int]:
+        self.identity = status.st_dev, status.st_ino
         """Device and inode."""
-        return self._status.st_dev, self._status.st_ino
 
     def read(self, size_bytes: int) -> bytes:
         """The next bytes, `size_bytes` at most; empty at the end. Raises ToolFailure IO_ERROR."""
@@ -175,11 +169,6 @@ class SourceFile:
         self.close()
 
 
-def _not_regular(mode: int) -> OSError:
-    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO
-    return OSError(code, os.strerror(code))
-
-
 # Giving a file its name at once: rename(2), and renameat2(2) with RENAME_NOREPLACE where nothing may be replaced.
 #
 # Two writers of the same new name cannot both win. Where the C library or the file system lacks renameat2, link(2) (for
@@ -198,19 +187,14 @@ def rename(source_folder: int, source: str, folder: int, name: str, *, overwrite
     if overwrite:
         os.rename(source, name, src_dir_fd=source_folder, dst_dir_fd=folder)
         return
-    code = _rename_noreplace(source_folder, source, folder, name)
+    code = errno.ENOSYS
+    if _renameat2 is not None:
+        failed = _renameat2(source_folder, os.fsencode(source), folder, os.fsencode(name), _RENAME_NOREPLACE)
+        code = ctypes.get_errno() if failed else 0
     if code in _UNSUPPORTED:
         _rename_by_claim(source_folder, source, folder, name)
     elif code:
         raise OSError(code, os.strerror(code))
-
-
-def _rename_noreplace(source_folder: int, source: str, folder: int, name: str) -> int:
-    """The error number, 0 for success."""
-    if _renameat2 is None:
-        return errno.ENOSYS
-    failed = _renameat2(source_folder, os.fsencode(source), folder, os.fsencode(name), _RENAME_NOREPLACE)
-    return ctypes.get_errno() if failed else 0
 
 
 def _rename_by_claim(source_folder: int, source: str, folder: int, name: str) -> None:
@@ -264,7 +248,7 @@ class AtomicFile:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
 
-    def commit(self, *, overwrite: bool, durable: bool, judge: Callable[[int, str], None] | None = None) -> None:
+    def commit(self, *, overwrite: bool, judge: Callable[[int, str], None] | None = None) -> None:
         """Give the file its name. `judge` is shown folder and name right before, and raises to refuse.
 
         Raises ToolFailure ALREADY_EXISTS when taken meanwhile and not `overwrite`.
@@ -272,14 +256,10 @@ class AtomicFile:
         with as_tool_failures(self.path):
             if self._mode != 0o600:
                 os.fchmod(self._descriptor, self._mode)
-            if durable:
-                os.fsync(self._descriptor)
             if judge is not None:
                 judge(self._folder, self._name)
             rename(self._folder, self._temporary, self._folder, self._name, overwrite=overwrite)
             self._temporary = ""
-            if durable:
-                _sync_folder(self._folder)
 
     def close(self) -> None:
         """Release the descriptors and remove what was not committed."""
@@ -291,12 +271,3 @@ class AtomicFile:
         finally:
             os.close(self._descriptor)
             os.close(self._folder)
-
-
-def _sync_folder(folder: int) -> None:
-    """fsync(2) refuses O_PATH descriptors, so the folder is opened anew through itself."""
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

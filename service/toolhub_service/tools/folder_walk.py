@@ -1,7 +1,7 @@
 """A bounded walk through a folder, sorted, links never entered.
 
 Depth first with the names still to visit on a stack; each folder is opened beneath the workspace, read and closed
-before its first entry is told, so a walk that is dropped half-way holds no descriptor.
+before its first entry is yielded, so a walk that is dropped half-way holds no descriptor.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -101,7 +102,6 @@ class Entry:
     """Relative to the workspace."""
     inner_path: str
     """Relative to the walked folder."""
-    name: str
     type: FileType
     depth: int
     """1 for what lies directly in the walked folder."""
@@ -168,28 +168,20 @@ class FolderWalk:
             self.truncated = True
             read.pop()
         self._budget -= len(read)
-        return sorted(read, key=lambda entry: entry.name, reverse=True)
+        return sorted(read, key=lambda entry: entry.path, reverse=True)
 
     def _is_wanted(self, name: str) -> bool:
         return not name.startswith(".") or (self._include_hidden and not name.startswith(TEMPORARY_PREFIX))
 
     def _entry(self, prefix: str, found: os.DirEntry[str], depth: int) -> Entry:
-        status = self._status(found) if self._with_status else None
-        name = displayed(found.name)
-        path = prefix + name
-        return Entry(path, path[self._inner_from :], name, _type_of(found), depth, status)
-
-    def _status(self, found: os.DirEntry[str]) -> Status | None:
-        try:
-            return status_of(found.stat(follow_symlinks=False))
-        except FileNotFoundError:
-            # Deleted since the folder was read.
-            return None
-
-
-def displayed(name: str) -> str:
-    """A file name as text; bytes that are not UTF-8 become U+FFFD (such a file cannot be named in a call)."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        status = None
+        if self._with_status:
+            # Missing: deleted since the folder was read.
+            with suppress(FileNotFoundError):
+                status = status_of(found.stat(follow_symlinks=False))
+        # Bytes that are not UTF-8 become U+FFFD: such a file is shown, but cannot be named in a call.
+        path = prefix + found.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return Entry(path, path[self._inner_from :], _type_of(found), depth, status)
 
 
 def _type_of(found: os.DirEntry[str]) -> FileType:

@@ -1,15 +1,14 @@
-"""core/fs.searchText: lines that hold a text or match a regular expression.
+"""The file tools that look through folders: core/fs.findFiles, listDir and searchText.
 
-Bounds: files by `maxFiles` and the sandbox, bytes by 20 times `max_read_bytes` in all and `max_read_bytes` a file (of a
-larger one the beginning is searched), matches by `maxMatches`; whichever cuts sets `truncated`, and so does what may
-not be read.
+A search is bounded: files by `maxFiles` and the sandbox, bytes by 20 times `max_read_bytes` in all and `max_read_bytes`
+a file (of a larger one the beginning is searched), matches by `maxMatches`; whichever cuts sets `truncated`, and so
+does what may not be read.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -79,15 +78,11 @@ def _find(workspace: Workspace, args: FindFiles.In, path: str, stop: threading.E
     )
     matches: list[FoundFile] = []
     for entry in walk:
-        if _is_asked_for(entry, args.type) and matches_name(entry.inner_path):
+        if args.type in ("all", entry.type) and matches_name(entry.inner_path):
             if len(matches) == args.limit:
                 return FindFiles.Out(matches=matches, truncated=True)
             matches.append(FoundFile(path=entry.path, type=entry.type))
     return FindFiles.Out(matches=matches, truncated=walk.truncated)
-
-
-def _is_asked_for(entry: Entry, type: str) -> bool:
-    return type in ("all", entry.type)
 
 
 # core/fs.listDir: what is in a folder.
@@ -175,13 +170,6 @@ _OPTIONS.never_nl = True
 _OPTIONS.max_mem = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class LineMatch:
-    line: int
-    """From 1."""
-    excerpt: str
-
-
 def compile_query(query: str, *, regex: bool) -> Any:
     """A compiled RE2 expression on bytes. Raises ToolFailure INVALID_INPUT for one that RE2 refuses or is too large."""
     if not regex and ("\n" in query or "\r" in query):
@@ -201,12 +189,11 @@ def compile_query(query: str, *, regex: bool) -> Any:
     return expression
 
 
-def is_binary(data: bytes) -> bool:
-    return data.find(b"\0", 0, _BINARY_PROBE_BYTES) >= 0
+def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = None) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and excerpt of each line that matches, once.
 
-
-def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = None) -> Iterator[LineMatch]:
-    """Each line that matches, once. Raises ToolFailure CANCELLED within a block after `stop` is set."""
+    Raises ToolFailure CANCELLED within a block after `stop` is set.
+    """
     line, counted_to, at = 1, 0, 0
     for begin, end in _blocks(data):
         raise_if_cancelled(stop)
@@ -220,7 +207,7 @@ def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = 
             counted_to = start
             line_end = data.find(b"\n", start)
             line_end = len(data) if line_end < 0 else line_end
-            yield LineMatch(line=line, excerpt=_excerpt(data, start, line_end))
+            yield line, _excerpt(data, start, line_end)
             at = line_end + 1
 
 
@@ -326,14 +313,11 @@ class _Search:
             if self.files == self._max_files or self._left_bytes <= 0:
                 self._cut = True
                 return
-            yield from self._matches_in(entry.path, stop)
-
-    def _matches_in(self, path: str, stop: threading.Event) -> Iterator[TextMatch]:
-        data = self._content(path)
-        if data is None or is_binary(data):
-            return
-        for found in matching_lines(self._expression, data, stop):
-            yield TextMatch(file=path, line=found.line, excerpt=found.excerpt)
+            data = self._content(entry.path)
+            if data is None or data.find(b"\0", 0, _BINARY_PROBE_BYTES) >= 0:
+                continue
+            for line, excerpt in matching_lines(self._expression, data, stop):
+                yield TextMatch(file=entry.path, line=line, excerpt=excerpt)
 
     def _content(self, path: str) -> bytes | None:
         """The file's beginning; None when it may not be read, vanished or was swapped since the folder was listed."""

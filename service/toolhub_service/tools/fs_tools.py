@@ -16,7 +16,7 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Example
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.files import CHUNK_BYTES, SourceFile
+from toolhub_service.tools.files import SourceFile
 from toolhub_service.tools.fs_search import FindFiles, ListDir, SearchText
 from toolhub_service.tools.fs_values import (
     AnyPath,
@@ -30,7 +30,7 @@ from toolhub_service.tools.fs_values import (
     undecodable,
 )
 from toolhub_service.tools.fs_write import Copy, DeletePath, EditText, Move, WriteText
-from toolhub_service.tools.threads import raise_if_cancelled, to_thread, to_thread_if_large
+from toolhub_service.tools.threads import to_thread, to_thread_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import FileType
 
@@ -146,17 +146,14 @@ class LineReading:
         first_line = self._line
         self._line += text.count("\n")
         self._open_line = not text.endswith("\n")
-        if self._line < self._start_line or (self._end_line is not None and first_line > self._end_line):
+        is_behind = self._end_line is not None and first_line > self._end_line
+        if self.truncated or is_behind or self._line < self._start_line:
             return
         begin = _after_newlines(text, self._start_line - first_line)
         end = len(text)
         if self._end_line is not None and self._line > self._end_line:
             end = _after_newlines(text, self._end_line - first_line + 1)
-        self._keep(text[begin:end])
-
-    def _keep(self, text: str) -> None:
-        if self.truncated:
-            return
+        text = text[begin:end]
         raw = text.encode()
         if len(raw) > self._room_bytes:
             self.truncated = True
@@ -248,19 +245,9 @@ async def _keep_whole(file: SourceFile, context: ToolContext) -> None:
 
 
 async def _chunks(file: SourceFile) -> AsyncIterator[bytes]:
-    """As large as it was when opened, so that a growing file comes to an end."""
-    left_bytes = file.size_bytes
-    while left_bytes > 0:
-        data = await to_thread(partial(_read, file, min(CHUNK_BYTES, left_bytes)))
-        if not data:
-            return
-        left_bytes -= len(data)
+    chunks = file.chunks()
+    while data := await to_thread(lambda _: next(chunks, b"")):
         yield data
-
-
-def _read(file: SourceFile, size_bytes: int, stop: threading.Event) -> bytes:
-    raise_if_cancelled(stop)
-    return file.read(size_bytes)
 
 
 def _reading(args: ReadText.In, context: ToolContext) -> LineReading:

@@ -1,11 +1,11 @@
-"""What the core/fs.* tools share: their arguments as a model reads them, text encodings, effects told in plans."""
+"""What the core/fs.* tools share: their arguments as a model reads them, text encodings, effects as plans show them."""
 
 from __future__ import annotations
 
 import errno
 import posixpath
 from datetime import UTC, datetime
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -14,8 +14,8 @@ from toolhub_service.domain.tool import READ_FS, Annotations, ArgumentRole, Guar
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.guards.paths import PATH_BYTES, judge_path
 from toolhub_service.tools.files import failure_of
-from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
-from toolhub_service.tools.workspace import Status, Workspace
+from toolhub_service.tools.tool import Input, Output, Tool
+from toolhub_service.tools.workspace import Workspace
 
 FilePath = Annotated[
     str,
@@ -37,7 +37,7 @@ _LATEST_S = 253_402_300_799.0
 
 
 def iso_time(unix_s: float) -> str:
-    """ISO 8601 in UTC to the millisecond; times beyond the years 1 to 9999 are told as the nearest."""
+    """ISO 8601 in UTC to the millisecond; times beyond the years 1 to 9999 are shown as the nearest."""
     bounded_s = min(max(unix_s, _EARLIEST_S), _LATEST_S)
     return datetime.fromtimestamp(bounded_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -56,21 +56,11 @@ def judge_size(size_bytes: int, limit_bytes: int, what: str) -> None:
         raise refuse(ErrorKind.FILE_TOO_LARGE, message, size_bytes=size_bytes, max_bytes=limit_bytes)
 
 
-# What a change of files would do now, told in plans; what would fail, fails with the words of the change itself.
-
-
-def standing(workspace: Workspace, path: str) -> Status | None:
-    """What stands at the path; None when nothing does. Raises ToolFailure for a path that cannot be looked at."""
-    try:
-        return workspace.stat(path)
-    except ToolFailure as failure:
-        if failure.error.kind is ErrorKind.NOT_FOUND:
-            return None
-        raise
+# What a change of files would do now, as plans show it; what would fail, fails with the words of the change itself.
 
 
 def target(workspace: Workspace, path: str, sandbox: Sandbox, *, overwrite: bool, mkdirp: bool = True) -> str:
-    """How a file that would be put there is told: as a new one, or as one that replaces another.
+    """How a file that would be put there is described: as a new one, or as one that replaces another.
 
     Raises ToolFailure ALREADY_EXISTS, INVALID_INPUT for a folder, NOT_FOUND when the folder is missing and not made.
     """
@@ -78,8 +68,11 @@ def target(workspace: Workspace, path: str, sandbox: Sandbox, *, overwrite: bool
     relative = judge_path(path)
     if not mkdirp:
         workspace.stat(posixpath.dirname(relative) or ".")
-    found = standing(workspace, relative)
-    if found is None:
+    try:
+        found = workspace.stat(relative)
+    except ToolFailure as failure:
+        if failure.error.kind is not ErrorKind.NOT_FOUND:
+            raise
         return f'the new file "{relative}"'
     if not overwrite:
         raise failure_of(FileExistsError(errno.EEXIST, ""), relative)
@@ -129,10 +122,6 @@ def encoded(text: str, encoding: str) -> bytes:
     except UnicodeEncodeError as error:
         message = f"The text holds characters that {codec} cannot express, first at index {error.start}. Use utf-8."
         raise refuse(ErrorKind.INVALID_INPUT, message, encoding=codec, at_index=error.start) from error
-
-
-Input = TypeVar("Input", bound=ToolInput)
-Output = TypeVar("Output", bound=ToolOutput)
 
 
 class FsReadTool(Tool[Input, Output]):

@@ -45,7 +45,7 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
     name = "core/fs.deletePath"
     description = (
         "Delete a file, a link or an empty folder of the workspace, or with recursive=true a folder and all in it. "
-        "There is no way back; confirm must be true. Returns how many files, folders and bytes went."
+        "This cannot be undone; confirm must be true. Returns how many files, folders and bytes went."
     )
     tags = ("files", "write", "delete", "remove")
     capabilities = frozenset({WRITE_FS, DANGER_DESTRUCTIVE})
@@ -86,7 +86,7 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
         counted = context.workspace.count(path)
         if counted.folders and counted.files + counted.folders > 1 and not args.recursive:
             raise failure_of(OSError(errno.ENOTEMPTY, ""), path)
-        return (f'Delete "{path}": {counted}. There is no way back.',)
+        return (f'Delete "{path}": {counted}. This cannot be undone.',)
 
 
 def _confirmed(args: DeletePath.In) -> str:

@@ -1,4 +1,4 @@
-"""What every core/http.* tool does: one exchange through the egress client, bounded, proved and told in plans.
+"""What every core/http.* tool does: one exchange through the egress client, bounded, proved and shown in plans.
 
 A tool adds its request and what it makes of the answer (http_tools.py).
 """
@@ -24,7 +24,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
-from toolhub_service.tools.egress.wire import MOST, REPEATABLE, JsonBodies
+from toolhub_service.tools.egress.wire import REPEATABLE, JsonBodies
 from toolhub_service.tools.fs_values import judge_encoding
 from toolhub_service.tools.threads import to_thread_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -123,17 +123,6 @@ def too_large(response: HttpResponse, max_bytes: int) -> ToolFailure:
         "Raise maxBytes where the policy allows it, or ask for less.",
         max_bytes=max_bytes,
         announced_bytes=response.announced_bytes,
-    )
-
-
-def too_many_values(response: HttpResponse) -> ToolFailure:
-    """For JSON of so many values that nobody reads it at once."""
-    return refuse(
-        ErrorKind.UPSTREAM_ERROR,
-        f"The JSON of {response.url.host} has too many small parts: more than {MOST.containers:,} arrays and objects, "
-        f"{MOST.members:,} members or {MOST.separators:,} items. Ask for less, or use core/http.downloadFile.",
-        retryable=False,
-        reason="too_many_values",
     )
 
 
@@ -260,10 +249,17 @@ class HttpTool(Tool[Input, Output]):
         raise TypeError(f"{type(self).__name__} must define request()")
 
     def effects(self, args: Input, context: ToolContext) -> Sequence[str]:
-        return (effect_of(self.request(args)),)
+        request = self.request(args)
+        what = f"{request.method} {shown_url(parse_url(request.url))}"
+        return (f"Send {what} with {len(request.body):,} bytes." if request.body else f"Send {what}.",)
 
     def upstream(self, args: Input) -> str:
-        return upstream_of(args.url)
+        """The origin, such as `https://api.example.com`; empty for what is no URL."""
+        try:
+            parsed = parse_url(args.url)
+        except ToolFailure:
+            return ""
+        return f"{parsed.scheme}://{parsed.authority}"
 
     def _open(
         self, request: HttpRequest, timeout_ms: int, context: ToolContext
@@ -298,7 +294,7 @@ class FetchTool(HttpTool[Fetch, Output]):
         return args.method != "GET"
 
 
-# What HTTP tools ask: the request of arguments that have passed the schema, its effect in words, its upstream.
+# The request of arguments that have passed the schema.
 
 
 def fetch_request(args: FetchInput, *, content_type: str, accept: str) -> HttpRequest:
@@ -321,18 +317,3 @@ def headers_with_type(headers: dict[str, str], content_type: str) -> Headers:
 def refuse_body(method: str) -> ToolFailure:
     """For a body with a method that has none (RFC 9110 §9.3.1)."""
     return refuse(ErrorKind.INVALID_INPUT, f"{method} takes no body. Leave the body out, or use POST.")
-
-
-def effect_of(request: HttpRequest) -> str:
-    """One sentence for a plan, without the secrets of the URL. Raises ToolFailure for a URL that is none."""
-    what = f"{request.method} {shown_url(parse_url(request.url))}"
-    return f"Send {what} with {len(request.body):,} bytes." if request.body else f"Send {what}."
-
-
-def upstream_of(url: str) -> str:
-    """The breaker a URL belongs to: its origin, such as `https://api.example.com`; empty for what is no URL."""
-    try:
-        parsed = parse_url(url)
-    except ToolFailure:
-        return ""
-    return f"{parsed.scheme}://{parsed.authority}"

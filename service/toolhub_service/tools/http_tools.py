@@ -26,7 +26,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
-from toolhub_service.tools.egress.wire import BoundedBody, is_large
+from toolhub_service.tools.egress.wire import MOST, BoundedBody, is_large
 from toolhub_service.tools.files import AtomicFile
 from toolhub_service.tools.fs_values import FilePath, Overwrite, judge_overwrite, target
 from toolhub_service.tools.http_exchange import (
@@ -52,7 +52,6 @@ from toolhub_service.tools.http_exchange import (
     refuse_body,
     refuse_error_status,
     too_large,
-    too_many_values,
 )
 from toolhub_service.tools.threads import ByteProgress
 from toolhub_service.tools.tool import Tool, ToolOutput
@@ -195,7 +194,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
 # core/http.head: status and headers alone, to judge size and freshness before fetching.
 
 
-class HttpHead(HttpTool["HttpHead.In", "HttpHead.Out"]):
+class HttpHead(HttpTool["HttpHead.In", AnswerHead]):
     name = "core/http.head"
     description = (
         "Ask for the status and headers of a URL without its body (HEAD): size, type, ETag, freshness. "
@@ -205,19 +204,17 @@ class HttpHead(HttpTool["HttpHead.In", "HttpHead.Out"]):
     annotations = Annotations(read_only=True, idempotent=True, open_world=True)
     cost = CostHints(latency_ms_p50=100, latency_ms_p95=2_000)
     guarded = GUARDED_URL
+    Out = AnswerHead
     examples = (Example("Is it worth fetching?", {"url": "https://example.com/big.zip"}),)
 
     class In(UrlInput, frozen=True):
         headers: RequestHeaders = field(default_factory=dict)
         timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS
 
-    class Out(AnswerHead, frozen=True):
-        pass
-
-    async def run(self, args: In, context: ToolContext) -> Out:
+    async def run(self, args: In, context: ToolContext) -> AnswerHead:
         async with self._open(self.request(args), args.timeout_ms, context) as response:
             prove_exchange(context, response, 0)
-        return self.Out(**head_of(response))
+        return AnswerHead(**head_of(response))
 
     def request(self, args: In) -> HttpRequest:
         return HttpRequest(args.url, "HEAD", judge_request_headers(args.headers))
@@ -226,7 +223,7 @@ class HttpHead(HttpTool["HttpHead.In", "HttpHead.Out"]):
 # core/http.fetchJson: an API answer as a JSON value, read strictly.
 
 
-class HttpFetchJson(FetchTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
+class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
     name = "core/http.fetchJson"
     description = (
         "Request a URL and return the body as a JSON value. A status other than 2xx and a body that is not JSON are "
@@ -234,16 +231,14 @@ class HttpFetchJson(FetchTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
     )
     tags = ("http", "web", "json")
     examples = (Example("Ask an API", {"url": "https://api.example.com/v1/items?limit=10"}),)
-
-    class In(FetchInput, frozen=True):
-        pass
+    In = FetchInput
 
     class Out(AnswerHead, frozen=True):
         json: Any
         bytes: int
         """Of the decoded body."""
 
-    async def run(self, args: In, context: ToolContext) -> Out:
+    async def run(self, args: FetchInput, context: ToolContext) -> Out:
         answer = await self._answer(
             args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes, needs_success=True
         )
@@ -256,7 +251,7 @@ class HttpFetchJson(FetchTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
             bytes=len(answer.data),
         )
 
-    def request(self, args: In) -> HttpRequest:
+    def request(self, args: FetchInput) -> HttpRequest:
         return fetch_request(args, content_type="application/json", accept="application/json")
 
     async def _value(self, answer: Answer) -> JsonValue:
@@ -265,7 +260,14 @@ class HttpFetchJson(FetchTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
         except ToolFailure as failure:
             response = answer.response
             if failure.error.details.get("reason") == "too_many_values":
-                raise too_many_values(response) from None
+                raise refuse(
+                    ErrorKind.UPSTREAM_ERROR,
+                    f"The JSON of {response.url.host} has too many small parts: more than {MOST.containers:,} arrays "
+                    f"and objects, {MOST.members:,} members or {MOST.separators:,} items. Ask for less, or use "
+                    "core/http.downloadFile.",
+                    retryable=False,
+                    reason="too_many_values",
+                ) from None
             raise refuse(
                 ErrorKind.UPSTREAM_ERROR,
                 f"{response.url.host} answered with something that is not strict JSON. {failure.error.message} "
@@ -278,7 +280,7 @@ class HttpFetchJson(FetchTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
 # core/http.fetchText: a page or an API answer as text.
 
 
-class HttpFetchText(FetchTool["HttpFetchText.In", "HttpFetchText.Out"]):
+class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
     name = "core/http.fetchText"
     description = (
         "Request a URL and return the body as text, with status and headers. A 4xx or 5xx status is a result, not an "
@@ -287,16 +289,14 @@ class HttpFetchText(FetchTool["HttpFetchText.In", "HttpFetchText.Out"]):
     )
     tags = ("http", "web")
     examples = (Example("Read a page", {"url": "https://example.com/"}),)
-
-    class In(FetchInput, frozen=True):
-        pass
+    In = FetchInput
 
     class Out(AnswerHead, frozen=True):
         text: str
         bytes: int
         """Of the decoded body, as far as it was read."""
 
-    async def run(self, args: In, context: ToolContext) -> Out:
+    async def run(self, args: FetchInput, context: ToolContext) -> Out:
         answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
             **head_of(answer.response),
@@ -304,7 +304,7 @@ class HttpFetchText(FetchTool["HttpFetchText.In", "HttpFetchText.Out"]):
             bytes=len(answer.data),
         )
 
-    def request(self, args: In) -> HttpRequest:
+    def request(self, args: FetchInput) -> HttpRequest:
         return fetch_request(args, content_type="text/plain; charset=utf-8", accept="text/*, */*;q=0.8")
 
 

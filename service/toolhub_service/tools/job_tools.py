@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.job import Job
-from toolhub_service.domain.job_ports import JobDesk
+from toolhub_service.domain.job_ports import JobService
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+from toolhub_service.tools.tool import Input, Output, Tool, ToolInput, ToolOutput
 
 JobId = Annotated[
     str, Meta(description="The job's id, from `job.job_id` of the answer that made it.", min_length=1, max_length=128)
@@ -45,7 +45,14 @@ class JobAnswer(ToolOutput, frozen=True):
     error_message: str = ""
 
 
-class JobStatusTool(Tool[JobQuestion, JobAnswer]):
+class JobTool(Tool[Input, Output]):
+    """Subclasses ask the caller's own jobs."""
+
+    def __init__(self, jobs: JobService) -> None:
+        self._jobs = jobs
+
+
+class JobStatusTool(JobTool[JobQuestion, JobAnswer]):
     name = "core/job.status"
     description = (
         "Tell where one of your jobs stands: its state, how far it is, and why it failed if it did. Ask again later "
@@ -55,16 +62,13 @@ class JobStatusTool(Tool[JobQuestion, JobAnswer]):
     annotations = Annotations(read_only=True, idempotent=True)
     In, Out = JobQuestion, JobAnswer
 
-    def __init__(self, desk: JobDesk) -> None:
-        self._desk = desk
-
     async def run(self, args: JobQuestion, context: ToolContext) -> JobAnswer:
-        job = await self._desk.get(Principal(context.principal_id), args.job_id)
+        job = await self._jobs.get(Principal(context.principal_id), args.job_id)
         _prove(context, job)
         return _answer(job)
 
 
-class JobResultTool(Tool[JobQuestion, "JobResultTool.Out"]):
+class JobResultTool(JobTool[JobQuestion, "JobResultTool.Out"]):
     name = "core/job.result"
     description = (
         "Give what one of your finished jobs brought: its result, or why there is none. Fails with a hint when the job "
@@ -81,14 +85,17 @@ class JobResultTool(Tool[JobQuestion, "JobResultTool.Out"]):
         artifacts: tuple[str, ...] = ()
         """Ids of what it produced."""
 
-    def __init__(self, desk: JobDesk) -> None:
-        self._desk = desk
-
     async def run(self, args: JobQuestion, context: ToolContext) -> JobResultTool.Out:
-        job = await self._desk.get(Principal(context.principal_id), args.job_id)
+        job = await self._jobs.get(Principal(context.principal_id), args.job_id)
         result = job.status.result
         if result is None:
-            raise _not_yet(job)
+            raise refuse(
+                ErrorKind.NOT_FOUND,
+                f"Job {job.job_id} is {job.state.value} and has no result yet. Look with core/job.status and ask again "
+                "once isFinal is true.",
+                retryable=True,
+                state=job.state.value,
+            )
         _prove(context, job)
         context.artifacts.extend(result.artifacts)
         context.truncated = result.truncated
@@ -100,7 +107,7 @@ class JobResultTool(Tool[JobQuestion, "JobResultTool.Out"]):
         )
 
 
-class JobCancelTool(Tool["JobCancelTool.In", JobAnswer]):
+class JobCancelTool(JobTool["JobCancelTool.In", JobAnswer]):
     name = "core/job.cancel"
     description = (
         "Ask one of your jobs to stop. It is CANCELLING until the side that runs it confirms; a job that is over stays "
@@ -114,18 +121,15 @@ class JobCancelTool(Tool["JobCancelTool.In", JobAnswer]):
         job_id: JobId
         reason: Annotated[str, Meta(description="Why, for the record.", max_length=1_000)] = ""
 
-    def __init__(self, desk: JobDesk) -> None:
-        self._desk = desk
-
     async def run(self, args: JobCancelTool.In, context: ToolContext) -> JobAnswer:
-        job = await self._desk.cancel(Principal(context.principal_id), args.job_id, args.reason)
+        job = await self._jobs.cancel(Principal(context.principal_id), args.job_id, args.reason)
         _prove(context, job)
         return _answer(job)
 
 
-def job_tools(desk: JobDesk) -> list[Tool[Any, Any]]:
+def job_tools(jobs: JobService) -> list[Tool[Any, Any]]:
     """One of each."""
-    return [JobCancelTool(desk), JobResultTool(desk), JobStatusTool(desk)]
+    return [JobCancelTool(jobs), JobResultTool(jobs), JobStatusTool(jobs)]
 
 
 def _answer(job: Job) -> JobAnswer:
@@ -153,13 +157,3 @@ def _answer(job: Job) -> JobAnswer:
 
 def _prove(context: ToolContext, job: Job) -> None:
     context.proves(EvidenceType.TOOL, job.job_id, f"job {job.job_id} of {job.call.tool} is {job.state.value}")
-
-
-def _not_yet(job: Job) -> ToolFailure:
-    return refuse(
-        ErrorKind.NOT_FOUND,
-        f"Job {job.job_id} is {job.state.value} and has no result yet. Look with core/job.status and ask again once "
-        "isFinal is true.",
-        retryable=True,
-        state=job.state.value,
-    )

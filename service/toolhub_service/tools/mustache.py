@@ -68,8 +68,8 @@ class _Parser:
         self._at = 0
         self._at_line_start = True
         self._nodes: list[Node] = []
+        # Open sections: the node, its name, where it opened, and the list it belongs to.
         self._sections: list[tuple[Section, str, int, list[Node]]] = []
-        """Open sections: the node, its name, where it opened, and the list it belongs to."""
 
     def parse(self) -> list[Node]:
         while (start := self._text.find(self._open, self._at)) >= 0:
@@ -267,17 +267,15 @@ class _Renderer:
 
     def _partial(self, partial: Partial, stack: list[JsonValue]) -> None:
         source = self._partials.get(partial.name)
-        if source is not None:
-            self.nodes(self._tree_of(partial, source), stack)
-
-    def _tree_of(self, partial: Partial, source: str) -> list[Node]:
-        """The partial's tree; its lines are indented in the source, so that interpolated lines are not."""
+        if source is None:
+            return
         key = (partial.name, partial.indent)
         if key not in self._parsed:
+            # Its lines are indented in the source, so that interpolated lines are not.
             indented = _indented(source, partial.indent)
             self._budget.spend(len(indented) // _CHARS_PER_STEP)
             self._parsed[key] = parse(indented, self._budget)
-        return self._parsed[key]
+        self.nodes(self._parsed[key], stack)
 
     def _look_up(self, path: tuple[str, ...], stack: list[JsonValue]) -> JsonValue:
         """The first part anywhere in the stack, innermost first; the rest strictly inside it."""

@@ -1,7 +1,7 @@
 """Runs one program in a session of its own, with bounded output and a certain end.
 
 The program leads a new process group; at the deadline, on cancellation and after its own exit the whole group is
-killed, so that nothing it started outlives the call (child.py). Standard input is empty, no descriptor is inherited.
+killed, so that nothing it started outlives the call (`Child`). Standard input is empty, no descriptor is inherited.
 Output is taken by a protocol as it arrives (no task, no stream buffer): it keeps the first bytes, counts and hashes the
 rest, and ends a program that floods.
 """
@@ -53,7 +53,7 @@ class Program:
 
 
 class Child(asyncio.SubprocessTransport):
-    """A program that was started, by `spawn`. Its protocol is told what it writes and that it ended, on the loop."""
+    """A program that was started, by `spawn`. Its protocol hears on the loop what it writes and that it ended."""
 
     def __init__(self, protocol: asyncio.SubprocessProtocol) -> None:
         super().__init__()
@@ -165,23 +165,20 @@ class Child(asyncio.SubprocessTransport):
                 bufsize=0,
             )
         except BaseException as error:  # noqa: BLE001 - goes to whoever waits
-            self._tell(self._has_failed, error)
+            self._on_loop(self._started.set_exception, error)
             return
-        if not self._tell(self._has_started, process):
+        if not self._on_loop(self._has_started, process):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        self._tell(self._has_ended, process.wait())
+        self._on_loop(self._has_ended, process.wait())
 
-    def _tell(self, what: Callable[..., None], *arguments: object) -> bool:
+    def _on_loop(self, what: Callable[..., object], *arguments: object) -> bool:
         """False when the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(what, *arguments)
         except RuntimeError:
             return False
         return True
-
-    def _has_failed(self, error: BaseException) -> None:
-        self._started.set_exception(error)
 
     def _has_started(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -296,18 +293,18 @@ class Capture:
         piece = data[: self._keep_bytes - len(self.kept)]
         self.kept += piece
         end = len(self.kept) - len(piece) + piece.rfind(b"\n") + 1
-        return self._tell(end) if b"\n" in piece else b""
+        return self._lines_to(end) if b"\n" in piece else b""
 
     def rest(self) -> bytes:
         """The unfinished last line."""
-        return self._tell(len(self.kept))
+        return self._lines_to(len(self.kept))
 
     def text(self, max_chars: int) -> tuple[str, bool]:
         """At most `max_chars` characters and whether something is missing."""
         text = self.kept.decode("utf-8", "replace")
         return text[:max_chars], len(text) > max_chars or self.total_bytes > len(self.kept)
 
-    def _tell(self, end: int) -> bytes:
+    def _lines_to(self, end: int) -> bytes:
         lines = bytes(self.kept[self._told_bytes : end])
         self._told_bytes = max(self._told_bytes, end)
         return lines

@@ -2,7 +2,7 @@
 
 Neither library bounds its work: `[@,@]` repeated 20 times makes a million-element answer, `$..[?$..[?$..]]` visits n³
 nodes, brackets nest until Python's stack ends. Here an expression has a length and a nesting limit, evaluation spends
-steps (query_jmespath.py, query_jsonpath.py), and the answer is measured, as it would be written out, before it leaves.
+steps, and the answer is measured, as it would be written out, before it leaves.
 """
 
 from __future__ import annotations
@@ -112,18 +112,13 @@ class _MeteredSegment(JSONPathSegment):
         self._budget = budget
 
     def resolve(self, nodes: Iterable[JSONPathNode]) -> Iterator[JSONPathNode]:
-        for found in self._inner.resolve(self._charged(nodes)):
+        for found in self._inner.resolve(map(self._charged, nodes)):
             self._budget.spend()
             yield found
 
-    def _charged(self, nodes: Iterable[JSONPathNode]) -> Iterator[JSONPathNode]:
-        for node in nodes:
-            self._charge(node.value)
-            yield node
-
-    def _charge(self, value: object) -> None:
-        """`..` looks at all that is below the node, any other segment at its children."""
-        pending = [value]
+    def _charged(self, node: JSONPathNode) -> JSONPathNode:
+        """The node, paid for: `..` looks at all that is below it, any other segment at its children."""
+        pending = [node.value]
         while pending:
             container = pending.pop()
             if not isinstance(container, list | dict):
@@ -131,6 +126,7 @@ class _MeteredSegment(JSONPathSegment):
             self._budget.spend(1 + len(container) * len(self.selectors))
             if isinstance(self, _MeteredDescent):
                 pending += container.values() if isinstance(container, dict) else container
+        return node
 
 
 class _MeteredDescent(_MeteredSegment, JSONPathRecursiveDescentSegment):

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.registry.cooperative import with_short_switches
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.threads import to_thread
 
@@ -45,26 +44,29 @@ class StepBudget:
         """Raises OutOfSteps when the work is used up."""
         self._left -= steps
         if self._left < 0:
-            told = f"This takes more than the {self._steps_max} steps that one call may use. {self._advice}"
-            raise OutOfSteps(refuse(ErrorKind.INVALID_INPUT, told, max_steps=self._steps_max).error)
+            message = f"This takes more than the {self._steps_max} steps that one call may use. {self._advice}"
+            raise OutOfSteps(refuse(ErrorKind.INVALID_INPUT, message, max_steps=self._steps_max).error)
 
 
-class LongSteps:
+class LongSteps(Generic[L]):
     """Work of one tool: most takes few steps and is done at once; what takes more is begun again beside other calls, in
     a thread, one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: L, at_once: L) -> None:
+        """`at_once`: the same limits with few steps."""
+        self._limits = limits
+        self._at_once = at_once
         self._running = asyncio.Lock()
 
-    async def run(self, work: Callable[[L], T], at_once: L, limits: L, context: ToolContext) -> T:
-        """What `work(limits)` returns. `at_once` are the same limits with few steps. Raises what the work raises."""
+    async def run(self, work: Callable[[L], T], context: ToolContext) -> T:
+        """What `work(limits)` returns. Raises what the work raises."""
         try:
-            return work(at_once)
+            return work(self._at_once)
         except OutOfSteps:
             context.is_large = True
 
         def aside(_: threading.Event) -> T:
-            return with_short_switches(lambda: work(limits))
+            return work(self._limits)
 
         async with self._running:
             return await to_thread(aside)
@@ -87,18 +89,14 @@ def weigh(
     pending = [value]
     while pending:
         node = pending.pop()
-        if isinstance(node, list):
+        if isinstance(node, list | dict):
             budget.spend(1 + len(node))
             if nodes is not None:
                 nodes.spend(1 + len(node))
-            pending += node
-        elif isinstance(node, dict):
-            budget.spend(1 + len(node))
-            if nodes is not None:
-                nodes.spend(1 + len(node))
-            for key in node:
-                budget.spend(len(key) // chars_per_step)
-            pending += node.values()
+            if isinstance(node, dict):
+                for key in node:
+                    budget.spend(len(key) // chars_per_step)
+            pending += node.values() if isinstance(node, dict) else node
         else:
             budget.spend(1 + len(node) // chars_per_step if isinstance(node, str) else 1)
             _check_scalar(node)

@@ -136,13 +136,11 @@ class TemplateRender(Tool["TemplateRender.In", "TemplateRender.Out"]):
         text: str
 
     def __init__(self, limits: RenderLimits | None = None) -> None:
-        self._limits = limits or RenderLimits()
-        self._at_once = self._limits.at_once
-        self._long = LongSteps()
+        limits = limits or RenderLimits()
+        self._steps = LongSteps(limits, limits.at_once)
 
     async def run(self, args: TemplateRender.In, context: ToolContext) -> TemplateRender.Out:
-        rendering = partial(render, args.template, args.data, args.partials)
-        text = await self._long.run(rendering, self._at_once, self._limits, context)
+        text = await self._steps.run(partial(render, args.template, args.data, args.partials), context)
         context.proves(EvidenceType.TEXT, "text", f"Rendered {len(text)} characters.")
         return self.Out(text=text)
 
@@ -176,16 +174,14 @@ class JsonSelect(Tool["JsonSelect.In", "JsonSelect.Out"]):
     class Out(ToolOutput, frozen=True):
         value: Any
 
-    def __init__(self, limits: QueryLimits | None = None) -> None:
-        self._limits = limits or QueryLimits()
-        self._at_once = self._limits.at_once
-        self._long = LongSteps()
+    def __init__(self) -> None:
+        limits = QueryLimits()
+        self._steps = LongSteps(limits, limits.at_once)
 
     async def run(self, args: JsonSelect.In, context: ToolContext) -> JsonSelect.Out:
         from toolhub_service.tools.query import select
 
-        selecting = partial(select, args.json, args.path, args.language)
-        value = await self._long.run(selecting, self._at_once, self._limits, context)
+        value = await self._steps.run(partial(select, args.json, args.path, args.language), context)
         context.proves(EvidenceType.TOOL, args.path[:200], f"Selected by {args.language}: {_shape(value)}.")
         return self.Out(value=value)
 

@@ -11,12 +11,11 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from toolhub_service.domain.errors import ErrorKind, refuse
@@ -29,15 +28,12 @@ from toolhub_service.tools.entries import (
     O_READ,
     Counted,
     Opening,
-    Removed,
     best_opening,
     count_entry,
     entry_state,
     remove_entry,
 )
 from toolhub_service.tools.files import AtomicFile, SourceFile, as_tool_failures, failure_of, rename
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 FileType: TypeAlias = Literal["file", "dir", "link", "other"]
 
@@ -58,7 +54,7 @@ class Workspace:
     """A folder and all beneath it. Paths are relative to it and pass `judge_path`; every method raises ToolFailure."""
 
     def __init__(
-        self, root: str, *folders: str, opening: Opening | None = None, expected: Mapping[str, str] = _NOTHING
+        self, root: str, *folders: str, opening: Opening | None = None, expected: Mapping[str, str] | None = None
     ) -> None:
         """Open `root`/`folders…`, made when missing; `folders` are names from `workspace_folder_name`. `expected`: by
         path the `state` that was shown; the first change of such a path refuses, as PLAN_REQUIRED, any other.
@@ -67,7 +63,7 @@ class Workspace:
         """
         self._opening = opening or best_opening()
         self._root = -1
-        self._expected = dict(expected) if expected else {}
+        self._expected = dict(expected or {})
         self.folder = str(Path(root, *folders))
         """Absolute path; for a sandbox's bind mount only."""
         try:
@@ -92,11 +88,11 @@ class Workspace:
 
     def _open_or_make(self, folder: int, name: str) -> int:
         try:
-            return self._opening.open(folder, name, O_FOLDER | os.O_NOFOLLOW)
+            return self._opening(folder, name, O_FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=folder)
-            return self._opening.open(folder, name, O_FOLDER | os.O_NOFOLLOW)
+            return self._opening(folder, name, O_FOLDER | os.O_NOFOLLOW)
 
     def close(self) -> None:
         if self._root >= 0:
@@ -106,16 +102,20 @@ class Workspace:
     # Looking
 
     def stat(self, path: str) -> Status:
-        """What stands there; a link is told as a link. Raises NOT_FOUND."""
+        """What stands there; a link is reported as a link. Raises NOT_FOUND."""
         relative = judge_path(path)
-        with as_tool_failures(relative), self._opened(relative, O_PATH_ONLY | os.O_NOFOLLOW) as descriptor:
-            return status_of(os.fstat(descriptor))
+        with as_tool_failures(relative):
+            descriptor = self._opening(self._root, relative, O_PATH_ONLY | os.O_NOFOLLOW)
+            try:
+                return status_of(os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
 
     def open_read(self, path: str) -> SourceFile:
         """A regular file, to be closed by the caller. Raises NOT_FOUND, INVALID_INPUT for anything else."""
         relative = judge_path(path)
         with as_tool_failures(relative):
-            return SourceFile(self._opening.open(self._root, relative, O_READ), relative)
+            return SourceFile(self._opening(self._root, relative, O_READ), relative)
 
     def open_to_edit(self, path: str) -> SourceFile:
         """As `open_read`, held against other edits until it is closed, here and in other processes (flock(2)).
@@ -124,7 +124,7 @@ class Workspace:
         """
         relative = judge_path(path)
         with as_tool_failures(relative):
-            file = SourceFile(self._opening.open(self._root, relative, O_READ | os.O_NOFOLLOW), relative)
+            file = SourceFile(self._opening(self._root, relative, O_READ | os.O_NOFOLLOW), relative)
         with ExitStack() as on_refusal:
             on_refusal.push(file)
             file.lock()
@@ -138,7 +138,7 @@ class Workspace:
         """A descriptor of a folder, to list it or to make it a child's working directory."""
         relative = judge_path(path)
         with as_tool_failures(relative):
-            descriptor = self._opening.open(self._root, relative, O_LISTED)
+            descriptor = self._opening(self._root, relative, O_LISTED)
         try:
             yield descriptor
         finally:
@@ -155,19 +155,26 @@ class Workspace:
         mkdirp: bool = True,
         max_bytes: int | None = None,
         mode: int | None = None,
-        durable: bool = False,
     ) -> Iterator[AtomicFile]:
         """A draft that becomes the file when the body ends well and vanishes when it does not.
 
-        `mode`: permission bits; None keeps those of a replaced file (0600 for a new one). `durable` waits for the disk.
+        `mode`: permission bits; None keeps those of a replaced file (0600 for a new one).
         Raises ALREADY_EXISTS unless `overwrite`, PATH_OUTSIDE_SANDBOX for a file with more than one hard link.
         """
         relative = judge_path(path)
         with as_tool_failures(relative):
-            draft = self._draft(relative, overwrite, mkdirp, max_bytes, mode)
+            folder, name = self._open_parent(relative, mkdirp=mkdirp)
+            try:
+                kept = _judge_replacing(folder, name, overwrite)
+                mode = kept if mode is None else mode
+                draft = AtomicFile(folder, name, relative, mode=mode, max_bytes=max_bytes)
+            except BaseException:
+                os.close(folder)
+                raise
         try:
             yield draft
-            draft.commit(overwrite=overwrite, durable=durable, judge=self._judge(relative))
+            judge = partial(self._check, relative) if relative in self._expected else None
+            draft.commit(overwrite=overwrite, judge=judge)
         finally:
             draft.close()
 
@@ -177,7 +184,6 @@ class Workspace:
         destination: str,
         *,
         overwrite: bool = False,
-        mkdirp: bool = True,
         stop: threading.Event | None = None,
     ) -> None:
         """Move a file or a folder in one step."""
@@ -187,7 +193,7 @@ class Workspace:
         try:
             with as_tool_failures(old):
                 os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
-            with as_tool_failures(new), self._parent(new, mkdirp) as (folder, name):
+            with as_tool_failures(new), self._parent(new, mkdirp=True) as (folder, name):
                 _judge_replacing(folder, name, overwrite)
                 if self._expected:
                     self._check(new, folder, name, stop)
@@ -196,10 +202,10 @@ class Workspace:
         finally:
             os.close(source_folder)
 
-    def remove(self, path: str, *, recursive: bool = False, stop: threading.Event | None = None) -> Removed:
+    def remove(self, path: str, *, recursive: bool = False, stop: threading.Event | None = None) -> Counted:
         """Delete a file, an empty folder, or with `recursive` a folder and all in it; a link goes, not its target."""
         relative = judge_path(path)
-        with as_tool_failures(relative), self._parent(relative, False) as (folder, name):
+        with as_tool_failures(relative), self._parent(relative) as (folder, name):
             if self._expected:
                 self._check(relative, folder, name, stop)
             return remove_entry(folder, name, recursive=recursive, stop=stop)
@@ -207,7 +213,7 @@ class Workspace:
     def count(self, path: str) -> Counted:
         """What `remove` would take there. Raises NOT_FOUND."""
         relative = judge_path(path)
-        with as_tool_failures(relative), self._parent(relative, False) as (folder, name):
+        with as_tool_failures(relative), self._parent(relative) as (folder, name):
             return count_entry(folder, name)
 
     @property
@@ -219,7 +225,7 @@ class Workspace:
         """What stands there as one digest (`entry_state`). Raises CANCELLED soon after `stop` is set."""
         relative = judge_path(path)
         try:
-            with self._parent(relative, False) as (folder, name):
+            with self._parent(relative) as (folder, name):
                 return entry_state(folder, name, stop)
         except FileNotFoundError:
             return ABSENT
@@ -227,9 +233,6 @@ class Workspace:
             return f"not to be looked at: {errno.errorcode.get(error.errno or 0, '')}"
 
     # Beneath
-
-    def _judge(self, relative: str) -> Callable[[int, str], None] | None:
-        return partial(self._check, relative) if relative in self._expected else None
 
     def _check(self, relative: str, folder: int, name: str, stop: threading.Event | None = None) -> None:
         """Right before the change, in the folder in which it happens. The change itself makes another state, which a
@@ -243,56 +246,37 @@ class Workspace:
             raise refuse(ErrorKind.PLAN_REQUIRED, message, differs=["state"])
 
     @contextmanager
-    def _opened(self, relative: str, flags: int) -> Iterator[int]:
-        descriptor = self._opening.open(self._root, relative, flags)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
-    def _parent(self, relative: str, mkdirp: bool) -> Iterator[tuple[int, str]]:
-        folder, name = self._open_parent(relative, mkdirp)
+    def _parent(self, relative: str, *, mkdirp: bool = False) -> Iterator[tuple[int, str]]:
+        folder, name = self._open_parent(relative, mkdirp=mkdirp)
         try:
             yield folder, name
         finally:
             os.close(folder)
 
-    def _open_parent(self, relative: str, mkdirp: bool) -> tuple[int, str]:
+    def _open_parent(self, relative: str, *, mkdirp: bool) -> tuple[int, str]:
         if relative == ".":
             raise refuse(ErrorKind.INVALID_INPUT, "This is the workspace itself. Name a file or folder inside it.")
         above, _, name = relative.rpartition("/")
-        opened = self._open_made(above or ".") if mkdirp else self._opening.open(self._root, above or ".", O_FOLDER)
+        opened = self._open_made(above or ".") if mkdirp else self._opening(self._root, above or ".", O_FOLDER)
         return opened, name
 
     def _open_made(self, relative: str) -> int:
         """A descriptor of the folder, made with all above it when missing: from the first missing one downwards."""
         try:
-            return self._opening.open(self._root, relative, O_FOLDER)
+            return self._opening(self._root, relative, O_FOLDER)
         except FileNotFoundError:
             pass
         names = relative.split("/")
-        descriptor = self._opening.open(self._root, ".", O_FOLDER)
+        descriptor = self._opening(self._root, ".", O_FOLDER)
         for depth in range(1, len(names) + 1):
             try:
                 with suppress(FileExistsError):
                     os.mkdir(names[depth - 1], 0o700, dir_fd=descriptor)
-                inner = self._opening.open(self._root, "/".join(names[:depth]), O_FOLDER)
+                inner = self._opening(self._root, "/".join(names[:depth]), O_FOLDER)
             finally:
                 os.close(descriptor)
             descriptor = inner
         return descriptor
-
-    def _draft(
-        self, relative: str, overwrite: bool, mkdirp: bool, max_bytes: int | None, mode: int | None
-    ) -> AtomicFile:
-        folder, name = self._open_parent(relative, mkdirp)
-        try:
-            kept = _judge_replacing(folder, name, overwrite)
-            return AtomicFile(folder, name, relative, mode=kept if mode is None else mode, max_bytes=max_bytes)
-        except BaseException:
-            os.close(folder)
-            raise
 
 
 def status_of(status: os.stat_result) -> Status:

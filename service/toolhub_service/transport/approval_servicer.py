@@ -19,11 +19,9 @@ from toolhub_service.transport.convert.records import (
     to_approval_filter,
     to_decision,
 )
-from toolhub_service.transport.page_tokens import read_cursor, write_cursor
+from toolhub_service.transport.page_tokens import page_limit, page_of, read_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 
-_PAGE_DEFAULT = 100
-_PAGE_MAX = 1_000
 # Refusals of an answer.
 _UNFIT = frozenset({ErrorKind.INPUT_SCHEMA_INVALID, ErrorKind.INVALID_INPUT})
 
@@ -38,13 +36,11 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
     async def ListApprovals(
         self, request: pb.ListApprovalsRequest, context: ServicerContext
     ) -> pb.ListApprovalsResponse:
-        limit = min(request.page_size or _PAGE_DEFAULT, _PAGE_MAX)
-        after = read_cursor(request.page_token)
+        limit, after = page_limit(request.page_size), read_cursor(request.page_token)
         found, total = await self.approvals.page(
             current_principal(), to_approval_filter(request), after=after and after[:2], limit=limit + 1
         )
-        page = found[:limit]
-        token = write_cursor((page[-1].requested_at_unix_ms, page[-1].approval_id, 0)) if len(found) > limit else ""
+        page, token = page_of(found, limit, lambda approval: (approval.requested_at_unix_ms, approval.approval_id, 0))
         return pb.ListApprovalsResponse(
             approvals=[from_approval(approval) for approval in page], next_page_token=token, total_size=total
         )

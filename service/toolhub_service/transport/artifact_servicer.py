@@ -42,7 +42,11 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     ) -> AsyncIterator[pb.ReadArtifactResponse]:
         artifact = await self._open(request.artifact_id)
         if request.offset_bytes > artifact.size_bytes:
-            raise _past_the_end(artifact)
+            raise RpcFailure(
+                Reason.OFFSET_PAST_END,
+                f"The offset lies past the end of the artifact, which has {artifact.size_bytes} bytes.",
+                {"size_bytes": str(artifact.size_bytes)},
+            )
         yield pb.ReadArtifactResponse(artifact=from_artifact(artifact))
         reading = self.artifacts.read(artifact, request.offset_bytes, request.limit_bytes)
         async with aclosing(cast(Any, reading)) as chunks:
@@ -62,7 +66,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     async def _write(self, requests: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext) -> Artifact:
         first = await anext(requests, None)
         if first is None or first.WhichOneof("part") != "header":
-            raise _malformed(Reason.HEADER_MISSING, "The first message must be the header; then come chunks.")
+            raise RpcFailure(Reason.HEADER_MISSING, "The first message must be the header; then come chunks.")
         header, chunks = to_header(first.header), _chunks(requests, context)
         return await self.artifacts.write(current_principal().id, header, chunks)
 
@@ -79,7 +83,7 @@ async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: Ser
     await context.send_initial_metadata(_ACCEPTED)
     async for request in requests:
         if request.WhichOneof("part") != "chunk":
-            raise _malformed(Reason.CHUNK_MISSING, "After the header every message must be a chunk.")
+            raise RpcFailure(Reason.CHUNK_MISSING, "After the header every message must be a chunk.")
         yield request.chunk
     if context.cancelled():
         raise RpcFailure(Reason.CANCELLED, "The client left before the artifact was whole.")
@@ -95,15 +99,3 @@ async def _linger(requests: AsyncIterator[pb.WriteArtifactRequest]) -> None:
                 if left_bytes <= 0:
                     return
                 patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
-
-
-def _malformed(reason: Reason, message: str) -> RpcFailure:
-    return RpcFailure(reason, message)
-
-
-def _past_the_end(artifact: Artifact) -> RpcFailure:
-    return RpcFailure(
-        Reason.OFFSET_PAST_END,
-        f"The offset lies past the end of the artifact, which has {artifact.size_bytes} bytes.",
-        {"size_bytes": str(artifact.size_bytes)},
-    )

@@ -15,14 +15,9 @@ from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.domain.ports import AccessObserver, AuditLog, EventTail
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.convert.records import from_event, from_verification, to_filter
-from toolhub_service.transport.page_tokens import read_cursor, write_cursor
+from toolhub_service.transport.page_tokens import PAGE_MAX, Cursor, page_limit, page_of, read_cursor, write_cursor
 from toolhub_service.transport.rpc import ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure
-
-_PAGE_DEFAULT = 100
-_PAGE_MAX = 1_000
-
-Cursor = tuple[int, str, int]
 
 
 @dataclass(slots=True)
@@ -33,34 +28,32 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     _is_leaving: bool = False
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: ServicerContext) -> pb.ListEventsResponse:
-        limit = min(request.page_size or _PAGE_DEFAULT, _PAGE_MAX)
-        after = read_cursor(request.page_token)
+        limit, after = page_limit(request.page_size), read_cursor(request.page_token)
         events = await self.audit.read(to_filter(request.filter), after=after, limit=limit + 1)
-        page = events[:limit]
-        await self._remember("ListEvents", request.filter, len(page))
-        token = write_cursor(_cursor(page[-1])) if len(events) > limit else ""
+        page, token = page_of(events, limit, _cursor)
+        await self._audit_read("ListEvents", request.filter, len(page))
         return pb.ListEventsResponse(events=[from_event(event) for event in page], next_page_token=token)
 
     async def TailEvents(
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
         where = to_filter(request.filter)
-        await self._remember("TailEvents", request.filter, 0)
+        await self._audit_read("TailEvents", request.filter, 0)
         async with self._followed(where) as tail:
             await context.send_initial_metadata(())  # from here on nothing is missed
             shown: set[tuple[str, int]] = set()
             after = read_cursor(request.resume_token)
             while after is not None:  # what was missed since, before what comes now
-                missed = await self.audit.read(where, after=after, limit=_PAGE_MAX)
+                missed = await self.audit.read(where, after=after, limit=PAGE_MAX)
                 for event in missed:
                     shown.add((event.writer, event.sequence))
                     yield _tail_response(event)
-                after = _cursor(missed[-1]) if len(missed) == _PAGE_MAX else None
+                after = _cursor(missed[-1]) if len(missed) == PAGE_MAX else None
             async for event in tail:
                 if (event.writer, event.sequence) not in shown:
                     yield _tail_response(event)
         if self._is_leaving:
-            raise _leaving()
+            raise RpcFailure(Reason.DRAINING, "This hub is leaving; watch again, with the last resume_token.")
 
     def drain(self) -> None:
         """The hub is leaving: every tail tells what waits, and ends with a status that says to come again."""
@@ -79,13 +72,13 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
 
     async def VerifyAudit(self, request: pb.VerifyAuditRequest, context: ServicerContext) -> pb.VerifyAuditResponse:
         verification = await self.audit.verify()
-        await self._remember("VerifyAudit", event_pb2.EventFilter(writer=request.writer), verification.events_checked)
+        await self._audit_read("VerifyAudit", event_pb2.EventFilter(writer=request.writer), verification.events_checked)
         if request.writer:
             faults = tuple(fault for fault in verification.faults if fault.writer == request.writer)
             verification = replace(verification, faults=faults)
         return from_verification(verification)
 
-    async def _remember(self, method: str, where: event_pb2.EventFilter, events: int) -> None:
+    async def _audit_read(self, method: str, where: event_pb2.EventFilter, events: int) -> None:
         """Before anything is shown: who reads leaves a trace in what is read."""
         timeless = event_pb2.EventFilter()
         timeless.CopyFrom(where)
@@ -102,11 +95,3 @@ def _cursor(event: ChainedEvent) -> Cursor:
 
 def _tail_response(event: ChainedEvent) -> pb.TailEventsResponse:
     return pb.TailEventsResponse(event=from_event(event), resume_token=write_cursor(_cursor(event)))
-
-
-def _leaving() -> RpcFailure:
-    return RpcFailure(
-        Reason.DRAINING,
-        "This hub is leaving; watch again, with the last resume_token.",
-        retry_after_s=0.5,
-    )

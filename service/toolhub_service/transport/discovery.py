@@ -111,7 +111,13 @@ class Discovery:
 
     def export_tools(self, request: pb.ExportToolsRequest, principal: Principal) -> pb.ExportToolsResponse:
         where = to_filter(request.filter)
-        export = self.exporter.export(_DIALECTS[request.format], self._callable(where, principal))
+        # A model is only offered what it can call: ACTIVE tools that policy could allow.
+        callable_tools = [
+            spec
+            for spec in self.catalog.all()
+            if spec.state is ToolState.ACTIVE and where.matches(spec) and self.policy.could_allow(principal.id, spec)
+        ]
+        export = self.exporter.export(_DIALECTS[request.format], callable_tools)
         return pb.ExportToolsResponse(
             tools_json=canonical_json.dumps(list(export.tools)),
             names=export.names,
@@ -119,14 +125,6 @@ class Discovery:
             sources=_sources(silent_sources(self.sources(), where), principal),
             revision=export.revision,
         )
-
-    def _callable(self, where: ToolFilter, principal: Principal) -> list[ToolSpec]:
-        """A model is only offered what it can call: ACTIVE tools that policy could allow."""
-        return [
-            spec
-            for spec in self.catalog.all()
-            if spec.state is ToolState.ACTIVE and where.matches(spec) and self.policy.could_allow(principal.id, spec)
-        ]
 
     def _viewer(self, principal: Principal) -> Viewer:
         return Viewer(
@@ -161,12 +159,12 @@ def _sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any
 
 # Following the catalog: one listener for the whole process, fanned out in memory.
 #
-# A watch keeps what a tool was when it was told last and what it is now, and nothing between: a slow watcher costs
+# A watch keeps what a tool was when it was sent last and what it is now, and nothing between: a slow watcher costs
 # memory for the tools it lags behind with, not for their changes, and for a thousand of those at most. Beyond, it is
-# told to read the catalog again, which costs it one snapshot and the hub nothing.
+# asked to read the catalog again, which costs it one snapshot and the hub nothing.
 
 CHANGES_MAX = 1_000
-"""Changed tools kept for one watcher; beyond them it is told to read the catalog again."""
+"""Changed tools kept for one watcher; beyond them it is asked to read the catalog again."""
 # Half of what a client takes by default.
 _MESSAGE_MAX_BYTES = 2 * 1024 * 1024
 
@@ -210,7 +208,7 @@ class ToolWatches:
             while True:
                 steps = await watch.next()
                 if steps == []:
-                    continue  # all of it was undone before it was told
+                    continue  # all of it was undone before it was sent
                 yield _message(self._catalog.revision, steps, full=full)
 
     def close(self) -> None:
@@ -277,7 +275,7 @@ class ToolWatch:
     def _put(self, name: str, was_there: bool, now: ToolSpec | None) -> None:
         earlier = self._changes.pop(name, None)
         step = Step(earlier.was_there if earlier else was_there, now)
-        if step.was_there or now is not None:  # else it came and went before it was told
+        if step.was_there or now is not None:  # else it came and went before it was sent
             self._changes[name] = step
 
 
@@ -302,8 +300,4 @@ def _change(name: str, step: Step, *, full: bool) -> registry_service_pb2.ToolCh
 
 
 def _draining() -> RpcFailure:
-    return RpcFailure(
-        Reason.DRAINING,
-        "This hub is leaving; watch again, with the last revision.",
-        retry_after_s=0.5,
-    )
+    return RpcFailure(Reason.DRAINING, "This hub is leaving; watch again, with the last revision.")

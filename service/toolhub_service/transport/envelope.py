@@ -29,8 +29,8 @@ _ANYTHING, _LENGTH, _UTF8_LENGTH, _PATTERN, _ONE_OF, _RANGE, _MESSAGE, _MESSAGES
 """What a value is held to, in `_Rules.fields`."""
 _UNKNOWN: Final = (_UNJUDGED, None, None, False)
 _ENDLESS: Final = 1 << 63
+# Patterns that mean the same to RE2, which protovalidate uses, and to `re`.
 _PORTABLE: Final = re.compile(r"\^((?:\[[A-Za-z0-9._:@/+-]+\](?:\{\d+,\d+\})?)+)\$")
-"""Patterns that mean the same to RE2, which protovalidate uses, and to `re`."""
 _NUMBERS: Final = frozenset({"int32", "int64", "uint32", "uint64"})
 _LENGTHS: Final = ((("string", "bytes"), "min_len", "max_len"), (("repeated",), "min_items", "max_items"))
 
@@ -103,7 +103,9 @@ class RuleBook(dict[Any, _Rules]):
             is_cel = bounds is not None and not isinstance(bounds, Message)
             found = None if is_cel else self._held_to(field, of_type, limits)
             if found is None:
-                found = _UNJUDGED, None, None, not is_cel and _may_be_empty(of_type, limits)
+                # Rules of a list or map may be kept by an empty one.
+                may_be_empty = of_type in {"repeated", "map"} and not limits.keys() & {"min_items", "min_pairs"}
+                found = _UNJUDGED, None, None, not is_cel and may_be_empty
         else:
             found = _UNJUDGED, None, None, False
         kind, first, second, holds_at_zero = found
@@ -116,13 +118,9 @@ class RuleBook(dict[Any, _Rules]):
         """(what a value is held to, two bounds of that, whether zero is within); None for what is not understood."""
         if not of_type and (field.message_type is None or not _has_rules(field.message_type, set())):
             return _ANYTHING, None, None, True
-        if field.message_type is not None:
-            return self._messages_held_to(field, field.message_type, limits)
-        return _value_held_to(field, of_type, limits)
-
-    def _messages_held_to(
-        self, field: FieldDescriptor, of: Descriptor, limits: dict[str, Any]
-    ) -> tuple[int, Any, Any, bool] | None:
+        of = field.message_type
+        if of is None:
+            return _value_held_to(field, of_type, limits)
         if of.GetOptions().map_entry or limits.keys() - {"max_items"}:
             return None
         if field.is_repeated:
@@ -149,11 +147,6 @@ def _value_held_to(field: FieldDescriptor, of_type: str, limits: dict[str, Any])
     return None
 
 
-def _may_be_empty(of_type: str, limits: dict[str, Any]) -> bool:
-    """Whether rules of a list or map are kept by an empty one."""
-    return of_type in {"repeated", "map"} and not limits.keys() & {"min_items", "min_pairs"}
-
-
 def _has_rules(descriptor: Descriptor, seen: set[Descriptor]) -> bool:
     """Whether there is a rule anywhere in messages of this type."""
     if descriptor in seen:
@@ -175,8 +168,8 @@ def _is_marked(descriptor: Descriptor) -> bool:
 
 _SHOWN_MAX = 5
 _CALLS = "calls"
+# Of one message of a session, as in the contract.
 _CALLS_MAX = 256
-"""Of one message of a session, as in the contract."""
 
 
 class Envelope:
@@ -217,15 +210,15 @@ class Envelope:
             (of_message if place is None else by_call.setdefault(place, [])).append(violation)
         if of_message:
             raise _malformed(of_message)
-        return {place: _told("The call", _shown(found, 1)) for place, found in by_call.items()}
+        return {place: _contract_broken("The call", _shown(found, 1)) for place, found in by_call.items()}
 
 
 def _malformed(violations: Sequence[protovalidate.Violation]) -> RpcFailure:
     fields = _shown(violations)
-    return RpcFailure(Reason.MALFORMED_REQUEST, _told("The request", fields), field_violations=fields)
+    return RpcFailure(Reason.MALFORMED_REQUEST, _contract_broken("The request", fields), field_violations=fields)
 
 
-def _told(what: str, fields: Iterable[tuple[str, str]]) -> str:
+def _contract_broken(what: str, fields: Iterable[tuple[str, str]]) -> str:
     return f"{what} breaks its contract: " + "; ".join(f"{path}: {text}" for path, text in fields)
 
 

@@ -1,23 +1,42 @@
-"""Opaque cursors for pages (AIP-158): base64url of JSON, refused with advice when they were tampered with."""
+"""Pages of lists (AIP-158): their size, and opaque cursors, refused with advice when they were tampered with."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.reasons import Reason
 
+_PAGE_DEFAULT = 100
+PAGE_MAX = 1_000
 _INT64 = range(-(2**63), 2**63)
 
+Cursor = tuple[int, str, int]
+"""(at_unix_ms, writer, sequence)."""
+T = TypeVar("T")
 
-def write_cursor(cursor: tuple[int, str, int]) -> str:
-    """(at_unix_ms, writer, sequence) as an opaque token."""
+
+def page_limit(page_size: int, most: int = PAGE_MAX) -> int:
+    """How many a page holds."""
+    return min(page_size or _PAGE_DEFAULT, most)
+
+
+def page_of(found: Sequence[T], limit: int, cursor_of: Callable[[T], Cursor]) -> tuple[Sequence[T], str]:
+    """The page, of one item more than it holds where there are more, and the token of the next; empty at the end."""
+    page = found[:limit]
+    return page, write_cursor(cursor_of(page[-1])) if len(found) > limit else ""
+
+
+def write_cursor(cursor: Cursor) -> str:
+    """As an opaque token: base64url of JSON."""
     return base64.urlsafe_b64encode(json.dumps(cursor).encode()).decode().rstrip("=")
 
 
-def read_cursor(token: str) -> tuple[int, str, int] | None:
+def read_cursor(token: str) -> Cursor | None:
     """None for an empty token. Raises HubFailure INVALID_ARGUMENT for one the hub did not make."""
     if not token:
         return None
@@ -25,9 +44,11 @@ def read_cursor(token: str) -> tuple[int, str, int] | None:
         padded = token + "=" * (-len(token) % 4)
         at_unix_ms, writer, sequence = json.loads(base64.urlsafe_b64decode(padded))
     except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
-        raise forged() from broken
-    if not (_is_int64(at_unix_ms) and _is_int64(sequence) and isinstance(writer, str) and writer.isascii()):
-        raise forged()
+        raise _forged() from broken
+    # What SQLite can compare with: anything larger is an OverflowError there.
+    are_int64 = all(type(number) is int and number in _INT64 for number in (at_unix_ms, sequence))
+    if not (are_int64 and isinstance(writer, str) and writer.isascii()):
+        raise _forged()
     return at_unix_ms, writer, sequence
 
 
@@ -44,16 +65,10 @@ def read_pin_cursor(token: str) -> tuple[int, str, str, str] | None:
         return None
     key = cursor[1].split(" ")
     if len(key) != 3:
-        raise forged()
+        raise _forged()
     source, tool, digest = key
     return cursor[0], source, tool, digest
 
 
-def _is_int64(value: object) -> bool:
-    """What SQLite can compare with; anything larger is an OverflowError there."""
-    return type(value) is int and value in _INT64
-
-
-def forged() -> HubFailure:
-    """What is raised for a token that the hub did not make."""
+def _forged() -> HubFailure:
     return HubFailure(Reason.PAGE_TOKEN_INVALID, "The token is not one of ours; start at the first page.")

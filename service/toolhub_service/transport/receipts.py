@@ -31,13 +31,13 @@ LARGE_BYTES = 256 * 1024
 HELD_MAX_BYTES = 32 * 1024 * 1024
 """Of large requests in all, and half of it for one principal: in use a request takes several times its own size."""
 _TRIM_AFTER_S = 2.0
+# malloc_trim(3) of glibc; musl has none.
 _MALLOC_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""malloc_trim(3) of glibc; musl has none."""
+# The generations that are collected after large requests. A refused one hangs in a cycle (an exception, a frame of its
+# traceback, the future that raised it), and dozens of them make too few objects for the collector to start by itself.
 _YOUNG: Final = 1
-"""The generations that are collected after large requests. A refused one hangs in a cycle (an exception, a frame of its
-traceback, the future that raised it), and dozens of them make too few objects for the collector to start by itself."""
+# How long others wait before the oldest receipt is cut off to make room.
 _PATIENCE_S = 1.0
-"""How long others wait before the oldest receipt is cut off to make room."""
 
 
 class Receipts:
@@ -49,16 +49,16 @@ class Receipts:
         self._most = most
         self._longest_s = longest_s
         self._held_max_bytes = held_max_bytes
+        # Bytes of large requests in use, by sender.
         self._held: Counter[str] = Counter()
-        """Bytes of large requests in use, by sender."""
         self._is_trimmed_soon = False
+        # Since garbage was last collected.
         self._released_bytes = 0
-        """Since garbage was last collected."""
+        # Oldest first.
         self._open: dict[_Receipt, None] = {}
-        """Oldest first."""
         self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
+        # Places of those who were woken and have not begun yet.
         self._granted = 0
-        """Places of those who were woken and have not begun yet."""
         self._is_watched = False
 
     async def message(self, context: ServicerContext, sender: str) -> Any:
@@ -77,7 +77,11 @@ class Receipts:
             return await context.read()
         except asyncio.CancelledError:
             if receipt.is_cut and receipt.task is not None and not receipt.task.uncancel():
-                raise _too_slow() from None
+                raise RpcFailure(
+                    Reason.REQUEST_TOO_SLOW,
+                    "The request came in too slowly and kept others waiting; send it again, or send large content as "
+                    "an artifact.",
+                ) from None
             raise
         finally:
             del self._open[receipt]
@@ -93,7 +97,12 @@ class Receipts:
             return 0
         own, all_bytes = self._held[sender] + size_bytes, self._held.total() + size_bytes
         if own > self._held_max_bytes // 2 or all_bytes > self._held_max_bytes:
-            raise _too_much()
+            raise RpcFailure(
+                Reason.OVERLOADED,
+                "Large requests in flight take up what this hub holds of them; try again shortly, fewer at once, or "
+                "send large content as an artifact.",
+                {"max_bytes": str(HELD_MAX_BYTES // 2)},
+            )
         self._held[sender] = own
         return size_bytes
 
@@ -167,24 +176,6 @@ class _Receipt(msgspec.Struct, eq=False, gc=False):
     """On the clock of `time.monotonic`."""
     task: asyncio.Task[Any] | None
     is_cut: bool = False
-
-
-def _too_slow() -> RpcFailure:
-    return RpcFailure(
-        Reason.REQUEST_TOO_SLOW,
-        "The request came in too slowly and kept others waiting; send it again, or send large content as an artifact.",
-        retry_after_s=1.0,
-    )
-
-
-def _too_much() -> RpcFailure:
-    return RpcFailure(
-        Reason.OVERLOADED,
-        "Large requests in flight take up what this hub holds of them; try again shortly, fewer at once, or send large "
-        "content as an artifact.",
-        {"max_bytes": str(HELD_MAX_BYTES // 2)},
-        retry_after_s=0.5,
-    )
 
 
 # The number of fields of a message, counted in its bytes: the parser makes them all in one step, on the event loop. A

@@ -1,4 +1,4 @@
-"""RegistryService: what operators use. Sources and pins are the desk's, changes of the catalog ToolWatches's."""
+"""RegistryService: what operators use. `SourceService` answers for sources and pins, ToolWatches follow the catalog."""
 
 from __future__ import annotations
 
@@ -13,74 +13,18 @@ from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import Pin, SourceDesk, SourceStatus
+from toolhub_service.domain.source import Pin, SourceService, SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
 from toolhub_service.transport.convert.tool import from_snapshot, from_source, from_spec, is_full, to_spec
 from toolhub_service.transport.discovery import ToolWatches
-from toolhub_service.transport.page_tokens import read_pin_cursor, write_pin_cursor
+from toolhub_service.transport.page_tokens import PAGE_MAX, page_limit, read_pin_cursor, write_pin_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 
-# Pins
-
-_PAGE_DEFAULT = 100
-_PAGE_MAX = 1_000
-_WHOLE_PAGE_MAX = 100
+_WHOLE_PINS_MAX = 100
 # After which a page of whole pins ends, so that it fits the 4 MiB a client takes by default.
-_WHOLE_PAGE_BYTES = 2 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class PinPages:
-    desk: SourceDesk
-    catalog: ToolCatalog
-
-    async def page(self, request: pb.ListPinsRequest) -> pb.ListPinsResponse:
-        """Newest first. Raises HubFailure INVALID_ARGUMENT for a token that the hub did not make."""
-        whole = request.view == tool_pb2.TOOL_VIEW_FULL
-        limit = min(request.page_size or _PAGE_DEFAULT, _WHOLE_PAGE_MAX if whole else _PAGE_MAX)
-        after = read_pin_cursor(request.page_token)
-        found, total = await self.desk.pins(to_pin_filter(request), after=after, limit=limit + 1)
-        shown = await self._whole(found[:limit]) if whole else [from_pin(pin) for pin in found[:limit]]
-        return pb.ListPinsResponse(
-            pins=shown,
-            next_page_token=_cursor(found[len(shown) - 1]) if len(shown) < len(found) else "",
-            total_size=total,
-        )
-
-    async def decided(self, request: pb.DecidePinRequest, *, by: str) -> pb.DecidePinResponse:
-        """Raises HubFailure NOT_FOUND, or ToolFailure when the pins cannot be reached."""
-        pin = await self.desk.decide(
-            request.source,
-            request.tool,
-            request.digest,
-            approve=is_approval(request.decision),
-            by=by,
-            comment=request.comment,
-        )
-        message = from_whole_pin(pin, await self.desk.approved(pin))
-        spec = self.catalog.get(pin.tool)
-        if spec is not None:
-            message.tool_spec.CopyFrom(from_spec(spec, full=True))
-        return pb.DecidePinResponse(pin=message, revision=self.catalog.revision)
-
-    async def _whole(self, pins: Sequence[Pin]) -> list[pin_pb2.Pin]:
-        """As many from the beginning as a page holds, one at least."""
-        shown: list[pin_pb2.Pin] = []
-        size = 0
-        for pin in pins:
-            message = from_whole_pin(pin, await self.desk.approved(pin))
-            size += message.ByteSize()
-            if shown and size > _WHOLE_PAGE_BYTES:
-                break
-            shown.append(message)
-            await asyncio.sleep(0)  # a difference takes milliseconds; calls go between two of them
-        return shown
-
-
-def _cursor(last: Pin) -> str:
-    return write_pin_cursor((last.seen_at_unix_ms, last.source, last.tool, last.digest))
+_WHOLE_PINS_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -88,7 +32,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     catalog: ToolCatalog
     audit: AuditLog
     clock: Clock
-    desk: SourceDesk
+    sources: SourceService
     alone: bool = True
     """False when several processes share the port: what is removed from the catalog alone is removed in one of them."""
     news: ToolWatches = field(init=False)
@@ -110,31 +54,58 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         self, request: pb.UnregisterToolRequest, context: ServicerContext
     ) -> pb.UnregisterToolResponse:
         spec = self.catalog.get(request.name)
-        if not await self.desk.unregister(request.name):
-            self._check_single_worker()
+        if not await self.sources.unregister(request.name):
+            if not self.alone:
+                raise HubFailure(
+                    Reason.SEVERAL_WORKERS,
+                    "This hub runs several workers and one only would lose the tool: leave it out in the configuration "
+                    "of its source (`tools: {NAME: {offered: false}}`).",
+                )
             self.catalog.unregister(request.name)
         await self._audit(EventType.TOOL_UNREGISTERED, [spec] if spec else [])
         return pb.UnregisterToolResponse(revision=self.catalog.revision)
 
     async def GetSnapshot(self, request: pb.GetSnapshotRequest, context: ServicerContext) -> pb.GetSnapshotResponse:
         response = from_snapshot(self.catalog.snapshot(), full=is_full(request.view, default=False))
-        response.sources.extend(_statuses(self.desk.statuses()))
+        response.sources.extend(_statuses(self.sources.statuses()))
         return response
 
     async def ListSources(self, request: pb.ListSourcesRequest, context: ServicerContext) -> pb.ListSourcesResponse:
-        return pb.ListSourcesResponse(sources=_statuses(self.desk.statuses()))
+        return pb.ListSourcesResponse(sources=_statuses(self.sources.statuses()))
 
     async def RefreshSources(
         self, request: pb.RefreshSourcesRequest, context: ServicerContext
     ) -> pb.RefreshSourcesResponse:
-        statuses = await self.desk.refresh(list(request.sources))
+        statuses = await self.sources.refresh(list(request.sources))
         return pb.RefreshSourcesResponse(sources=_statuses(statuses), revision=self.catalog.revision)
 
     async def ListPins(self, request: pb.ListPinsRequest, context: ServicerContext) -> pb.ListPinsResponse:
-        return await PinPages(self.desk, self.catalog).page(request)
+        """Newest first."""
+        whole = request.view == tool_pb2.TOOL_VIEW_FULL
+        limit = page_limit(request.page_size, _WHOLE_PINS_MAX if whole else PAGE_MAX)
+        after = read_pin_cursor(request.page_token)
+        found, total = await self.sources.pins(to_pin_filter(request), after=after, limit=limit + 1)
+        shown = await self._whole_pins(found[:limit]) if whole else [from_pin(pin) for pin in found[:limit]]
+        token = ""
+        if len(shown) < len(found):
+            last = found[len(shown) - 1]
+            token = write_pin_cursor((last.seen_at_unix_ms, last.source, last.tool, last.digest))
+        return pb.ListPinsResponse(pins=shown, next_page_token=token, total_size=total)
 
     async def DecidePin(self, request: pb.DecidePinRequest, context: ServicerContext) -> pb.DecidePinResponse:
-        return await PinPages(self.desk, self.catalog).decided(request, by=current_principal().id)
+        pin = await self.sources.decide(
+            request.source,
+            request.tool,
+            request.digest,
+            approve=is_approval(request.decision),
+            by=current_principal().id,
+            comment=request.comment,
+        )
+        message = from_whole_pin(pin, await self.sources.approved(pin))
+        spec = self.catalog.get(pin.tool)
+        if spec is not None:
+            message.tool_spec.CopyFrom(from_spec(spec, full=True))
+        return pb.DecidePinResponse(pin=message, revision=self.catalog.revision)
 
     async def WatchTools(
         self, request: pb.WatchToolsRequest, context: ServicerContext
@@ -145,17 +116,22 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
 
     async def _register(self, messages: Iterable[tool_pb2.ToolSpec], *, upsert: bool) -> list[tool_pb2.ToolSpec]:
         wanted = [to_spec(message) for message in messages]
-        specs = await self.desk.register(wanted, replace=upsert, by=current_principal().id)
+        specs = await self.sources.register(wanted, replace=upsert, by=current_principal().id)
         await self._audit(EventType.TOOL_REGISTERED, specs)
         return [from_spec(spec, full=True) for spec in specs]
 
-    def _check_single_worker(self) -> None:
-        if not self.alone:
-            raise HubFailure(
-                Reason.SEVERAL_WORKERS,
-                "This hub runs several workers and one only would lose the tool: leave it out in the configuration of "
-                "its source (`tools: {NAME: {offered: false}}`).",
-            )
+    async def _whole_pins(self, pins: Sequence[Pin]) -> list[pin_pb2.Pin]:
+        """As many from the beginning as a page holds, one at least."""
+        shown: list[pin_pb2.Pin] = []
+        size = 0
+        for pin in pins:
+            message = from_whole_pin(pin, await self.sources.approved(pin))
+            size += message.ByteSize()
+            if shown and size > _WHOLE_PINS_BYTES:
+                break
+            shown.append(message)
+            await asyncio.sleep(0)  # a difference takes milliseconds; calls go between two of them
+        return shown
 
     async def _audit(self, type: EventType, specs: Iterable[ToolSpec]) -> None:
         principal = current_principal()

@@ -47,18 +47,6 @@ CALLER: ContextVar[Caller] = ContextVar("toolhub_caller")
 """Set by the auth interceptor alone, which keeps it in step with the policy."""
 
 
-def set_principal(principal: Principal) -> Caller:
-    """For tests, which have no credentials."""
-    caller = Caller(principal)
-    CALLER.set(caller)
-    return caller
-
-
-def current_caller() -> Caller:
-    """For what outlives a reload of the policy. Raises LookupError outside of an authenticated RPC."""
-    return CALLER.get()
-
-
 def current_principal() -> Principal:
     """The verified caller. Raises LookupError outside of an authenticated RPC: never answer without one."""
     return CALLER.get().principal

@@ -9,6 +9,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf import descriptor_pool, text_format
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
@@ -45,7 +48,8 @@ V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
     """Answer what `services` (full names) look like."""
-    servicer = ReflectionServicer(service_names=[*services, V1, V1ALPHA])
+    _describe_v1()
+    servicer = ReflectionServicer([*services, V1, V1ALPHA], pool=_Descriptors())
     add_ServerReflectionServicer_to_server(servicer, server)
     behaviour = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
@@ -53,6 +57,40 @@ def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     server.add_registered_method_handlers(V1, {"ServerReflectionInfo": behaviour})
+
+
+class _Descriptors:
+    """The default pool of descriptors, which also finds the file of a method: protobuf's own finds a service's."""
+
+    def __init__(self) -> None:
+        pool = descriptor_pool.Default()
+        self.FindFileByName = pool.FindFileByName
+        self.FindMessageTypeByName = pool.FindMessageTypeByName
+        self.FindExtensionByNumber = pool.FindExtensionByNumber
+        self.FindAllExtensions = pool.FindAllExtensions
+        self._file_of = pool.FindFileContainingSymbol
+
+    def FindFileContainingSymbol(self, name: str) -> FileDescriptor:  # noqa: N802 - protobuf's name
+        """Raises KeyError."""
+        try:
+            return self._file_of(name)
+        except KeyError:
+            service, _, method = name.rpartition(".")
+            file = self._file_of(service)
+            if any(method in known.methods_by_name for known in file.services_by_name.values()):
+                return file
+            raise
+
+
+def _describe_v1() -> None:
+    """Put v1 into the pool of descriptors, from v1alpha's: clients look for what they call before they call it."""
+    pool, alpha = descriptor_pool.Default(), FileDescriptorProto()
+    try:
+        pool.FindServiceByName(V1)
+    except KeyError:
+        reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
+        described = text_format.MessageToString(alpha).replace("v1alpha", "v1")
+        pool.Add(text_format.Parse(described, FileDescriptorProto()))
 
 
 _REQUEST_MAX_BYTES = 4 * 1024 * 1024
@@ -68,6 +106,9 @@ _WINDOW_BYTES = 512 * 1024
 
 # For TLS and the first frames of HTTP/2; a socket that says nothing is closed then.
 _HANDSHAKE_S = 20
+
+# For the answer of the longest call to be written and read.
+_LEAVE_S = 10
 
 # RPCs at once on one connection, health and reflection too; a client that wants more waits or connects again.
 _STREAMS_A_CONNECTION = 1_000
@@ -94,6 +135,8 @@ class Listening:
     share_port: bool = False
     """SO_REUSEPORT: several processes on one port."""
     max_connection_age_s: float = 0.0
+    max_call_s: float = 600.0
+    """The longest time that any call may take."""
     max_connection_idle_s: float = 300.0
     max_connections: int = 10_000
     """Of this process; one more is closed as soon as it is accepted."""
@@ -122,7 +165,7 @@ class Server:
         self._audit = audit
         self._effects: Any = _SERVING
         self._health = health.aio.HealthServicer()
-        self._grpc = grpc.aio.server(options=_options(listening))
+        self._grpc = grpc.aio.server(options=server_options(listening))
         governed: Any = Front(layers)  # stands in for the server where servicers are added
         self._grpc.add_generic_rpc_handlers((governed,))
         tool_service_pb2_grpc.add_ToolServiceServicer_to_server(tools, governed)
@@ -161,7 +204,7 @@ class Server:
     ) -> None:
         """Leave: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop.
 
-        `leaving` runs beside the grace of the running RPCs: watchers are told to come again, jobs end or are handed on.
+        `leaving` runs beside the grace of the running RPCs: watchers are sent away, jobs end or are handed on.
         What is cut off after its grace is cancelled; when this returns it has been stopped and recorded, too. `sleep`
         waits until the mesh has noticed.
         """
@@ -178,9 +221,6 @@ class Server:
             await asyncio.gather(self._grpc.stop(grace_s), leaving())
         await self._admission.emptied(_CUT_OFF_S)
 
-    async def wait_stopped(self) -> None:
-        await self._grpc.wait_for_termination()
-
     async def tell_effects(self, *, are_possible: bool) -> None:
         """Say on the services that calls go through whether effects can be recorded. The server as a whole goes on
         serving: restarting it mends no audit log, and reads of the log and decisions of people are answered."""
@@ -194,7 +234,7 @@ class Server:
             await self._health.set(service, status)
 
 
-def _options(listening: Listening) -> list[tuple[str, int]]:
+def server_options(listening: Listening) -> list[tuple[str, int]]:
     options = [
         ("grpc.so_reuseport", int(listening.share_port)),
         ("grpc.max_receive_message_length", _REQUEST_MAX_BYTES + _ENVELOPE_BYTES),
@@ -215,7 +255,9 @@ def _options(listening: Listening) -> list[tuple[str, int]]:
     ]
     if listening.max_connection_age_s:
         options.append(("grpc.max_connection_age_ms", int(listening.max_connection_age_s * 1_000)))
-        options.append(("grpc.max_connection_age_grace_ms", 60_000))
+        # Beyond it gRPC cuts what still runs, half-way through an effect: no call may take that long.
+        grace_s = listening.max_call_s + _LEAVE_S
+        options.append(("grpc.max_connection_age_grace_ms", int(grace_s * 1_000)))
     return options
 
 

@@ -28,25 +28,16 @@ from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
 from toolhub_service.runtime.failures import cancelled
 from toolhub_service.transport.convert.call import MODES, CallIds, answer_deadline_s, to_call
 from toolhub_service.transport.envelope import Envelope
-from toolhub_service.transport.rpc import ServicerContext, current_caller
+from toolhub_service.transport.rpc import CALLER, ServicerContext
 from toolhub_service.transport.session_calls import Limiter, SendQueue, SessionedCall, SharedLimit
 from toolhub_service.transport.status import RpcFailure
-
-# A session itself answers a call that breaks the contract, which never begins, and one that its caller cancelled, which
-# the pipeline has recorded by then.
 
 _NAME_MAX = 128
 
 
-def malformed(request: pb.SessionCall, call_id: str, problem: str, now_unix_ms: int) -> ToolResult:
-    return _refused(call_id, request.intent.tool[:_NAME_MAX], ToolError(ErrorKind.INVALID_INPUT, problem), now_unix_ms)
-
-
-def cancelled_by_caller(call: Call, now_unix_ms: int) -> ToolResult:
-    return _refused(call.call_id, call.tool, cancelled(), now_unix_ms)
-
-
-def _refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int) -> ToolResult:
+def refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int) -> ToolResult:
+    """What a session itself answers: to a call that breaks the contract, which never begins, and to one that its caller
+    cancelled, which the pipeline has recorded by then."""
     evidence = Evidence(EvidenceType.TOOL, ref=call_id, summary=error.kind.value, created_at_unix_ms=now_unix_ms)
     return ToolResult(ok=False, call_id=call_id, tool=tool, error=error, evidence=(evidence,))
 
@@ -54,11 +45,7 @@ def _refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int) -> Too
 # Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long.
 _CALLS_A_TURN = 32
 
-_DUPLICATE = ToolError(
-    kind=ErrorKind.INVALID_INPUT,
-    message="A call with this call_id is still in flight: give each call of a session a call_id of its own.",
-    details={"field": "call_id"},
-)
+_DUPLICATE = "A call with this call_id is still in flight: give each call of a session a call_id of its own."
 
 
 class Session:
@@ -68,20 +55,20 @@ class Session:
         self._requests = requests
         self._terms = terms
         self._queue = SendQueue(self._sent)
+        # By the caller's name, from being read to having been answered.
         self._calls: dict[str, SessionedCall] = {}
-        """By the caller's name, from being read to having been answered."""
+        # Read and not begun: of one message at most.
         self._waiting: deque[SessionedCall] = deque()
-        """Read and not begun: of one message at most."""
+        # For those that were begun, and whose answers were not handed over yet.
         self._limiter = Limiter(terms.shared, terms.max_in_flight, self._queue)
-        """For those that were begun, and whose answers were not handed over yet."""
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._leader: asyncio.Task[None] | None = None
+        # Whether the leader is inside of a call.
         self._is_calling = False
-        """Whether the leader is inside of a call."""
         self._is_reading = False
+        # Whether nothing more will be read.
         self._is_read = False
-        """Whether nothing more will be read."""
         self._is_over = False
         self._failure: BaseException | None = None
         self.is_cut_short = False
@@ -183,7 +170,7 @@ class Session:
         except asyncio.CancelledError:
             if self._is_over or not self._is_read:
                 raise
-            return  # told to stop reading, and that is all
+            return  # stopped reading, and that is all
         finally:
             self._is_reading = False
         self._receive(message)
@@ -197,7 +184,10 @@ class Session:
             if place in malformed:
                 call.malformed = malformed[place]
             elif self._calls.setdefault(call.name, call) is not call:
-                call.refusal = _DUPLICATE
+                call.refusal = ToolError(
+                    ErrorKind.INVALID_INPUT, _DUPLICATE, details={"field": "call_id", "call_id": call.name}
+                )
+                call.name = ""  # whoever waits for the call in flight must not take this for its answer
         for name in message.cancel_call_ids:
             if name in self._calls:
                 self._calls[name].cancel()
@@ -243,11 +233,7 @@ class Session:
             self._queue.close()
 
 
-# Terms: principal and deadline of the stream, contract, bounds
-
-MAX_IN_FLIGHT = 256
-MAX_OF_ALL = 1_000
-"""Calls in flight of all sessions of a process, but for the first of each."""
+# Terms: principal and deadline of the stream, contract, bounds.
 
 
 class Journal(Protocol):
@@ -258,19 +244,6 @@ class Journal(Protocol):
     async def flush(self) -> None:
         """Return when what was recorded so far is written. Raises ToolFailure when it cannot be."""
         ...
-
-
-class NoJournal:
-    """Never behind."""
-
-    def is_behind(self) -> bool:
-        return False
-
-    async def flush(self) -> None:
-        """Nothing waits."""
-
-
-NO_JOURNAL = NoJournal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +258,7 @@ class SessionTerms:
     journal: Journal
     shared: SharedLimit
     """Of all sessions of this process."""
-    max_in_flight: int = MAX_IN_FLIGHT
+    max_in_flight: int
 
 
 # All sessions of a hub
@@ -304,8 +277,8 @@ class Sessions:
         call_ids: CallIds,
         journal: Journal,
         *,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        max_of_all: int = MAX_OF_ALL,
+        max_in_flight: int,
+        max_of_all: int,
     ) -> None:
         """`max_in_flight` bounds the calls that are in flight in one session, `max_of_all` those of all but the first
         of each."""
@@ -339,20 +312,21 @@ class Sessions:
                 self._open.discard(session)
         if session.is_cut_short:
             message = "This hub is leaving and takes no more calls; what you sent has been answered. Connect again."
-            raise RpcFailure(Reason.DRAINING, message, retry_after_s=0.5)
+            raise RpcFailure(Reason.DRAINING, message)
 
     def drain(self, grace_s: float) -> None:
         """Read no more calls; what runs has so long to end, then it is cancelled. Each session ends UNAVAILABLE."""
         for session in self._open:
             session.stop_reading()
-        asyncio.get_running_loop().call_later(max(0.0, grace_s - _ANSWER_RESERVE_S), self._cut_off)
 
-    def _cut_off(self) -> None:
-        for session in self._open:
-            session.cancel_all()
+        def cut_off() -> None:
+            for session in self._open:
+                session.cancel_all()
+
+        asyncio.get_running_loop().call_later(max(0.0, grace_s - _ANSWER_RESERVE_S), cut_off)
 
     def _terms(self, context: ServicerContext) -> SessionTerms:
-        caller, deadline_s = current_caller(), answer_deadline_s(self._clock, context)
+        caller, deadline_s = CALLER.get(), answer_deadline_s(self._clock, context)
 
         def begin(request: pb.SessionCall) -> Call:
             return to_call(
@@ -367,15 +341,20 @@ class Sessions:
             invoker=self._invoker,
             begin=begin,
             check=self._check,
-            cancelled=lambda call: cancelled_by_caller(call, self._clock.unix_ms()),
+            cancelled=lambda call: refused(call.call_id, call.tool, cancelled(), self._clock.unix_ms()),
             journal=self._journal,
             shared=self._shared,
             max_in_flight=self._max_in_flight,
         )
 
     def _check(self, message: pb.InvokeSessionRequest) -> Mapping[int, ToolResult]:
-        problems = self._envelope.check_calls(message)
-        return {place: self._malformed(message.calls[place], problem) for place, problem in problems.items()}
-
-    def _malformed(self, request: pb.SessionCall, problem: str) -> ToolResult:
-        return malformed(request, self._call_ids.next(), problem, self._clock.unix_ms())
+        now_unix_ms = self._clock.unix_ms()
+        return {
+            place: refused(
+                self._call_ids.next(),
+                message.calls[place].intent.tool[:_NAME_MAX],
+                ToolError(ErrorKind.INVALID_INPUT, problem),
+                now_unix_ms,
+            )
+            for place, problem in self._envelope.check_calls(message).items()
+        }

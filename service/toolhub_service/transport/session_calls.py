@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.errors import ToolError
@@ -22,25 +21,13 @@ EVENTS_MAX = 1_024
 """Of one call that wait for the reader."""
 
 
-class Mailbox(Protocol):
-    """Where the events of all calls of a session wait."""
-
-    def enqueue(self, call: SessionedCall) -> None:
-        """The call has something to tell."""
-        ...
-
-    def hold(self, size_bytes: int) -> bool:
-        """So many bytes more wait for the reader, or less; whether that is more than may."""
-        ...
-
-
 class SessionedCall:
     """Implements `EventSink`."""
 
     __slots__ = (
         "_answer",
         "_events",
-        "_mailbox",
+        "_queue",
         "_request",
         "is_cancelled",
         "is_over",
@@ -53,9 +40,9 @@ class SessionedCall:
         "wants_struct",
     )
 
-    def __init__(self, request: pb.SessionCall, mailbox: Mailbox) -> None:
+    def __init__(self, request: pb.SessionCall, queue: SendQueue) -> None:
         self.name = request.call_id[:_NAME_MAX]
-        """The caller's, not the hub's; one that is too long is never begun."""
+        """The caller's, not the hub's; one that is too long is never begun. Empty: that of a call in flight."""
         self.wants_struct = wants_struct(request)
         intent = request.intent
         self.size_bytes = intent.args_struct.ByteSize() if intent.HasField("args_struct") else len(intent.args_json)
@@ -68,11 +55,11 @@ class SessionedCall:
         self.is_over = False
         """Whether its answer was taken: nothing more will come."""
         self.is_queued = False
-        """Whether the mailbox knows that there is something to tell; the mailbox's own mark."""
+        """Whether the queue knows that there is something to send; the queue's own mark."""
         self.task: asyncio.Task[None] | None = None
         """What runs it, from when it begins to its answer."""
         self._request: pb.SessionCall | None = request
-        self._mailbox = mailbox
+        self._queue = queue
         self._events: deque[Progress | Chunk] | None = None
         self._answer: bytes | None = None
 
@@ -108,8 +95,8 @@ class SessionedCall:
         write_answer(event, answer, as_struct=self.wants_struct)
         self._answer = event.SerializeToString()
         self.task = None
-        self._mailbox.hold(len(self._answer))
-        self._mailbox.enqueue(self)
+        self._queue.hold(len(self._answer))
+        self._queue.enqueue(self)
 
     def next_event(self) -> bytes | None:
         """The oldest event that waits, serialised; None when none does."""
@@ -119,7 +106,7 @@ class SessionedCall:
         if answer is None or self.is_over:
             return None
         self.is_over = True
-        self._mailbox.hold(-len(answer))
+        self._queue.hold(-len(answer))
         return answer
 
     def _keep(self, event: Progress | Chunk, size_bytes: int) -> None:
@@ -127,17 +114,17 @@ class SessionedCall:
             self._events = deque()
         events = self._events
         events.append(event)
-        is_crowded = self._mailbox.hold(size_bytes)
+        is_crowded = self._queue.hold(size_bytes)
         while len(events) > EVENTS_MAX or (is_crowded and len(events) > 1):
             self._take()
-            is_crowded = self._mailbox.hold(0)
-        self._mailbox.enqueue(self)
+            is_crowded = self._queue.hold(0)
+        self._queue.enqueue(self)
 
     def _take(self) -> Progress | Chunk:
         assert self._events is not None
         event = self._events.popleft()
         if isinstance(event, Chunk):
-            self._mailbox.hold(-len(event.data))
+            self._queue.hold(-len(event.data))
         return event
 
     def _event(self, event: Progress | Chunk) -> pb.SessionEvent:
@@ -158,23 +145,25 @@ _EVENTS_TAG = b"\x0a"
 
 
 class SendQueue:
-    """Implements `Mailbox`. `sent` is told of each call whose answer has left."""
+    """Where the events of all calls of a session wait. `sent` is called with each call whose answer has left."""
 
     def __init__(self, sent: Callable[[SessionedCall], None]) -> None:
         self._sent = sent
         self._ready: deque[SessionedCall] = deque()
         self.held_bytes = 0
         """Of what waits for the reader."""
+        # An event that no longer went into its message.
         self._over = b""
-        """An event that no longer went into its message."""
         self._wake: asyncio.Future[None] | None = None
         self._closed = False
 
     def hold(self, size_bytes: int) -> bool:
+        """So many bytes more wait for the reader, or less; whether that is more than may."""
         self.held_bytes += size_bytes
         return self.held_bytes > HELD_MAX_BYTES
 
     def enqueue(self, call: SessionedCall) -> None:
+        """The call has something to send."""
         if not call.is_queued:
             call.is_queued = True
             self._ready.append(call)

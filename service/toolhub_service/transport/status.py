@@ -47,7 +47,7 @@ def from_hub_failure(failure: HubFailure) -> RpcFailure:
 def details_trailer(failure: RpcFailure) -> tuple[str, bytes]:
     """The `grpc-status-details-bin` trailer: a google.rpc.Status with its details."""
     status = status_pb2.Status(code=failure.code.value[0], message=failure.message)
-    info = error_details_pb2.ErrorInfo(reason=failure.reason.value, domain=ERROR_DOMAIN, metadata=failure.metadata)
+    info = error_details_pb2.ErrorInfo(reason=failure.reason.name, domain=ERROR_DOMAIN, metadata=failure.metadata)
     status.details.append(_packed(info))
     if failure.retry_after_s is not None:
         delay = Duration()

@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
@@ -25,7 +24,7 @@ from toolhub_service.transport.convert.call import (
 )
 from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.rpc import CALLER, ServicerContext, current_principal
-from toolhub_service.transport.session import MAX_IN_FLIGHT, MAX_OF_ALL, NO_JOURNAL, Journal, Sessions
+from toolhub_service.transport.session import Journal, Sessions
 
 # Events of one call, on their way to its stream: bounded, and never blocking the execution
 
@@ -87,11 +86,11 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     discovery: Discovery
     clock: Clock
     randomness: Randomness
-    session_max_in_flight: int = MAX_IN_FLIGHT
+    session_max_in_flight: int
     """Calls of one session."""
-    session_max_of_all: int = MAX_OF_ALL
+    session_max_of_all: int
     """Calls of all sessions together, but for the first of each."""
-    journal: Journal = NO_JOURNAL
+    journal: Journal
     """Where the calls are recorded."""
     call_ids: CallIds = field(init=False)
     sessions: Sessions = field(init=False)
@@ -135,12 +134,18 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         running.add_done_callback(lambda _: sink.close())
         try:
             async for event in sink:
-                yield _stream_event(event)
+                yield (
+                    pb.InvokeStreamResponse(progress=from_progress(event))
+                    if isinstance(event, Progress)
+                    else pb.InvokeStreamResponse(chunk=from_chunk(event))
+                )
             response = pb.InvokeStreamResponse()
             write_answer(response, await running, as_struct=wants_struct(request))
             yield response
         finally:
-            await _cancelled(running)
+            if not running.done():  # the stream ended early: the call is ended, too, and recorded
+                running.cancel()
+                await asyncio.wait([running])
 
     async def InvokeSession(  # type: ignore[override]  # its messages come serialised; front.py lets them pass
         self, request_iterator: AsyncIterator[pb.InvokeSessionRequest], context: ServicerContext
@@ -160,16 +165,3 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
     async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
         return self.discovery.export_tools(request, current_principal())
-
-
-def _stream_event(event: Progress | Chunk) -> pb.InvokeStreamResponse:
-    if isinstance(event, Progress):
-        return pb.InvokeStreamResponse(progress=from_progress(event))
-    return pb.InvokeStreamResponse(chunk=from_chunk(event))
-
-
-async def _cancelled(running: asyncio.Task[Any]) -> None:
-    """End the call when its stream ends early; wait until it has been recorded."""
-    if not running.done():
-        running.cancel()
-        await asyncio.wait([running])

@@ -176,7 +176,7 @@ def test_execute_is_a_coroutine_function_so_that_no_task_is_needed() -> None:
 async def test_tools_keep_large_outputs_in_the_name_of_their_call(tmp_path: Path) -> None:
     kept = kept_in(tmp_path / "blobs")
     tool = Keeps()
-    adapter = CoreAdapter([], Workspaces(str(tmp_path)), custom_tools=[tool], desk=kept.artifacts)
+    adapter = CoreAdapter([], Workspaces(str(tmp_path)), custom_tools=[tool], artifact_service=kept.artifacts)
     call = granted(spec(tool), {"text": "large"})
     (ref,) = (await adapter.execute(call, SILENT)).artifacts
     artifact = await kept.artifacts.open(call.call.principal.id, ref.artifact_id)

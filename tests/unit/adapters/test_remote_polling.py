@@ -50,7 +50,7 @@ def paused(
 
     async def main() -> None:
         poller = Poller(FixedRandomness(share), terms)
-        poller._asking += others
+        poller.asking += others
         _ = [told async for told in poller.poll(ask)]
 
     with asyncio.Runner(loop_factory=HandLoop) as runner:

@@ -57,7 +57,7 @@ def test_a_damaged_database_is_found(folder: Path, name: str, file: str, harm: C
     harm(folder / file)
     finding = found(folder)[name]
     assert finding.state is State.FAIL
-    assert str(folder / file) in finding.told
+    assert str(folder / file) in finding.text
     assert "backup" in finding.advice
 
 
@@ -67,14 +67,14 @@ def test_a_store_of_a_newer_hub_is_found(folder: Path) -> None:
         connection.commit()
     finding = found(folder)["hub's store"]
     assert finding.state is State.FAIL
-    assert "has version 99" in finding.told
+    assert "has version 99" in finding.text
 
 
 def test_keys_that_are_gone_or_broken_are_found(folder: Path) -> None:
     (folder / "audit.key").unlink()
     (folder / "plan.key").write_text("x")
     findings = found(folder)
-    assert "is missing, yet events exist" in findings["audit key"].told
+    assert "is missing, yet events exist" in findings["audit key"].text
     assert findings["plan key"].state is State.FAIL
 
 

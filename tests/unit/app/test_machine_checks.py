@@ -23,8 +23,8 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount() -> None:
 def test_a_folder_that_is_not_made_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
     (writable, space) = data_dir_checks(tmp_path / "a" / "b")
     assert writable.state is State.OK
-    assert "made at the first start" in writable.told
-    assert "GiB free" in space.told
+    assert "made at the first start" in writable.text
+    assert "GiB free" in space.text
     assert not (tmp_path / "a").exists()
 
 

@@ -71,5 +71,5 @@ def test_embedder_that_cannot_be_had_is_told_in_the_hubs_own_words(
 ) -> None:
     with pytest.raises(HubFailure) as refused:
         searching(tmp_path, path, trusted)
-    assert refused.value.reason == "EMBEDDER_UNUSABLE"
+    assert refused.value.reason.name == "EMBEDDER_UNUSABLE"
     assert refused.value.message == f"search.embedder {path}: {why}."

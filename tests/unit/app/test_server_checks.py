@@ -10,7 +10,7 @@ import pytest
 from tests.free_port import free_port
 from tests.hub import running_hub
 from toolhub_service.app.doctor import Finding, State
-from toolhub_service.app.doctor.configuration import is_hub, is_metrics, server_checks
+from toolhub_service.app.doctor.configuration import is_hub, is_metrics, server_checks, store_checks
 from toolhub_service.settings.loading import load_settings
 
 
@@ -38,8 +38,8 @@ async def test_a_postgres_that_answers_is_well(postgres_url: str) -> None:
 async def test_a_server_that_is_away_is_told_without_its_password(setting: str, scheme: str) -> None:
     (finding,) = await found(**{setting: f"{scheme}://me:hidden-word@127.0.0.1:{free_port()}/0"})
     assert finding.state is State.FAIL
-    assert "no connection" in finding.told
-    assert "hidden-word" not in finding.told + finding.advice
+    assert "no connection" in finding.text
+    assert "hidden-word" not in finding.text + finding.advice
 
 
 async def test_the_ports_of_a_hub_are_told_from_those_of_strangers(tmp_path: Path) -> None:
@@ -50,3 +50,19 @@ async def test_the_ports_of_a_hub_are_told_from_those_of_strangers(tmp_path: Pat
         assert not await asyncio.to_thread(is_hub, f"127.0.0.1:{port}")
         assert not await asyncio.to_thread(is_metrics, "127.0.0.1", running.hub.server.port)
     assert not await asyncio.to_thread(is_metrics, "127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("environment", "state", "told"),
+    [
+        ({}, State.OK, "sqlite of this hub alone"),
+        ({"KIND": "postgres"}, State.FAIL, "stores.postgres_url is empty"),
+        ({"POSTGRES_URL": "postgresql://db/hub"}, State.OK, "keys, approvals and pins: sqlite of this hub alone"),
+        ({"KIND": "postgres", "POSTGRES_URL": "postgresql://db/hub"}, State.OK, "stores.postgres_url"),
+    ],
+)
+def test_which_stores_are_shared_is_told(environment: dict[str, str], state: State, told: str) -> None:
+    settings = load_settings(None, {f"TOOLHUB_STORES_{name}": value for name, value in environment.items()})
+    (finding,) = store_checks(settings)
+    assert (finding.name, finding.state) == ("stores", state)
+    assert told in finding.text

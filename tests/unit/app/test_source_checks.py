@@ -71,10 +71,10 @@ def test_doctor_counts_those_that_lack_nothing_and_leaves_switched_off_ones_out(
     )
     bad, count = source_checks(settings)
     assert (bad.state, bad.disables) == (State.WARN, ("bad/*",))
-    assert count.told.startswith("1 of 2 have what they need; 1 switched off;")
+    assert count.text.startswith("1 of 2 have what they need; 1 switched off;")
 
 
 def test_doctor_fails_an_invalid_file(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, {"sources": {"file": str(tmp_path / "absent.yaml")}})
     (found,) = source_checks(settings)
-    assert (found.state, "No such file" in found.told) == (State.FAIL, True)
+    assert (found.state, "No such file" in found.text) == (State.FAIL, True)

@@ -16,7 +16,7 @@ from tests.rpc.real_servers import POLICY, program, write_sources
 from tests.unit.adapters.mcp.stage import ROOT
 from toolhub.v1 import error_pb2
 from toolhub_service.app.serving import follow
-from toolhub_service.app.wiring_sources import SourceRuntime
+from toolhub_service.app.source_runtime import SourceRuntime
 from toolhub_service.domain.source import SourceState, SourceStatus, Trust
 
 SCRIPTED = program(sys.executable, str(ROOT / "tests/fakes/mcp_servers/scripted.py"), "modern")
@@ -37,7 +37,7 @@ class Followed:
 
     async def write(self, **sources: Mapping[str, Any]) -> None:
         write_sources(self._home, sources)
-        await self.sourcing.look(asked=False)
+        await self.sourcing.reload(asked=False)
 
     async def read(self) -> None:
         assert await self.sourcing.sources.settled(timeout_s=60)
@@ -69,7 +69,7 @@ async def test_changed_source_is_opened_anew_and_unchanged_one_is_left_alone(tmp
         assert hub.opened("other") is not other
         names = [status.name for status in hub.sourcing.sources.statuses()]
         assert names == ["core", "come", "other", "same"]
-        await hub.sourcing.look(asked=True)
+        await hub.sourcing.reload(asked=True)
         assert hub.opened("same") is same
 
 
@@ -81,7 +81,7 @@ async def test_invalid_file_keeps_the_sources_there_are(tmp_path: Path, capsys: 
         told = [line for line in capsys.readouterr().err.splitlines() if "sources_rejected" in line]
         assert len(told) == 1
         assert "did you mean `command`?" in told[0]
-        await hub.sourcing.look(asked=False)
+        await hub.sourcing.reload(asked=False)
         assert "sources_rejected" not in capsys.readouterr().err
         await hub.write(other=NOBODY)
         assert hub.status("other").state is not SourceState.DISABLED
@@ -96,9 +96,9 @@ async def test_source_whose_secret_is_missing_is_down_with_the_reason_until_some
         assert far.reason.startswith(f"the file {secret} cannot be read: No such file or directory; it is looked at")
         assert 'toolhub_source_up{source="far"} 0.0' in hub.metrics
         secret.write_text("a-token-of-some-length\n")
-        await hub.sourcing.look(asked=False)
+        await hub.sourcing.reload(asked=False)
         assert hub.status("far").reason == far.reason
-        await hub.sourcing.look(asked=True)
+        await hub.sourcing.reload(asked=True)
         assert str(secret) not in hub.status("far").reason
         assert hub.opened("near") is near
 
@@ -111,14 +111,14 @@ async def test_source_is_opened_anew_when_somebody_asks_after_its_secret_or_cert
     entry = {**NOBODY, "headers": {"Authorization": {"file": str(secret), "prefix": "Bearer "}}}
     async with following(tmp_path, rotated=entry, certified={**NOBODY, "tls": {"ca_file": str(authority)}}) as hub:
         rotated = hub.opened("rotated")
-        await hub.sourcing.look(asked=True)
+        await hub.sourcing.reload(asked=True)
         assert hub.opened("rotated") is rotated
         secret.write_text("the-second-token")
-        await hub.sourcing.look(asked=True)
+        await hub.sourcing.reload(asked=True)
         assert hub.opened("rotated") is not rotated
         certified = hub.opened("certified")
         authority.write_text("made since")
-        await hub.sourcing.look(asked=True)
+        await hub.sourcing.reload(asked=True)
         assert hub.opened("certified") is not certified
 
 

@@ -48,18 +48,33 @@ REDIS, POSTGRES = "redis://127.0.0.1:1/0", "postgresql://127.0.0.1:1/hub"
             {"redis_url": REDIS, "postgres_url": POSTGRES},
             ["PostgresJobs", "RedisKeys", "RedisApprovals", "RedisArtifacts"],
         ),
+        (
+            {"kind": "postgres", "postgres_url": POSTGRES},
+            ["PostgresJobs", "PostgresKeys", "PostgresApprovals", "PostgresArtifacts"],
+        ),
+        (
+            {"kind": "postgres", "redis_url": REDIS, "postgres_url": POSTGRES},
+            ["PostgresJobs", "PostgresKeys", "PostgresApprovals", "PostgresArtifacts"],
+        ),
     ],
 )
 async def test_configuration_names_the_stores(tmp_path: Path, stores: dict[str, str], kinds: list[str]) -> None:
     made = make_stores(_deps(tmp_path, stores=stores))
     assert _kinds(made) == kinds
-    assert (made.counts is not None) == ("redis_url" in stores)
+    counted_in = "Redis" if "redis_url" in stores else "Postgres" if stores.get("kind") == "postgres" else "None"
+    assert type(made.counts).__name__.startswith(counted_in)
 
 
 async def test_memory_is_not_shared_by_workers(tmp_path: Path) -> None:
     with pytest.raises(HubFailure) as refused:
         make_stores(_deps(tmp_path, stores={"kind": "memory"}, server={"workers": 2}))
-    assert refused.value.reason == "STORES_NOT_SHARED"
+    assert refused.value.reason.name == "STORES_NOT_SHARED"
+
+
+async def test_postgres_that_is_not_named_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(HubFailure, match=r"set stores\.postgres_url") as refused:
+        make_stores(_deps(tmp_path, stores={"kind": "postgres", "redis_url": REDIS}))
+    assert refused.value.reason.name == "STORES_NEED_POSTGRES"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +82,11 @@ async def test_memory_is_not_shared_by_workers(tmp_path: Path) -> None:
     [
         ("toolhub_service.stores.redis_link", {"redis_url": REDIS}, "tool-hub[redis]"),
         ("toolhub_service.stores.postgres_link", {"postgres_url": POSTGRES}, "tool-hub[postgres]"),
+        (
+            "toolhub_service.stores.postgres_link",
+            {"kind": "postgres", "postgres_url": POSTGRES},
+            "tool-hub[postgres]",
+        ),
     ],
 )
 async def test_missing_packages_are_named(
@@ -75,7 +95,7 @@ async def test_missing_packages_are_named(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(HubFailure) as missing:
         make_stores(_deps(tmp_path, stores=stores))
-    assert missing.value.reason == "EXTRA_MISSING"
+    assert missing.value.reason.name == "EXTRA_MISSING"
     assert extra in str(missing.value)
 
 

@@ -52,6 +52,13 @@ def test_old_failures_are_forgotten() -> None:
     assert breaker.state is BreakerState.CLOSED
 
 
+def test_failures_are_forgotten_exactly_two_windows_after_theirs_began() -> None:
+    breaker = Breaker(TERMS)
+    run(breaker, "xxx", 0.0)
+    run(breaker, "x", 2 * TERMS.window_s)
+    assert breaker.state is BreakerState.CLOSED
+
+
 def test_failures_of_the_window_before_still_count() -> None:
     breaker = Breaker(TERMS)
     run(breaker, "xxx", 0.0)

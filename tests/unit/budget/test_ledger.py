@@ -17,13 +17,14 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.call import BudgetRequest, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
-from toolhub_service.domain.tool import ToolLimits
+from toolhub_service.domain.tool import IdempotencyMode, ToolLimits
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 
 BREAKER = BreakerTerms(min_calls=2, cooldown_s=5.0, probes=1)
 TERMS = BudgetTerms(breaker=BREAKER, upstream_concurrency=2, max_waiting=3)
 FAILED = ToolError(ErrorKind.UPSTREAM_ERROR, "")
 CALL = a_call(TIME_NOW, request_id="r-1")
+RETRIED = ToolLimits(max_retries=1)
 
 
 class House:
@@ -268,11 +269,21 @@ class TestRetry:
         assert lease.max_attempts == 1
         assert lease.retry_pause_s(FAILED, 1) is None
 
-    def test_a_call_that_only_reads_and_a_keyed_one_are_safe(self) -> None:
-        house = House()
-        tool = a_tool("a/request", limits=ToolLimits(max_retries=1))
-        assert house.take(a_call(tool), reads_only=True).max_attempts == 2
-        assert house.take(a_call(tool, idempotency_key="k"), "o", upstream_honours_keys=True).max_attempts == 2
+    @pytest.mark.parametrize(
+        ("call", "reads_only", "attempts"),
+        [
+            (a_call(a_tool("a/read", read_only=True, limits=RETRIED)), False, 2),
+            (a_call(a_tool("a/put", idempotent=True, limits=RETRIED)), False, 2),
+            (a_call(a_tool("a/request", limits=RETRIED)), True, 2),
+            (a_call(a_tool("a/post", limits=RETRIED)), False, 1),
+            (a_call(a_tool("a/post", limits=RETRIED), idempotency_key="k"), False, 1),
+            (a_call(a_tool("a/flow", idempotency=IdempotencyMode.DERIVED, limits=RETRIED)), False, 1),
+        ],
+    )
+    def test_only_what_does_once_and_twice_the_same_is_tried_again(
+        self, call: PlannedCall, reads_only: bool, attempts: int
+    ) -> None:
+        assert House().take(call, reads_only=reads_only).max_attempts == attempts
 
     def test_the_breaker_hears_each_attempt_once_and_ends_the_retries(self) -> None:
         house = House()

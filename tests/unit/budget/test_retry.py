@@ -8,34 +8,14 @@ from hypothesis import strategies as st
 
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.planned_calls import a_call, a_tool
-from toolhub_service.budget.lease import is_safe_to_repeat, max_attempts, pause_s
+from toolhub_service.budget.lease import max_attempts, pause_s
 from toolhub_service.budget.terms import BudgetTerms
-from toolhub_service.domain.call import BudgetRequest, PlannedCall
+from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors import ErrorKind, ToolError
-from toolhub_service.domain.tool import IdempotencyMode, ToolLimits
+from toolhub_service.domain.tool import ToolLimits
 
 TERMS = BudgetTerms(max_retries=5, retry_initial_s=0.1, retry_cap_s=10.0)
 FAILED = ToolError(ErrorKind.UPSTREAM_ERROR, "")
-
-
-@pytest.mark.parametrize(
-    ("call", "reads_only", "honours_keys", "safe"),
-    [
-        (a_call(a_tool("a/read", read_only=True)), False, False, True),
-        (a_call(a_tool("a/put", idempotent=True)), False, False, True),
-        (a_call(a_tool("a/request")), True, False, True),
-        (a_call(a_tool("a/post")), False, False, False),
-        (a_call(a_tool("a/post")), False, True, False),
-        (a_call(a_tool("a/post"), idempotency_key="k"), False, False, False),
-        (a_call(a_tool("a/post"), idempotency_key="k"), False, True, True),
-        (a_call(a_tool("a/flow", idempotency=IdempotencyMode.DERIVED)), False, False, False),
-        (a_call(a_tool("a/flow", idempotency=IdempotencyMode.DERIVED)), False, True, True),
-    ],
-)
-def test_only_what_does_once_and_twice_the_same_is_safe(
-    call: PlannedCall, reads_only: bool, honours_keys: bool, safe: bool
-) -> None:
-    assert is_safe_to_repeat(call, reads_only=reads_only, upstream_honours_keys=honours_keys) is safe
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ def test_failures_of_one_in_the_window_before_are_that_ones_in_this() -> None:
     assert breaker.wait_s("bob", 40.0) == 0
 
 
+def test_failures_of_one_in_the_window_before_prove_nothing_to_others() -> None:
+    breaker = UpstreamBreaker(TERMS)
+    run(breaker, "ann", "xxx", 0.0)
+    run(breaker, "bob", "x", 31.0)
+    assert breaker.wait_s("eve", 31.0) == 0
+
+
 def test_agreement_of_long_ago_is_forgotten() -> None:
     breaker = UpstreamBreaker(TERMS)
     run(breaker, "bob", "xx", 0.0)

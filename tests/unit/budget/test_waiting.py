@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.fakes.planned_calls import TIME_NOW, a_call, a_tool
-from tests.unit.budget.test_ledger import FAILED, House
+from tests.unit.budget.test_ledger import BREAKER, FAILED, TERMS, House
 from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -93,6 +93,18 @@ class TestWaiting:
         await asyncio.gather(*waiting, return_exceptions=True)
         assert len(held) == 2
 
+    async def test_full_queue_of_a_limit_sheds_at_once(self) -> None:
+        house = House(Limit("l", concurrency=1))
+        held = house.take()
+        waiting = [asyncio.create_task(house.take().admitted()) for _ in range(3)]
+        await asyncio.sleep(0)
+        error = house.refused()
+        assert (error.kind, error.details["waits_for"]) == (ErrorKind.RATE_LIMITED, "l")
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        held.release()
+
     def test_a_call_that_cannot_get_its_turn_in_time_is_shed_at_once(self) -> None:
         house = House()
         slow = house.take()
@@ -105,8 +117,9 @@ class TestWaiting:
         assert house.take(a_call(TIME_NOW)).is_pending
         assert len(held) == 2
 
-    async def test_an_upstream_that_failed_meanwhile_is_left_alone(self) -> None:
-        house = House(Limit("l", quota=3))
+    @pytest.mark.parametrize("cooldown_s", [5.0, 0.5])
+    async def test_an_upstream_that_failed_meanwhile_is_left_alone(self, cooldown_s: float) -> None:
+        house = House(Limit("l", quota=3), terms=replace(TERMS, breaker=replace(BREAKER, cooldown_s=cooldown_s)))
         held = [house.take(), house.take()]
         waiting = asyncio.create_task(house.take().admitted())
         await queued(house, 1)

@@ -32,6 +32,6 @@ OPEN, HALF_OPEN = source_pb2.BREAKER_STATE_OPEN, source_pb2.BREAKER_STATE_HALF_O
 def test_a_source_is_well_or_says_what_to_look_at(fields: dict[str, Any], state: State, told: str, advice: str) -> None:
     (found,) = _of(source_pb2.SourceStatus(source="far", **fields))
     assert (found.name, found.state) == ("source far", state)
-    assert told in found.told
+    assert told in found.text
     assert advice in found.advice
     assert bool(found.advice) == (state is State.WARN)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
-from toolhub.v1 import call_pb2, error_pb2, progress_pb2, tool_pb2
+from toolhub.v1 import call_pb2, error_pb2, job_pb2, job_state_pb2, progress_pb2, tool_pb2
 from toolhub_service.cli.output import (
     Pace,
     amount,
     clock,
     done,
+    enum_name,
+    explaining,
     legible,
     message_as_json,
     percent,
@@ -19,6 +22,7 @@ from toolhub_service.cli.output import (
     print_prose,
     print_table,
     progress_text,
+    span,
 )
 
 
@@ -173,3 +177,29 @@ def test_a_percentage_needs_a_whole_and_is_never_rounded_up_to_all() -> None:
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "00:00"), (73, "01:13"), (7_205, "2:00:05")])
 def test_times_are_told_as_a_clock_does(seconds: float, words: str) -> None:
     assert clock(seconds) == words
+
+
+def test_value_of_an_enum_is_named_without_its_prefix_and_one_of_a_newer_hub_by_its_number() -> None:
+    assert enum_name(job_pb2.JobStatus(state=job_state_pb2.JOB_STATE_RUNNING), "state") == "RUNNING"
+    assert enum_name(job_pb2.JobStatus.FromString(b"\x18\xe7\x07"), "state") == "999"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")]
+)
+def test_span_is_told_in_its_largest_unit_of_which_there_are_two(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no \x1b key"), "of.yaml: no ␛ key"),
+        (OSError(13, "Permission denied"), "of.yaml: Permission denied"),
+        (OSError(13, "Permission denied", "its.lock"), "its.lock: Permission denied"),
+    ],
+)
+def test_a_failure_is_explained_in_one_line_that_names_the_file(error: Exception, text: str) -> None:
+    with pytest.raises(click.ClickException) as ended, explaining(ValueError, OSError, place="of.yaml"):
+        raise error
+    assert (ended.value.message, ended.value.exit_code) == (text, 1)

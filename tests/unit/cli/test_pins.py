@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from tests.e2e.terminal import BIN, Shown, environment, in_terminal
-from tests.fakes.source_desk import SEEN_AT_UNIX_MS, ScriptedDesk, a_pin, a_source
+from tests.fakes.sources import SEEN_AT_UNIX_MS, ScriptedSources, a_pin, a_source
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.source import Pin, PinChange, PinState
@@ -37,7 +37,7 @@ class Someone:
     """An operator with a hub."""
 
     hub: RunningHub
-    desk: ScriptedDesk
+    desk: ScriptedSources
     home: Path
 
     async def __call__(self, *words: str, code: int = 0) -> Result:
@@ -63,9 +63,9 @@ class Someone:
 
 @pytest.fixture
 async def someone(tmp_path: Path) -> AsyncIterator[Someone]:
-    desk = ScriptedDesk([a_source()], [OLD, NEW, OTHER])
+    desk = ScriptedSources([a_source()], [OLD, NEW, OTHER])
     async with running_hub(tmp_path) as hub:
-        hub.hub.server.registry.desk = desk
+        hub.hub.server.registry.sources = desk
         yield Someone(hub, desk, tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,11 @@ class TestFile:
         told("add", "memory", "--", "one")
         assert "--replace" in told("add", "memory", "--", "two", code=1)["refused"]["memory"]
         assert source(home, "memory").command == "one"
-        told("add", "memory", "--replace", "--", "two")
+        for words in (["--dry-run"], []):
+            (shown,) = told("add", "memory", "--replace", *words, "--", "two")["added"]
+            assert shown["replaced"] is True
+        (shown,) = told("add", "other", "--replace", "--", "three")["added"]
+        assert shown["replaced"] is False
         assert source(home, "memory").command == "two"
         assert "separators only" in told("add", "mem_ory", "--", "x", code=1)["refused"]["mem_ory"]
 
@@ -370,6 +375,13 @@ class TestReport:
         assert "no-such-program-1" not in only.stdout
         assert list(json.loads(cli("check", "a", "--json").stdout)["missing"]) == ["a"]
         assert "There is no source 'bb'" in cli("check", "bb", code=1).stderr
+
+    def test_the_next_step_finds_the_file_that_was_written(self, home: Path) -> None:
+        place = f"--file '{home / 'of mine.yaml'}' --data-dir {home / 'other'}"
+        advice = cli("add", "a", *shlex.split(place), "--", "sh").stdout
+        assert f"toolhub sources check a {place}\n" in advice
+        assert "✓ a" in cli("check", "a", *shlex.split(place)).stdout
+        assert "toolhub sources refresh a\n" in advice  # asks the hub, which knows its own file
 
     def test_a_folder_of_that_name_is_not_taken_for_a_file(
         self, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
 from tests.e2e.terminal import BIN, Shown, environment, in_terminal
-from tests.fakes.source_desk import ScriptedDesk, a_source
+from tests.fakes.sources import ScriptedSources, a_source
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.source import SourceState, SourceStatus
@@ -26,14 +26,14 @@ CORE = SourceStatus("core", ToolKind.CORE, tool_count=25)
 
 
 @pytest.fixture
-async def desk() -> ScriptedDesk:
-    return ScriptedDesk([CORE, a_source(quarantined_count=1), DOWN])
+async def desk() -> ScriptedSources:
+    return ScriptedSources([CORE, a_source(quarantined_count=1), DOWN])
 
 
 @pytest.fixture
-async def sourced(tmp_path: Path, desk: ScriptedDesk) -> AsyncIterator[RunningHub]:
+async def sourced(tmp_path: Path, desk: ScriptedSources) -> AsyncIterator[RunningHub]:
     async with running_hub(tmp_path) as hub:
-        hub.hub.server.registry.desk = desk
+        hub.hub.server.registry.sources = desk
         yield hub
 
 
@@ -90,7 +90,7 @@ async def test_one_source_is_shown_with_what_its_process_wrote(sourced: RunningH
 
 
 async def test_no_list_is_named_that_would_show_nothing_of_a_source_that_waits_whole(
-    sourced: RunningHub, desk: ScriptedDesk, tmp_path: Path
+    sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:
     desk.sources.append(a_source("fresh", tool_count=1, quarantined_count=1))
     shown = (await typed(sourced, tmp_path, "show", "fresh")).text
@@ -100,7 +100,7 @@ async def test_no_list_is_named_that_would_show_nothing_of_a_source_that_waits_w
 
 
 async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
-    sourced: RunningHub, desk: ScriptedDesk, tmp_path: Path
+    sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:
     (github,) = told(await cli(sourced, "refresh", "github"))
     assert github["state"] == "SOURCE_STATE_READY"

@@ -82,6 +82,8 @@ import asyncio, pathlib, sys
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.note import Note
 from toolhub_service.stores.memory import MemoryRecords
+from toolhub_service.stores.postgres_link import PostgresLink
+from toolhub_service.stores.postgres_records import PostgresRecords
 from toolhub_service.stores.record_store import NOTES, Notes
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_records import NOTE_LAYOUT, RedisRecords
@@ -98,12 +100,16 @@ async def noted(records):
 
 async def main():
     file, link = SqliteFile(pathlib.Path({home!r}) / "hub.db"), RedisLink({redis!r}, SystemRandomness())
+    postgres = PostgresLink({postgres!r})
     async with asyncio.timeout(60):
-        for beneath in (file, link):
+        for beneath in (file, link, postgres):
             await beneath.start()
-        stores = (MemoryRecords(NOTES), SqliteRecords(file, NOTES), RedisRecords(link, NOTES, NOTE_LAYOUT))
+        stores = (
+            MemoryRecords(NOTES), SqliteRecords(file, NOTES), RedisRecords(link, NOTES, NOTE_LAYOUT),
+            PostgresRecords(postgres, NOTES),
+        )
         print([await noted(records) for records in stores])
-        for beneath in (file, link):
+        for beneath in (file, link, postgres):
             await beneath.close()
 
 asyncio.run(main())
@@ -113,11 +119,11 @@ POLICY = (
 )
 
 
-def snippets(heading: str) -> list[str]:
-    """The Python of one recipe."""
+def snippets(heading: str, language: str = "python") -> list[str]:
+    """The code of one recipe."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    return [textwrap.dedent(code) for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL)]
+    return [textwrap.dedent(code) for code in re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)]
 
 
 def places(heading: str) -> list[str]:
@@ -199,7 +205,7 @@ async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path,
 
 
 async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_lays_it_out(
-    copy: Path, tmp_path: Path, redis_url: str
+    copy: Path, tmp_path: Path, redis_url: str, postgres_url: str
 ) -> None:
     record, codec, table, migration, layout = snippets("Add a stored noun or a backend")
     stores = copy / "toolhub_service/stores"
@@ -219,11 +225,14 @@ async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_l
     put(schema, ')\n"""From version n', "    _NOTES,\n")
     redis = stores / "redis_records.py"
     redis.write_text(redis.read_text() + layout)
-    said = await program(copy, "-c", NOTED.format(home=str(tmp_path), redis=redis_url))
-    assert said.strip() == "[True, True, True]", said
+    last = max(file.name for file in (stores / "migrations").glob("*.sql"))
+    (tables,) = snippets("Add a stored noun or a backend", "sql")
+    (stores / "migrations" / f"{int(last[:4]) + 1:04}_notes.sql").write_text(tables)
+    said = await program(copy, "-c", NOTED.format(home=str(tmp_path), redis=redis_url, postgres=postgres_url))
+    assert said.strip() == "[True, True, True, True]", said
     named = places("Add a stored noun or a backend")
-    assert len(named) == 6
-    assert all((ROOT / place).is_file() for place in named[1:])
+    assert len(named) == 7
+    assert all((ROOT / place).exists() for place in named[1:])
 
 
 def test_a_step_is_named_in_no_other_place_than_the_recipe_says() -> None:

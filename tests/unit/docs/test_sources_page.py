@@ -10,6 +10,7 @@ from tests.unit.docs.pages_of_docs import DOCS, fences
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.kind import McpSource
 from toolhub_service.app.sources_file import parse_sources
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.source import PinChange, PinState, SourceState, Trust
 from toolhub_service.policy.snapshot import PolicySnapshot
@@ -54,6 +55,7 @@ def test_every_message_is_one_that_the_hub_says() -> None:
     told = [part for cell in cells("symptom") for part in cell.split("`")[1::2]]
     kinds = {kind.value for kind in ErrorKind}
     known = {*code_facts.words(), *(breakage.value for breakage in Breakage), *kinds}
+    known |= {reason.name for reason in StartReason}
     assert told
     assert [part for part in told if not any(part in text for text in known)] == []
 

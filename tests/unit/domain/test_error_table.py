@@ -197,6 +197,7 @@ def test_every_reason_is_used() -> None:
 
 
 def test_a_reason_is_a_name_on_the_wire() -> None:
-    reasons = [*Reason, *StartReason]
-    assert len({reason.value for reason in reasons}) == len(reasons)
-    assert all(reason.value == reason.name and reason.value.isupper() and len(reason.value) <= 63 for reason in reasons)
+    declared = [*Reason.__members__.items(), *StartReason.__members__.items()]
+    assert len(dict(declared)) == len(declared)
+    assert all(reason.name == name for name, reason in declared), "no row is that of another reason"
+    assert all(name.isupper() and len(name) <= 63 for name, _ in declared)

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.guards.secret_patterns import is_secret_name
-from toolhub_service.guards.secrets import MARK, Redactor
+from toolhub_service.guards.secrets import MARK, Mask, Redactor
 
 CANARY = 'c4nary/+ "säcret" value'
 REDACTOR = Redactor([CANARY, "plain-canary-0123"])
@@ -70,6 +71,9 @@ def test_a_name_that_only_sounds_like_a_secret_is_left_alone(name: str) -> None:
         ("key eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N", "key ***"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- tail", "*** tail"),
         ("-----BEGIN PRIVATE KEY-----\\nMIIE cut", "***"),
+        ("host=a\\npwd=hunter2", "host=a\\npwd=***"),
+        ("\\tapi_key=hunter2", "\\tapi_key=***"),
+        ("npwd=hunter2", "npwd=hunter2"),
         ("take ghp_0123456789abcdefghijABCDEFGHIJ012345 now", "take *** now"),
         ("AKIAIOSFODNN7EXAMPLE and 1", "*** and 1"),
         ("a token bucket holds max_tokens: 100", "a token bucket holds max_tokens: 100"),
@@ -259,3 +263,32 @@ def test_a_secret_learnt_later_is_hidden_like_one_known_from_the_start() -> None
     redactor.learn(["open-sesame-42"])
     assert redactor.text("say open-sesame-42 and first-secret-value") == "say *** and ***"
     assert redactor.suspects(b"open-sesame-42")
+
+
+# Masks: known values out of a definition, and nothing else.
+
+SECRET = "s3cret-of-this-source"
+
+
+def test_every_spelling_of_a_value_is_hidden_in_names_and_values_of_all_levels() -> None:
+    encoded = base64.b64encode(f"me:{SECRET}".encode()).decode()
+    value: JsonObject = {"a": [{"b": f"x {SECRET} y", SECRET: encoded}], "n": [1, None, True, 2.5]}
+
+    shown = Mask([SECRET]).object(value)
+
+    assert shown["n"] == [1, None, True, 2.5]
+    assert json.dumps(shown["a"]).startswith('[{"b": "x *** y"')
+    assert SECRET not in json.dumps(shown)
+    assert encoded not in json.dumps(shown)
+
+
+def test_what_only_reads_like_a_secret_is_left_alone() -> None:
+    schema = {"properties": {"password": {"type": "string", "default": "Bearer abcdef0123456789"}}}
+
+    assert Mask([SECRET]).object(schema) == schema
+    assert not Mask([SECRET]).finds(json.dumps(schema).encode())
+
+
+def test_an_empty_mask_finds_nothing() -> None:
+    assert not Mask().finds(b"anything")
+    assert Mask().text("anything") == "anything"

@@ -165,6 +165,16 @@ def test_wildcard_matches_nothing_else(host: str) -> None:
     assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 
 
+@pytest.mark.parametrize("port", [1, 65535])
+def test_first_and_last_port_are_ports(port: int) -> None:
+    assert parse_url(f"http://a.example:{port}/").port == port
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_what_lies_beyond_them_is_none(port: int) -> None:
+    assert refused(f"http://a.example:{port}/").error.kind is ErrorKind.INVALID_INPUT
+
+
 def test_wildcard_never_matches_an_address() -> None:
     error = refused("http://127.0.0.1/", egress=(EgressRule(("*.0.0.1",), cidrs=("127.0.0.0/8",)),)).error
     assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST

@@ -305,6 +305,13 @@ def test_who_is_granted_something_but_is_no_agent_calls_nothing() -> None:
     assert not source.could_allow("bot", a_tool())
 
 
+def test_verdict_that_no_argument_changes_is_known_before_the_call_and_of_a_stranger_none_is() -> None:
+    source = PolicySnapshot.load({"grants": [{"principals": ["bot"], "capabilities": ["read:fs"]}]})
+    assert source.settled("bot", TIME_NOW) == source.decide(a_call(TIME_NOW, principal="bot"))
+    assert source.settled("bot", WRITE_TEXT) is None, "what it lacks is told of each call"
+    assert source.settled("stranger", TIME_NOW) is None
+
+
 def test_the_revision_is_the_digest_of_what_the_document_means() -> None:
     text = "grants:\n- {principals: [a], capabilities: [network]}\n"
     commented = "# who may what\ngrants:\n- capabilities: [network]\n  principals: [a]\nextends: starter\n"

@@ -9,7 +9,7 @@ from typing import Any
 from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.fakes.hand_timer import HandTimer
 from tests.fakes.tool_sources import Witness
-from toolhub_service.domain.source import Pin, PinStore, SourceDesk, SourceStatus
+from toolhub_service.domain.source import Pin, PinStore, SourceService, SourceStatus
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.discovery import Sources
@@ -41,7 +41,7 @@ class Stage:
         )
 
     @property
-    def desk(self) -> SourceDesk:
+    def desk(self) -> SourceService:
         """As the servicer sees it."""
         return self.sources
 

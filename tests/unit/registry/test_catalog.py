@@ -9,7 +9,7 @@ from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind, ToolState
-from toolhub_service.registry.catalog import CatalogChange, Registration, ToolCatalog
+from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.schema.compiled import compile_schema
 
 
@@ -72,7 +72,7 @@ def test_names_that_follow_the_grammar_are_taken(name: str) -> None:
 def test_names_that_break_the_grammar_are_refused(name: str) -> None:
     failure = refusal_of(empty(), name)
     assert failure.reason.code is Code.INVALID_ARGUMENT
-    assert failure.reason == "TOOL_NAME_INVALID"
+    assert failure.reason.name == "TOOL_NAME_INVALID"
 
 
 @pytest.mark.promise("registry.names-are-safe")
@@ -82,11 +82,13 @@ def test_names_that_break_the_grammar_are_refused(name: str) -> None:
 def test_the_core_namespace_and_its_likenesses_are_reserved(name: str) -> None:
     failure = refusal_of(empty(), name)
     assert failure.reason.code is Code.PERMISSION_DENIED
-    assert failure.reason == "TOOL_NAME_RESERVED"
+    assert failure.reason.name == "TOOL_NAME_RESERVED"
 
 
 def test_claiming_the_core_source_does_not_open_the_core_namespace() -> None:
-    assert refusal_of(empty(), "core/fs.readText", source="core", kind=ToolKind.CORE).reason == "TOOL_NAME_RESERVED"
+    assert (
+        refusal_of(empty(), "core/fs.readText", source="core", kind=ToolKind.CORE).reason.name == "TOOL_NAME_RESERVED"
+    )
 
 
 def test_built_in_tools_can_neither_be_replaced_nor_removed() -> None:
@@ -96,8 +98,7 @@ def test_built_in_tools_can_neither_be_replaced_nor_removed() -> None:
         catalog.register(tool("core/fs.readText", "Evil.", source="core"), replace=True)
     with pytest.raises(HubFailure):
         catalog.unregister("core/fs.readText")
-    report = catalog.register_all([], removing=["core/fs.readText"])
-    assert not report.applied
+    assert list(catalog.register_all([], removing=["core/fs.readText"])) == ["core/fs.readText"]
     found = catalog.get("core/fs.readText")
     assert found is not None
     assert found.description == "A tool."
@@ -106,7 +107,7 @@ def test_built_in_tools_can_neither_be_replaced_nor_removed() -> None:
 def test_built_in_tools_are_named_core() -> None:
     with pytest.raises(HubFailure) as caught:
         empty().register_builtins([tool("other/x")])
-    assert caught.value.reason == "TOOL_NAME_INVALID"
+    assert caught.value.reason.name == "TOOL_NAME_INVALID"
 
 
 @pytest.mark.promise("registry.names-are-safe")
@@ -115,7 +116,7 @@ def test_built_in_tools_are_named_core() -> None:
 )
 def test_names_that_differ_only_by_case_or_separators_are_refused(twin: str) -> None:
     failure = refusal_of(filled("git/getUser"), twin)
-    assert failure.reason == "TOOL_NAME_CONFUSABLE"
+    assert failure.reason.name == "TOOL_NAME_CONFUSABLE"
     assert failure.metadata["known"] == "git/getUser"
 
 
@@ -138,7 +139,7 @@ def test_another_source_cannot_take_over_a_name() -> None:
 def test_a_broken_schema_is_refused_and_named(place: str) -> None:
     failure = refusal_of(empty(), "git/x", **{place: {"type": "no-such-type"}})
     assert failure.reason.code is Code.INVALID_ARGUMENT
-    assert failure.reason == "TOOL_SCHEMA_INVALID"
+    assert failure.reason.name == "TOOL_SCHEMA_INVALID"
     assert place.replace("_s", "S") in failure.message
 
 
@@ -156,36 +157,35 @@ def test_a_batch_is_registered_whole_or_not_at_all_with_a_report_per_tool() -> N
     catalog = filled("git/a")
     before = catalog.snapshot()
     batch = [tool("git/b"), tool("git/a"), tool("core/c"), tool("git/d", input_schema={"type": 7}), tool("git/b")]
-    report = catalog.register_all(batch)
-    assert not report.applied
-    assert [entry.registration for entry in report.tools] == [Registration.ADDED] + [Registration.REFUSED] * 4
-    reasons = [entry.refusal.reason for entry in report.refused if entry.refusal]
-    assert reasons == ["TOOL_EXISTS", "TOOL_NAME_RESERVED", "TOOL_SCHEMA_INVALID", "TOOL_EXISTS"]
+    refused = catalog.register_all(batch)
+    assert {name: refusal.reason.name for name, refusal in refused.items()} == {
+        "git/a": "TOOL_EXISTS",
+        "core/c": "TOOL_NAME_RESERVED",
+        "git/d": "TOOL_SCHEMA_INVALID",
+        "git/b": "TOOL_EXISTS",
+    }
+    with pytest.raises(HubFailure, match=r"`git/a` is taken.*\(3 more were refused; nothing was registered\.\)"):
+        catalog.check_all(batch)
     assert catalog.snapshot() is before
 
 
 def test_twins_within_a_batch_are_refused() -> None:
-    report = empty().register_all([tool("git/get_user"), tool("git/getUser")])
-    assert [entry.registration for entry in report.tools] == [Registration.ADDED, Registration.REFUSED]
+    catalog = empty()
+    assert list(catalog.register_all([tool("git/get_user"), tool("git/getUser")])) == ["git/getUser"]
+    assert not catalog.all()
 
 
 def test_a_source_swaps_its_tools_in_one_change() -> None:
     catalog = filled("git/a", "git/b")
     changes: list[CatalogChange] = []
     catalog.subscribe(changes.append)
-    report = catalog.register_all([tool("git/b", "New."), tool("git/A")], replace=True, removing=["git/a"])
-    assert report.applied
-    assert [entry.registration for entry in report.tools] == [
-        Registration.REPLACED,
-        Registration.ADDED,
-        Registration.REMOVED,
-    ]
+    assert not catalog.register_all([tool("git/b", "New."), tool("git/A")], replace=True, removing=["git/a"])
     (change,) = changes
     assert [spec.name for spec in change.added] == ["git/A"]
     assert [spec.name for spec in change.changed] == ["git/b"]
     assert [spec.name for spec in change.removed] == ["git/a"]
     assert [spec.name for spec in catalog.all()] == ["git/A", "git/b"]
-    assert catalog.register_all([tool("git/a")]).tools[0].registration is Registration.REFUSED
+    assert list(catalog.register_all([tool("git/a")])) == ["git/a"]
 
 
 def test_listeners_hear_of_changes_only_and_can_stop() -> None:

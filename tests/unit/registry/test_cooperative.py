@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Generator
 
 import pytest
 
-from toolhub_service.registry.cooperative import SWITCH_S, CpuMeter, CpuShare, in_thread, run_in_slices
+from toolhub_service.registry.cooperative import CpuMeter, CpuShare, in_thread, run_in_slices
 
 
 class Processor(threading.local):
@@ -104,23 +103,6 @@ async def test_work_may_catch_what_is_thrown_into_it_and_go_on(processor: Proces
         return "went on"
 
     assert await CpuMeter(processor).run(bounded()) == "went on"
-
-
-async def test_turns_at_the_interpreter_are_short_for_as_long_as_work_is_under_way_in_any_thread() -> None:
-    usual_s, began, may_end = sys.getswitchinterval(), threading.Event(), threading.Event()
-
-    def work() -> None:
-        began.set()
-        may_end.wait()
-
-    working = asyncio.create_task(in_thread(work))
-    await asyncio.to_thread(began.wait)
-    await in_thread(lambda: None)
-    while_it_works_s = sys.getswitchinterval()
-    may_end.set()
-    await working
-    assert while_it_works_s == pytest.approx(SWITCH_S)
-    assert sys.getswitchinterval() == usual_s
 
 
 def made(*charges: tuple[float, float]) -> CpuShare:

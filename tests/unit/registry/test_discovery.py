@@ -348,7 +348,7 @@ async def test_a_removed_source_is_closed_and_its_tools_go(staged: Staged) -> No
     assert len(await stage.pins.of_source("desk")) == 0
     with pytest.raises(HubFailure) as caught:
         await stage.sources.remove("files")
-    assert (caught.value.reason.code, caught.value.reason) == (Code.NOT_FOUND, "SOURCE_NOT_FOUND")
+    assert (caught.value.reason.code, caught.value.reason.name) == (Code.NOT_FOUND, "SOURCE_NOT_FOUND")
 
 
 async def test_a_source_can_be_added_while_others_run_and_again_after_it_was_removed(staged: Staged) -> None:
@@ -375,7 +375,7 @@ async def test_a_source_whose_name_reads_like_another_is_refused(staged: Staged,
     stage = await begun(staged(), ScriptedSource("files", READ))
     with pytest.raises(HubFailure) as caught:
         stage.sources.add(ScriptedSource(name))
-    assert caught.value.reason == reason
+    assert caught.value.reason.name == reason
     if name != "files":
         stage.sources.add_disabled(SourceStatus(name, ToolKind.MCP, SourceState.DOWN, caught.value.message))
         await stage.sources.remove(name)
@@ -420,7 +420,7 @@ async def test_refreshing_an_unknown_source_is_refused(staged: Staged) -> None:
     stage = await begun(staged(), ScriptedSource("files", READ))
     with pytest.raises(HubFailure) as caught:
         await stage.sources.refresh(["files", "nosuch"])
-    assert caught.value.reason == "SOURCE_NOT_FOUND"
+    assert caught.value.reason.name == "SOURCE_NOT_FOUND"
 
 
 async def test_statuses_name_built_in_sources_first_and_those_that_are_not_read(staged: Staged) -> None:

@@ -160,7 +160,7 @@ async def test_a_decision_on_what_nobody_has_seen_is_refused(staged: Staged) -> 
     stage = await begun(staged(), ScriptedSource("files", READ))
     with pytest.raises(HubFailure) as caught:
         await stage.sources.decide("files", "files/read", "0" * 64, approve=True, by="ann", comment="")
-    assert caught.value.reason == "PIN_NOT_FOUND"
+    assert caught.value.reason.name == "PIN_NOT_FOUND"
 
 
 async def test_pins_can_be_paged_and_compared(staged: Staged) -> None:

@@ -81,7 +81,7 @@ def test_a_token_of_another_question_is_refused(catalog: ToolCatalog, where: Too
     with pytest.raises(HubFailure) as caught:
         list_tools(catalog, where, PageRequest(3, token), viewer=Viewer(scope, lambda spec: True))
     assert caught.value.reason.code is Code.INVALID_ARGUMENT
-    assert caught.value.reason == "PAGE_TOKEN_INVALID"
+    assert caught.value.reason.name == "PAGE_TOKEN_INVALID"
 
 
 def encoded(value: object) -> str:
@@ -106,7 +106,7 @@ def encoded(value: object) -> str:
 def test_a_broken_token_is_refused_with_advice(catalog: ToolCatalog, token: str) -> None:
     with pytest.raises(HubFailure) as caught:
         list_tools(catalog, page=PageRequest(3, token))
-    assert caught.value.reason == "PAGE_TOKEN_INVALID"
+    assert caught.value.reason.name == "PAGE_TOKEN_INVALID"
     assert "without a token" in caught.value.message
 
 
@@ -172,7 +172,7 @@ def test_a_search_goes_on_only_in_the_catalog_it_began_in() -> None:
     catalog.register(tool("a/find.four"))
     with pytest.raises(HubFailure) as caught:
         search_tools(search, "find", page=PageRequest(2, page.next_token))
-    assert (caught.value.reason.code, caught.value.reason) == (Code.FAILED_PRECONDITION, "CATALOG_CHANGED")
+    assert (caught.value.reason.code, caught.value.reason.name) == (Code.FAILED_PRECONDITION, "CATALOG_CHANGED")
 
 
 def test_a_token_of_another_query_is_refused() -> None:
@@ -181,4 +181,4 @@ def test_a_token_of_another_query_is_refused() -> None:
     token = search_tools(search, "find", page=PageRequest(1)).next_token
     with pytest.raises(HubFailure) as caught:
         search_tools(search, "one", page=PageRequest(1, token))
-    assert caught.value.reason == "PAGE_TOKEN_INVALID"
+    assert caught.value.reason.name == "PAGE_TOKEN_INVALID"

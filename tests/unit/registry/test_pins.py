@@ -293,7 +293,7 @@ def test_where_approval_is_asked_for_trust_on_first_use_counts_no_longer_and_can
 def test_a_decision_on_what_was_never_seen_is_refused_typed() -> None:
     with pytest.raises(HubFailure) as caught:
         find_pin(pinned(READ), "files", "files/read", "0" * 64)
-    assert (caught.value.reason.code, caught.value.reason) == (Code.NOT_FOUND, "PIN_NOT_FOUND")
+    assert (caught.value.reason.code, caught.value.reason.name) == (Code.NOT_FOUND, "PIN_NOT_FOUND")
 
 
 def test_an_unusable_schema_can_be_approved_and_the_tool_stays_quarantined() -> None:

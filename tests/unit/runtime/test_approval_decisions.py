@@ -32,7 +32,7 @@ BOTH = Principal("local", frozenset({Role.AGENT, Role.APPROVER}))
 async def refused(call: Awaitable[Any]) -> tuple[Code, str]:
     with pytest.raises(HubFailure) as failure:
         await call
-    return failure.value.reason.code, failure.value.reason
+    return failure.value.reason.code, failure.value.reason.name
 
 
 async def test_decision_is_kept_with_who_when_and_why() -> None:
@@ -140,7 +140,7 @@ async def test_decision_and_the_end_of_time_do_not_both_happen() -> None:
     approval_id = await door.ask()
     door.door.clock.advance(EXPIRES_S)
     late = refused(door.decide(approval_id))
-    told, _ = await asyncio.gather(late, door.approvals.lapse(door.door.clock.unix_ms()))
+    told, _ = await asyncio.gather(late, door.approvals.expire_due(door.door.clock.unix_ms()))
     assert told == (Code.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
     assert len(door.events(EventType.APPROVAL_EXPIRED)) == 1
     assert not door.events(EventType.APPROVAL_DECIDED)

@@ -14,7 +14,7 @@ from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approval_reveal import OpenArguments, reveal_arguments
+from toolhub_service.runtime.approval_reveal import REVEALED_MAX_BYTES, OpenArguments, reveal_arguments
 from toolhub_service.schema.canonical_json import dumps
 
 
@@ -45,12 +45,20 @@ def test_large_ones_are_remembered_as_such_and_count() -> None:
     assert len(kept(arguments, "a", 100)) < 10
 
 
+def test_what_is_as_long_as_may_be_revealed_is_kept_and_no_byte_more() -> None:
+    arguments = OpenArguments()
+    arguments.keep(of("a", 0), b" " * REVEALED_MAX_BYTES)
+    arguments.keep(of("a", 1), b" " * (REVEALED_MAX_BYTES + 1))
+    assert arguments.of(of("a", 0)) == b" " * REVEALED_MAX_BYTES
+    assert arguments.of(of("a", 1)) == b""
+
+
 def test_those_whose_time_is_over_or_that_ended_make_room() -> None:
     arguments = OpenArguments(max_bytes=4_000)
     first, second = of("a", 0, expires_at_unix_ms=10), of("a", 1, expires_at_unix_ms=20)
     arguments.keep(first, b"{}")
     arguments.keep(second, b"{}")
-    arguments.lapse(10)
+    arguments.expire_due(10)
     assert kept(arguments, "a", 2) == [1]
     arguments.drop(second)
     arguments.drop(second)
@@ -89,7 +97,7 @@ async def test_who_is_not_among_the_rule_s_approvers_reads_nothing() -> None:
     approval_id = await door.ask()
     with pytest.raises(HubFailure) as refused:
         await door.approvals.reveal(EVE, approval_id)
-    assert refused.value.reason == "NOT_AMONG_APPROVERS"
+    assert refused.value.reason.name == "NOT_AMONG_APPROVERS"
     assert door.events(EventType.APPROVAL_REVEALED) == []
 
 
@@ -105,10 +113,10 @@ async def test_end_of_an_approval_elsewhere_drops_its_arguments() -> None:
     door = an_approval_door()
     approval_id = await door.ask()
     approval, _ = await door.approvals.reveal(ANN, approval_id)
-    door.approvals.heard(None)
-    door.approvals.heard(approval)
+    door.approvals.on_event(None)
+    door.approvals.on_event(approval)
     await door.approvals.reveal(ANN, approval_id)
-    door.approvals.heard(replace(approval, state=ApprovalState.USED))
+    door.approvals.on_event(replace(approval, state=ApprovalState.USED))
     with pytest.raises(HubFailure) as refused:
         await door.approvals.reveal(ANN, approval_id)
-    assert refused.value.reason == "ARGUMENTS_NOT_HERE"
+    assert refused.value.reason.name == "ARGUMENTS_NOT_HERE"

@@ -95,6 +95,9 @@ def test_what_would_run_is_shown_although_it_stands_where_a_secret_would(text: s
     [
         ({"text": f"token: {SHAPED}\n"}, {"text": "token: [40 characters: letters, digits and _]\n"}),
         ({"password": "hunter2hunter2"}, {"password": "[14 characters: letters, digits]"}),
+        ({"password": "AbCdEfGhIjKlMnOpQrStUv"}, {"password": "[22 characters: letters]"}),
+        ({"password": "abcdefghijklmnopqrstuv"}, {"password": "abcdefghijklmnopqrstuv"}),
+        ({"password": "ABCDEFGHIJKLMNOPQRSTUV"}, {"password": "ABCDEFGHIJKLMNOPQRSTUV"}),
         ({"pin": "see", "password": 12345678}, {"pin": "see", "password": "[a number of 8 characters]"}),
         (
             {"argv": ["x", "--token", "abc123-456"]},

@@ -153,7 +153,7 @@ async def test_after_a_gap_everything_open_is_looked_at_again(watched: Watched) 
         await door.decide(decided, REJECTED)
         new = await door.ask("d")
         watched.news._tails = tails
-        watched.news._heard(None)
+        watched.news._on_event(None)
         told = await taken(tail, 3)
         assert set(told) == {(granted, APPROVED), (decided, REJECTED), (new, ApprovalState.PENDING)}
         assert await is_idle(tail)
@@ -215,14 +215,14 @@ async def test_memory_of_a_watch_is_bounded(watched: Watched, monkeypatch: pytes
         for number in range(9):
             await watched.door.ask(str(number))
             await taken(tail, 1)
-        assert len(tail._told) == 3
+        assert len(tail._sent) == 3
 
 
 async def test_whoever_listens_hears_of_every_change_and_of_gaps(watched: Watched) -> None:
     heard: list[Approval | None] = []
     watched.news.listen(heard.append)
     approval_id = await watched.door.grant()
-    watched.news._heard(None)
+    watched.news._on_event(None)
     states: Sequence[ApprovalState | None] = [approval.state if approval else None for approval in heard]
     assert states == [ApprovalState.PENDING, APPROVED, None]
     assert {approval.approval_id for approval in heard if approval} == {approval_id}
@@ -232,4 +232,4 @@ async def failure_of(tail: ApprovalTail) -> tuple[Code, str]:
     with pytest.raises(HubFailure) as failure:
         async for _ in tail:
             pass
-    return failure.value.reason.code, failure.value.reason
+    return failure.value.reason.code, failure.value.reason.name

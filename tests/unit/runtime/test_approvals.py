@@ -327,9 +327,9 @@ class TestEnd:
         ids = [await door.ask(str(number)) for number in range(3)]
         await door.decide(ids[1])
         await door.decide(ids[2], REJECTED)
-        assert await door.approvals.lapse(door.door.clock.unix_ms()) == 0
+        assert await door.approvals.expire_due(door.door.clock.unix_ms()) == 0
         door.door.clock.advance(EXPIRES_S)
-        assert await door.approvals.lapse(door.door.clock.unix_ms()) == 2
+        assert await door.approvals.expire_due(door.door.clock.unix_ms()) == 2
         assert [await door.state(id) for id in ids] == [ApprovalState.EXPIRED] * 2 + [REJECTED]
         assert len(door.events(EventType.APPROVAL_EXPIRED)) == 2
         await door.approvals.sweep()

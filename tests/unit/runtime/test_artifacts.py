@@ -38,7 +38,7 @@ def sha256(data: bytes) -> str:
 async def refused(awaited: Any) -> tuple[Code, str]:
     with pytest.raises(HubFailure) as failure:
         await awaited
-    return failure.value.reason.code, failure.value.reason
+    return failure.value.reason.code, failure.value.reason.name
 
 
 async def kind(awaited: Any) -> ErrorKind:

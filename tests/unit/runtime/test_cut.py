@@ -47,6 +47,11 @@ def test_list_loses_its_end_and_says_how_much() -> None:
     assert str(rows[-1]).endswith("of 1000 items left out]")
 
 
+def test_number_is_never_cut_nor_left_out_in_silence() -> None:
+    cut, _ = cut_to({"count": 2**60}, 20)
+    assert str(cut).startswith("[result of 29 bytes left out")
+
+
 def test_string_is_never_cut_inside_a_character() -> None:
     cut, _ = cut_to("ü" * 1_000, CAP)
     assert str(cut).startswith("ü")

@@ -162,7 +162,7 @@ class TestAnswering:
         approval_id = await it.asks()
         with pytest.raises(HubFailure) as refused:
             await it.answer(approval_id, by=LOCAL)
-        assert refused.value.reason == "OWN_REQUEST"
+        assert refused.value.reason.name == "OWN_REQUEST"
 
     async def test_same_answer_again_changes_nothing_and_another_is_too_late(self) -> None:
         it = asking()
@@ -173,18 +173,21 @@ class TestAnswering:
         for by, answer in ((ANN, {"colour": "green"}), (EVE, RED)):
             with pytest.raises(HubFailure) as refused:
                 await it.answer(approval_id, answer, by=by)
-            assert refused.value.reason == "ALREADY_DECIDED"
+            assert refused.value.reason.name == "ALREADY_DECIDED"
 
     async def test_answer_belongs_to_a_yes_to_a_question(self) -> None:
         it = asking()
         question = await it.asks()
         with pytest.raises(HubFailure) as refused:
             await it.answer(question, decision=REJECTED)
-        assert (refused.value.reason.code, refused.value.reason) == (Code.INVALID_ARGUMENT, "NOTHING_TO_ANSWER")
+        assert (refused.value.reason.code, refused.value.reason.name) == (
+            Code.INVALID_ARGUMENT,
+            "NOTHING_TO_ANSWER",
+        )
         door = an_approval_door()
         with pytest.raises(HubFailure) as refused:
             await door.decide(await door.ask(), answer=RED)
-        assert refused.value.reason == "NOTHING_TO_ANSWER"
+        assert refused.value.reason.name == "NOTHING_TO_ANSWER"
 
     async def test_declined_question_ends_the_call_without_another_word_to_the_tool(self) -> None:
         it = asking()
@@ -430,7 +433,7 @@ class TestEvidence:
                 await it.door.decide(approval_id, REJECTED)
             case _:
                 it.door.door.clock.advance(3_600)
-                await it.door.approvals.lapse(it.door.door.clock.unix_ms())
+                await it.door.approvals.expire_due(it.door.door.clock.unix_ms())
         kept = await it.kept(approval_id)
         assert kept.question is not None
         assert (kept.question.message, kept.question.continuation, kept.answer) == ("Which colour?", "", None)

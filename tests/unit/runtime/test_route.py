@@ -62,6 +62,15 @@ async def test_definition_that_changes_is_the_one_of_the_next_call() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "said"), [("The schema changed.", "The schema changed."), ("", "it is not approved.")]
+)
+async def test_refusal_of_a_quarantined_tool_gives_the_reason(reason: str, said: str) -> None:
+    door = a_door()
+    door.catalog.register(replace(READ, state=ToolState.QUARANTINED, state_reason=reason), replace=True)
+    assert f"waits for an operator: {said} " in (await door.error(READ)).message
+
+
+@pytest.mark.parametrize(
     ("state", "kind"),
     [(ToolState.QUARANTINED, ErrorKind.TOOL_QUARANTINED), (ToolState.UNAVAILABLE, ErrorKind.TOOL_UNAVAILABLE)],
 )

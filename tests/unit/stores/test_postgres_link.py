@@ -17,7 +17,8 @@ from tests.unit.stores.postgres_links import link, other_link
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.job import JobFilter, JobNews, amended
 from toolhub_service.stores.postgres_jobs import PostgresJobs
-from toolhub_service.stores.postgres_link import BatchWriter, PostgresLink
+from toolhub_service.stores.postgres_link import PostgresLink
+from toolhub_service.stores.postgres_writer import BatchWriter
 
 __all__ = ["link", "other_link"]
 
@@ -70,7 +71,7 @@ class TestOutages:
     def test_url_that_cannot_be_read_is_not_repeated(self, url: str) -> None:
         with pytest.raises(HubFailure) as caught:
             PostgresLink(url)
-        assert caught.value.reason == "POSTGRES_URL_INVALID"
+        assert caught.value.reason.name == "POSTGRES_URL_INVALID"
         assert "t0psecret" not in caught.value.message
 
     @pytest.mark.promise("store.outage")

@@ -8,7 +8,7 @@ from tests.fakes.clock import ManualClock
 from tests.ports.counts_suite import QUOTA, RATE, CountsSuite
 from tests.unit.stores.redis_links import link, other_link
 from toolhub_service.domain.verdict import Limit, Refused, Taken
-from toolhub_service.stores.redis_keys import RedisCounts
+from toolhub_service.stores.redis_counts import RedisCounts
 from toolhub_service.stores.redis_link import RedisLink
 
 __all__ = ["link", "other_link"]

@@ -20,7 +20,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import Job, JobFilter, JobNews, may_follow, moved
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import JobState, Progress
-from toolhub_service.stores import redis_link
+from toolhub_service.stores import redis_pages
 from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.redis_jobs import RedisJobs
 from toolhub_service.stores.redis_link import RedisLink
@@ -188,7 +188,7 @@ def _fact(info: bytes, name: str) -> str:
 async def test_it_answers_what_one_process_alone_would_answer(
     link: RedisLink, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(redis_link, "_JUDGED_AT_ONCE", 7)
+    monkeypatch.setattr(redis_pages, "_JUDGED_AT_ONCE", 7)
     chance = random.Random(seed)
     store, oracle = RedisJobs(link), MemoryJobs()
     jobs: dict[str, Job] = {}

@@ -311,7 +311,7 @@ async def test_server_that_evicts_keys_is_refused_at_start(own_redis: RedisServe
         admin.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(HubFailure) as failure:
         await links(own_redis.url).start()
-    assert failure.value.reason == "REDIS_EVICTS"
+    assert failure.value.reason.name == "REDIS_EVICTS"
 
 
 async def test_full_server_refuses_and_loses_nothing(own_redis: RedisServer, links: Links) -> None:

@@ -225,7 +225,6 @@ async def test_full_disk_is_unavailable_and_what_was_written_stays(file: SqliteF
 
 async def test_file_that_cannot_be_opened_again_is_tried_when_asked_and_not_all_the_time() -> None:
     tries: list[float] = []
-    heard: list[str] = []
 
     def connect_in_vain() -> sqlite3.Connection:
         tries.append(0)
@@ -235,7 +234,7 @@ async def test_file_that_cannot_be_opened_again_is_tried_when_asked_and_not_all_
     gone.close()
     loop = asyncio.get_running_loop()
     writer, notes = FileWriter(connect_in_vain, gone, loop, poll_s=3_600), Notes()
-    writer.watch(Feed("notes", "name", str, gap="", on_event=heard.append, after_row=0))
+    writer.watch(Feed(SqliteFile(Path("hub.db")), "notes", "name", str, gap=""))
     for _ in range(5):
         answer: asyncio.Future[int] = loop.create_future()
         writer.put(Asked(notes.change, "a", answer))

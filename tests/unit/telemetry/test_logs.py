@@ -12,7 +12,7 @@ import structlog
 from tests.unit.telemetry.calls import asked, granted, settled
 from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.telemetry.logs import configure_logging, in_call, logger
+from toolhub_service.telemetry.logs import configure_logging, logger
 from toolhub_service.telemetry.metrics import Metrics
 from toolhub_service.telemetry.observer import AuditTelemetry, CallTelemetry
 from toolhub_service.telemetry.trace_context import TraceContext, within
@@ -43,8 +43,7 @@ def observer(**options: Any) -> CallTelemetry:
     return CallTelemetry(Metrics(version="1"), tracing, logger("calls"), **options)
 
 
-async def test_a_line_is_json_and_says_which_call_and_trace_it_belongs_to(output: io.StringIO) -> None:
-    in_call(asked("call-9"))
+async def test_a_line_is_json_and_says_which_trace_it_belongs_to(output: io.StringIO) -> None:
     with within(TraceContext("a" * 32, "b" * 16, False)):
         logger("hub").warning("something", size_bytes=3)
     (line,) = lines(output)
@@ -55,8 +54,6 @@ async def test_a_line_is_json_and_says_which_call_and_trace_it_belongs_to(output
         "level": "warning",
         "logger": "hub",
         "size_bytes": 3,
-        "call_id": "call-9",
-        "request_id": "req-1",
         "trace_id": "a" * 32,
     }
 

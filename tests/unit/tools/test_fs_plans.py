@@ -34,9 +34,9 @@ def test_a_deletion_says_how_much_would_go_and_takes_nothing(calls: FileCalls) -
     before = content_of(calls.root)
     told = calls.effects("deletePath", path="./d", confirm=True, recursive=True)
     length = len("/etc")
-    assert told == f'Delete "d": 3 files and 2 folders, {5 + length} bytes. There is no way back.'
+    assert told == f'Delete "d": 3 files and 2 folders, {5 + length} bytes. This cannot be undone.'
     assert (
-        calls.effects("deletePath", path="d/h", confirm=True) == 'Delete "d/h": 1 file, 3 bytes. There is no way back.'
+        calls.effects("deletePath", path="d/h", confirm=True) == 'Delete "d/h": 1 file, 3 bytes. This cannot be undone.'
     )
     assert content_of(calls.root) == before
 

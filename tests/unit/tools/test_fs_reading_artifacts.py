@@ -39,7 +39,7 @@ def context_of(kept: Kept | None, tmp_path: Path) -> ToolContext:
         sink=RememberingSink(),
         open_workspace=lambda: Workspace(str(tmp_path / "work")),
         call=a_call(),
-        desk=kept.artifacts if kept else None,
+        artifact_service=kept.artifacts if kept else None,
     )
 
 

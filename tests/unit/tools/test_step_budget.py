@@ -29,14 +29,14 @@ class Work:
 
 async def test_few_steps_are_taken_at_once() -> None:
     work, context = Work(10), bare_context()
-    assert await LongSteps().run(work, 10, 100, context) == "done"
+    assert await LongSteps(100, at_once=10).run(work, context) == "done"
     assert work.threads == [threading.main_thread()]
     assert not context.is_large
 
 
 async def test_many_steps_are_begun_again_in_a_thread_and_the_answer_is_large() -> None:
     work, context = Work(11), bare_context()
-    assert await LongSteps().run(work, 10, 100, context) == "done"
+    assert await LongSteps(100, at_once=10).run(work, context) == "done"
     assert len(work.threads) == 2
     assert work.threads[1] is not threading.main_thread()
     assert context.is_large
@@ -44,13 +44,13 @@ async def test_many_steps_are_begun_again_in_a_thread_and_the_answer_is_large() 
 
 async def test_too_many_steps_are_refused_by_the_whole_limit() -> None:
     with pytest.raises(OutOfSteps) as refused:
-        await LongSteps().run(Work(101), 10, 100, bare_context())
+        await LongSteps(100, at_once=10).run(Work(101), bare_context())
     assert refused.value.error.kind is ErrorKind.INVALID_INPUT
     assert refused.value.error.details["max_steps"] == 100
 
 
 async def test_one_piece_of_long_work_is_done_at_a_time() -> None:
-    held, second, long = threading.Event(), Work(11), LongSteps()
+    held, second, long = threading.Event(), Work(11), LongSteps(100, at_once=10)
     began = threading.Event()
 
     def first(limit: int) -> None:
@@ -59,9 +59,9 @@ async def test_one_piece_of_long_work_is_done_at_a_time() -> None:
         began.set()
         assert held.wait(60.0)
 
-    running = asyncio.create_task(long.run(first, 10, 100, bare_context()))
+    running = asyncio.create_task(long.run(first, bare_context()))
     assert await asyncio.to_thread(began.wait, 60.0)
-    waiting = asyncio.create_task(long.run(second, 10, 100, bare_context()))
+    waiting = asyncio.create_task(long.run(second, bare_context()))
     await asyncio.sleep(0)
     assert len(second.threads) == 1
     held.set()

@@ -15,7 +15,7 @@ import pytest
 from tests.fakes.file_calls import OPENINGS, content_of, descriptors
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.tools import files
-from toolhub_service.tools.entries import O_FOLDER, OpenBeneath, OpenByStep, Opening, best_opening
+from toolhub_service.tools.entries import O_FOLDER, Opening, best_opening, open_beneath, open_by_step
 from toolhub_service.tools.workspace import Workspace
 
 
@@ -50,13 +50,13 @@ def write(workspace: Workspace, path: str, data: bytes = b"new", **options: Any)
 def test_openat2_is_chosen_where_the_kernel_has_it() -> None:
     root = os.open("/", O_FOLDER)
     try:
-        os.close(OpenBeneath().open(root, ".", O_FOLDER))
+        os.close(open_beneath(root, ".", O_FOLDER))
         works = True
     except OSError:
         works = False
     finally:
         os.close(root)
-    assert isinstance(best_opening(), OpenBeneath if works else OpenByStep)
+    assert best_opening() is (open_beneath if works else open_by_step)
 
 
 @pytest.mark.parametrize("path", ["..", "../outside", "a/../../outside", "/", "/etc"])
@@ -66,7 +66,7 @@ def test_an_opening_refuses_what_climbs_out_by_itself(tmp_path: Path, opening: O
     (tmp_path / "outside").mkdir()
     root = os.open(tmp_path / "work", O_FOLDER)
     with pytest.raises(OSError, match="cross-device") as refusal:
-        opening.open(root, path, O_FOLDER)
+        opening(root, path, O_FOLDER)
     os.close(root)
     assert refusal.value.errno == errno.EXDEV
 
@@ -189,7 +189,7 @@ def test_a_write_is_whole_or_nothing(workspace: Workspace, root: Path) -> None:
 
 
 def test_a_draft_is_invisible_until_it_is_committed(workspace: Workspace, root: Path) -> None:
-    with workspace.write_atomic("new.txt", durable=True) as files:
+    with workspace.write_atomic("new.txt") as files:
         files.write(b"one")
         assert not (root / "new.txt").exists()
         files.write(memoryview(b" two"))

@@ -9,7 +9,7 @@ import pytest
 
 from toolhub_service.domain.call import Principal
 from toolhub_service.transport.interceptors.admission import WatchSharesLayer
-from toolhub_service.transport.rpc import HOOKS, Method, set_principal
+from toolhub_service.transport.rpc import CALLER, HOOKS, Caller, Method
 from toolhub_service.transport.status import RpcFailure
 
 WATCH = Method("/toolhub.v1.JobService/WatchJob", "toolhub.v1.JobService", "WatchJob", "server_stream")
@@ -20,7 +20,7 @@ NO_CONTEXT: Any = None
 
 def entered(layer: WatchSharesLayer, name: str, method: Method = WATCH) -> str:
     def enter() -> str:
-        set_principal(Principal(name))
+        CALLER.set(Caller(Principal(name)))
         return layer.enter(method, NO_CONTEXT)
 
     return copy_context().run(enter)
@@ -40,7 +40,7 @@ def filled(layer: WatchSharesLayer, name: str) -> int:
     while (refused := refusal(layer, name)) is None and count < 1_000:
         count += 1
     assert refused is not None, "there was no bound"
-    assert (refused.reason, refused.metadata["yours"]) == ("WATCH_SHARE_TAKEN", str(count))
+    assert (refused.reason.name, refused.metadata["yours"]) == ("WATCH_SHARE_TAKEN", str(count))
     return count
 
 

@@ -141,7 +141,7 @@ def test_tool_whose_digest_is_not_its_own_is_refused() -> None:
     message.description = "Shout, and delete everything."
     with pytest.raises(HubFailure) as refused:
         to_spec(message)
-    assert (refused.value.reason.code, refused.value.reason) == (Code.INVALID_ARGUMENT, "DIGEST_MISMATCH")
+    assert (refused.value.reason.code, refused.value.reason.name) == (Code.INVALID_ARGUMENT, "DIGEST_MISMATCH")
 
 
 @pytest.mark.parametrize("broken", [b"{", b"[]", b'{"a":1,"a":2}', b"NaN"])
@@ -151,7 +151,7 @@ def test_schema_that_is_no_json_object_is_refused(broken: bytes) -> None:
     message.input_schema_json = broken
     with pytest.raises(HubFailure) as refused:
         to_spec(message)
-    assert refused.value.reason == "NOT_JSON"
+    assert refused.value.reason.name == "NOT_JSON"
 
 
 @given(st.dictionaries(st.sampled_from(StepName), st.integers(0, 2**63 - 1)))

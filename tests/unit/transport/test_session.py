@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,11 +11,12 @@ import pytest
 from toolhub.v1 import call_pb2, error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
+from toolhub_service.runtime.failures import cancelled
 from toolhub_service.transport.convert.call import MODES, to_call
-from toolhub_service.transport.session import Session, SessionTerms, cancelled_by_caller, malformed
+from toolhub_service.transport.session import Session, SessionTerms, refused
 from toolhub_service.transport.session_calls import SharedLimit
 
 
@@ -49,9 +49,14 @@ class Stage:
         self.let_go: dict[str, asyncio.Event] = {}
         self.stopped: list[str] = []
         self.journal = Diary()
-        cancelled = partial(cancelled_by_caller, now_unix_ms=1)
         terms = SessionTerms(
-            self, self.begin, self.check, cancelled, self.journal, SharedLimit(max_of_all), max_in_flight
+            self,
+            self.begin,
+            self.check,
+            lambda call: refused(call.call_id, call.tool, cancelled(), 1),
+            self.journal,
+            SharedLimit(max_of_all),
+            max_in_flight,
         )
         self.session = Session(self.requests(), terms)
         self.session.begin()
@@ -63,7 +68,9 @@ class Stage:
 
     def check(self, message: pb.InvokeSessionRequest) -> dict[int, ToolResult]:
         return {
-            place: malformed(call, f"hub-{call.call_id}", "It is malformed.", 1)
+            place: refused(
+                f"hub-{call.call_id}", call.intent.tool, ToolError(ErrorKind.INVALID_INPUT, "It is malformed."), 1
+            )
             for place, call in enumerate(message.calls)
             if call.intent.tool == "malformed"
         }
@@ -240,9 +247,10 @@ async def test_finished_call_frees_its_name(stage: Stage) -> None:
 
 async def test_second_call_of_a_name_in_flight_is_refused_and_the_first_goes_on(stage: Stage) -> None:
     stage.send("x", "x=quick")
-    refused = (await stage.results(1))["x"].result
+    refused = (await stage.results(1))[""].result
     assert not refused.ok
     assert "call_id" in refused.error.message
+    assert refused.error.details["call_id"] == "x"
     stage.send(cancel=())
     stage.let_go["x"].set()
     assert (await stage.results(1))["x"].result.ok

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from toolhub.v1 import artifact_pb2, artifact_service_pb2, job_state_pb2, progress_pb2
+from toolhub.v1 import artifact_pb2, artifact_service_pb2, audit_service_pb2, job_state_pb2, progress_pb2
 from toolhub_service.domain.result import JobState
 from toolhub_service.transport.convert.tables import Reader, Writer
 
@@ -74,3 +74,34 @@ def test_field_without_a_counterpart_is_refused_when_the_table_is_made() -> None
         Writer(artifact_pb2.Artifact, File)
     with pytest.raises(TypeError, match="artifact_id"):
         Reader(File, artifact_service_pb2.ArtifactHeader)
+
+
+class Finding(NamedTuple):
+    writer: str
+    sequence: int
+    reason: str
+
+
+class Findings(NamedTuple):
+    events_checked: int
+    writers: int
+    faults: tuple[Finding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def test_names_may_differ_where_it_is_said_properties_count_and_messages_lie_within() -> None:
+    write = Writer(
+        audit_service_pb2.VerifyAuditResponse,
+        Findings,
+        apart={"first_bad"},
+        renamed={"writers_checked": "writers"},
+        nested={"faults": Writer(audit_service_pb2.ChainFault, Finding)},
+    )
+    message = write(Findings(3, 2, (Finding("a", 1, "torn"),)))
+    assert (message.ok, message.events_checked, message.writers_checked) == (False, 3, 2)
+    assert [(fault.writer, fault.sequence) for fault in message.faults] == [("a", 1)]
+    with pytest.raises(TypeError, match="writers_checked"):
+        Writer(audit_service_pb2.VerifyAuditResponse, Findings, apart={"first_bad", "faults"})

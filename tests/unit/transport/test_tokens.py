@@ -10,7 +10,7 @@ from tests.fakes.clock import FixedRandomness, ManualClock
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import HubFailure
-from toolhub_service.transport.convert.call import CallIds, new_call_id
+from toolhub_service.transport.convert.call import CallIds
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
 
 
@@ -31,7 +31,7 @@ def test_no_token_is_the_first_page() -> None:
 def test_any_other_text_is_refused_and_never_crashes(token: str) -> None:
     with pytest.raises(HubFailure) as refused:
         read_cursor(token)
-    assert (refused.value.reason.code, refused.value.reason) == (Code.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID")
+    assert (refused.value.reason.code, refused.value.reason.name) == (Code.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID")
 
 
 @pytest.mark.parametrize("token", ["W10", "WzEsMl0", "e30", "bnVsbA", "[[[[", "A" * 1_000])
@@ -44,7 +44,7 @@ def test_call_ids_sort_by_time_and_never_repeat() -> None:
     clock, randomness = ManualClock(), FixedRandomness()
     ids = []
     for _ in range(50):
-        ids.append(new_call_id(clock, randomness))
+        ids.append(CallIds(clock, randomness).next())
         clock.advance(0.001)
     assert ids == sorted(ids)
     assert len(set(ids)) == 50

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,35 +9,32 @@ from typing import NamedTuple
 import httpx
 
 from toolhub_service import __version__
-from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, ComfyTerms, NoCookies, backend_at
 from toolhub_service.adapters.comfyui.event_feed import EventFeed, WebSocketConnector
 from toolhub_service.adapters.comfyui.job import ComfyJob, RisingProgress
-from toolhub_service.adapters.comfyui.kind import ComfyUiSource
+from toolhub_service.adapters.comfyui.kind import ComfyUiBackend, ComfyUiSource
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
 from toolhub_service.adapters.comfyui.submitting import KeepMark
 from toolhub_service.adapters.comfyui.template import TemplateCache
-from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms, new_mark
-from toolhub_service.adapters.source_config import ClientTls, SourceValues, request_headers, shown
+from toolhub_service.adapters.source_config import SourceValues, request_headers, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.adapters.upstream import RefCounted, client_context
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.adapters.upstream import RefCounted, client_context, no_source
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness, Resolver
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 
 # ComfyUI servers of sources.yaml.
 
+# Name of a source's only server, where it has but a `url`.
 _ONE = "comfyui"
-"""Name of a source's only server, where it has but a `url`."""
 
 
 class ComfyUiOpener:
@@ -53,27 +49,18 @@ class ComfyUiOpener:
         return ", ".join(_bare(url) for url in urls)
 
     def open(self, name: str, entry: ComfyUiSource) -> OpenedSource:
-        terms = _terms(name, entry, SourceValues(self._deps.redactor), self.endpoint(name, entry))
         deps, redact, resolver = self._deps, self._deps.redactor.text, SystemResolver()
-        parts = opened(
-            terms,
-            resolver,
-            self._deps.artifacts,
-            deps.clock,
-            deps.randomness,
-            redact,
-            self._deps.running.keep_mark,
-            tls=_tls(entry.tls),
-        )
+        backends = tuple(_backends(entry, SourceValues(deps.redactor)))
+        terms = ComfyTerms(name, entry, backends, self.endpoint(name, entry))
+        keep_mark = deps.running.keep_mark
+        parts = opened(terms, resolver, deps.artifacts, deps.clock, deps.randomness, redact, keep_mark)
 
         async def close() -> None:
             await parts.close()
             resolver.close()
 
         connections = RefCounted(close)
-        source = ComfyToolSource(
-            terms, parts.backends, parts.templates, Overrides(entry.tools), compile_schema, redact, connections.close
-        )
+        source = ComfyToolSource(terms, parts.backends, parts.templates, redact, connections.close)
         self.adapter.put(terms, parts.job, connections)
         return OpenedSource(source)
 
@@ -81,28 +68,10 @@ class ComfyUiOpener:
         self.adapter.remove(name)
 
 
-def _terms(name: str, entry: ComfyUiSource, values: SourceValues, shown_as: str) -> ComfyTerms:
-    """Raises ValueError for what cannot be used."""
-    return ComfyTerms(
-        name,
-        tuple(_backends(entry, values)),
-        entry.templates,
-        entry.capabilities,
-        entry.tags,
-        entry.timeout_s,
-        entry.max_concurrency,
-        entry.strip_metadata,
-        entry.connect_timeout_s,
-        entry.read_timeout_s,
-        entry.lost_after_s,
-        shown_as,
-    )
-
-
 def _backends(entry: ComfyUiSource, values: SourceValues) -> Iterator[BackendTerms]:
-    if entry.url:
-        yield backend_at(_ONE, values.url(entry.url), dict(request_headers(values.of(entry.headers))))
-    for name, backend in entry.backends.items():
+    """Raises ValueError for what cannot be used."""
+    only = {_ONE: ComfyUiBackend(url=entry.url, headers=entry.headers)} if entry.url else {}
+    for name, backend in (only | entry.backends).items():
         yield backend_at(name, values.url(backend.url), dict(request_headers(values.of(backend.headers))))
 
 
@@ -112,13 +81,6 @@ def _bare(url: str) -> str:
         return backend_at("", url, {}).url if "://" in url else url
     except ValueError:
         return ""
-
-
-def _tls(terms: ClientTls) -> ssl.SSLContext | None:
-    """None: the system's trust. Raises OSError, ValueError."""
-    if not (terms.ca_file or terms.certificate_file):
-        return None
-    return client_context(terms)
 
 
 # A source put together: servers, templates, jobs. Nothing is connected yet.
@@ -149,50 +111,38 @@ class Opened:
 def opened(
     terms: ComfyTerms,
     resolver: Resolver,
-    desk: ArtifactDesk,
+    artifacts: ArtifactService,
     clock: Clock,
     randomness: Randomness,
     redact: Redact,
     keep_mark: KeepMark,
     *,
-    tls: ssl.SSLContext | None = None,
     polls: PollTerms = POLLS,
 ) -> Opened:
-    """Raises ValueError for a URL that is none."""
+    """Raises ValueError for a URL that is none, OSError or ValueError for certificates that cannot be used."""
+    entry = terms.entry
+    tls = client_context(entry.tls) if entry.tls.ca_file or entry.tls.certificate_file else None
     rules = tuple(backend.rule for backend in terms.backends)
     guarded = GuardedTransport(resolver, tls=tls, max_connections=_CONNECTIONS_MAX)
-    http = _http(terms, guarded.under(rules))
-
-    def backend_of(backend: BackendTerms) -> Backend:
-        poller = Poller(randomness, polls)
-        connector = WebSocketConnector(backend, resolver, tls=tls, connect_timeout_s=terms.connect_timeout_s)
-        events = EventFeed(connector, clock, randomness, poller.poll_now)
-        client = ComfyClient(backend, http, read_timeout_s=terms.read_timeout_s, redact=redact)
-        return Backend(client, events, poller, Poller(randomness, FETCHES), clock)
-
-    backends, templates = Backends(map(backend_of, terms.backends)), TemplateCache()
-    job = ComfyJob(
-        backends,
-        templates,
-        desk,
-        clock,
-        redact,
-        keep_mark,
-        strip_metadata=terms.strip_metadata,
-        lost_after_s=terms.lost_after_s,
-    )
-    return Opened(backends, templates, job, http, guarded)
-
-
-def _http(terms: ComfyTerms, transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        transport=transport,
+    http = httpx.AsyncClient(
+        transport=guarded.under(rules),
         headers={"user-agent": f"tool-hub/{__version__}"},
-        timeout=httpx.Timeout(terms.read_timeout_s, connect=terms.connect_timeout_s, pool=None),
+        timeout=httpx.Timeout(entry.read_timeout_s, connect=entry.connect_timeout_s, pool=None),
         cookies=NoCookies(),
         trust_env=False,
         follow_redirects=False,
     )
+
+    def backend_of(backend: BackendTerms) -> Backend:
+        poller = Poller(randomness, polls)
+        connector = WebSocketConnector(backend, resolver, tls=tls, connect_timeout_s=entry.connect_timeout_s)
+        events = EventFeed(connector, clock, randomness, poller.poll_now)
+        client = ComfyClient(backend, http, read_timeout_s=entry.read_timeout_s, redact=redact)
+        return Backend(client, events, poller, Poller(randomness, FETCHES), clock)
+
+    backends, templates = Backends(map(backend_of, terms.backends)), TemplateCache()
+    job = ComfyJob(backends, templates, artifacts, clock, redact, keep_mark, entry)
+    return Opened(backends, templates, job, http, guarded)
 
 
 class _Source(NamedTuple):
@@ -202,26 +152,22 @@ class _Source(NamedTuple):
     connections: RefCounted
 
 
-class ComfyAdapter(SourceAdapter):
+class ComfyAdapter(SourceAdapter[_Source]):
     """Runs the tools of all ComfyUI sources of a hub. Implements `Adapter`."""
 
     kind = ToolKind.COMFYUI
 
     def __init__(self, running: RunningJobs, clock: Clock, randomness: Randomness) -> None:
+        super().__init__()
         self._running = running
         self._clock = clock
         self._randomness = randomness
-        self._sources: dict[str, _Source] = {}
 
     def put(self, terms: ComfyTerms, job: ComfyJob, connections: RefCounted) -> None:
         """Add a source, or put another in its place. Jobs under way end where they began."""
-        patience = RemoteTerms(absent_for_s=terms.lost_after_s)
+        patience = RemoteTerms(absent_for_s=terms.entry.lost_after_s)
         executor = RemoteExecutor(job, self._running, self._clock, self._randomness, patience)
         self._sources[terms.name] = _Source(terms, job, executor, connections)
-
-    def remove(self, name: str) -> None:
-        """Take a source away; does nothing when it is not there."""
-        self._sources.pop(name, None)
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source = self._source(call)
@@ -244,9 +190,9 @@ class ComfyAdapter(SourceAdapter):
 
     def _source(self, call: GrantedCall) -> _Source:
         """Raises ToolFailure when it is gone."""
-        source = self._sources.get(call.spec.source)
-        if source is None or source.connections.is_closed:
-            raise failures.no_source(call)
+        source = super()._source(call)
+        if source.connections.is_closed:
+            raise no_source(call)
         return source
 
     def resumes(self, spec: ToolSpec) -> bool:

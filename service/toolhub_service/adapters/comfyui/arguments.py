@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from toolhub_service.adapters.comfyui.graph import name_problem
 from toolhub_service.adapters.comfyui.template import (
-    ARTIFACT_FORMAT,
     PLACEHOLDERS,
     PREFIX_INPUT,
     Binding,
-    BoundGraph,
     Forced,
     NodeInput,
     Template,
     Transform,
-    Upload,
 )
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -89,11 +87,11 @@ class Arguments:
         values = schema.get("enum")
         if isinstance(values, list | tuple):
             return frozenset(map(_type_of, values))
-        said = schema.get("type")
-        if isinstance(said, str):
-            return frozenset({said})
-        if isinstance(said, list | tuple):
-            return frozenset(map(str, said))
+        declared = schema.get("type")
+        if isinstance(declared, str):
+            return frozenset({declared})
+        if isinstance(declared, list | tuple):
+            return frozenset(map(str, declared))
         for word in _CHOICES:
             branches = schema.get(word)
             if isinstance(branches, list | tuple) and branches:
@@ -159,10 +157,6 @@ def _fits(root: JsonObject, schema: JsonObject, value: JsonValue) -> bool:
         return True  # a reference that only the whole document can follow
 
 
-def is_artifact(schema: JsonObject) -> bool:
-    return schema.get("format") == ARTIFACT_FORMAT
-
-
 def value_at(args: JsonObject, pointer: str) -> JsonValue:
     """The argument there; None when it is not given, or given as null."""
     found: Any = args
@@ -195,6 +189,28 @@ _PLACEHOLDER: Final = re.compile("{(" + "|".join(PLACEHOLDERS) + ")}")
 _HARMLESS: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An artifact that must lie on the server before the graph is sent."""
+
+    pointer: str
+    """Of the argument."""
+    artifact_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoundGraph:
+    """What is sent."""
+
+    graph: JsonObject
+    sha256: str
+    """Hex, over its canonical JSON."""
+    seeds: Mapping[str, int]
+    """By pointer into the graph: given or drawn, for the record."""
+    prefixes: Mapping[str, str]
+    """File name prefixes that were forced, by pointer into the graph."""
+
+
 def required_uploads(template: Template, args: JsonObject) -> tuple[Upload, ...]:
     """Which artifacts must be uploaded first; each artifact once."""
     found: dict[str, Upload] = {}
@@ -220,8 +236,8 @@ def bound(
     """
     drawn = dict(_seeds(template, args, seeds))
     forced = {one.target: _filled(one, names) for one in template.forced}
-    said = dict(_given(template.bindings, args, uploads))
-    graph = _written(template.graph, {**said, **drawn, **forced})
+    chosen = dict(_given(template.bindings, args, uploads))
+    graph = _written(template.graph, {**chosen, **drawn, **forced})
     return BoundGraph(
         graph,
         digest(graph),

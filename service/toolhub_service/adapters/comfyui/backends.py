@@ -62,8 +62,8 @@ async def _kind_of(client: ComfyClient) -> ServerKind:
 
 
 def _word(holder: object, key: str, redact: Callable[[str], str]) -> str:
-    said: Any = holder.get(key) if isinstance(holder, Mapping) else None
-    return one_line(redact(said[:_JUDGED_CHARS]), _WORD_MAX_CHARS) if isinstance(said, str) else ""
+    value: Any = holder.get(key) if isinstance(holder, Mapping) else None
+    return one_line(redact(value[:_JUDGED_CHARS]), _WORD_MAX_CHARS) if isinstance(value, str) else ""
 
 
 class StopResult(Enum):
@@ -152,12 +152,13 @@ class Backend:
 
     async def queue(self) -> int:
         """How many prompts wait or run there, with those on their way from here. Raises NoReply."""
+        # A few bytes, where /queue would tell every graph that waits.
         info = (await self.client.get("/prompt")).fields.get("exec_info")
-        said = info.get("queue_remaining") if isinstance(info, dict) else None
-        if not isinstance(said, int):
+        waiting = info.get("queue_remaining") if isinstance(info, dict) else None
+        if not isinstance(waiting, int):
             raise NoReply("it does not say how long its queue is")
         self.is_back()
-        return said + self._in_flight
+        return waiting + self._in_flight
 
     @contextmanager
     def sending(self) -> Iterator[None]:

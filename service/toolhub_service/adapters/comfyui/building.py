@@ -11,80 +11,82 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from toolhub_service.adapters.comfyui.arguments import Arguments, is_artifact, schema_problems
+from msgspec.structs import replace
+
+from toolhub_service.adapters.comfyui.arguments import Arguments, schema_problems
 from toolhub_service.adapters.comfyui.graph import graph_problems, is_link, literals_of
 from toolhub_service.adapters.comfyui.template import (
+    ARTIFACT_FORMAT,
     PLACEHOLDERS,
     PREFIX_INPUT,
     Binding,
-    BindingSection,
-    Forced,
-    NodeInput,
-    OutputSection,
-    OutputTerms,
+    Limits,
+    Output,
     OutputType,
     Seed,
-    SeedSection,
+    Setting,
     Sidecar,
     Template,
     TemplateInvalid,
-    TemplateLimits,
     Transform,
 )
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.references import SchemaRefused, names_of
 
+
+class InvalidTarget(ValueError):
+    """Something may not stand there in the graph; the message says why and what to do."""
+
+
 # What may be bound to what: the argument's schema decides, so that no valid call can do more than was meant.
 
+# Classes that read a file of the server: a name of the caller's choice would open anybody's.
 _LOADERS: Final = frozenset({"LoadImage", "LoadImageMask", "LoadImageOutput", "LoadAudio", "LoadVideo", "Load3D"})
-"""Classes that read a file of the server: a name of the caller's choice would open anybody's."""
 _FILES: Final = frozenset({"image", "audio", "file", "model_file"})
 
 
-def binding_mismatch(said: BindingSection, arguments: Arguments) -> str:
-    """Why the argument may not go there, and what to do; empty when it may."""
-    declared = arguments.at(said.source)
+def check_binding(binding: Binding, arguments: Arguments) -> None:
+    """Raises InvalidTarget when the argument may not go there, with what to do."""
+    declared = arguments.at(binding.source)
     if declared is None:
-        return f"input_schema declares no argument {said.source}: add it there, or correct `from`"
-    name = said.target.rpartition("/")[2]
+        raise InvalidTarget(f"input_schema declares no argument {binding.source}: add it there, or correct `from`")
+    name, schema = binding.pointer.rpartition("/")[2], arguments.resolved(declared)
     if name == PREFIX_INPUT:
-        return f"{said.target} names files, which is not the caller's to choose: force it instead"
-    schema = arguments.resolved(declared)
-    transform = Transform(said.transform)
-    if (transform is Transform.UPLOAD) != is_artifact(schema):
-        return f"{said.source}: `format: hub-artifact` and `transform: upload` belong together: say both or neither"
-    if transform is Transform.UPLOAD:
-        return "" if arguments.types(schema) == frozenset({"string"}) else f"{said.source}: say `type: string`"
-    if transform is Transform.NONE and said.expect_class in _LOADERS and name in _FILES and "enum" not in schema:
-        return (
-            f"{said.target} opens a file of the server, and a name of the caller's choice opens anybody's: say "
-            f"`format: hub-artifact` of {said.source} and `transform: upload`, or list the names with `enum`"
+        raise InvalidTarget(f"{binding.pointer} names files, which is not the caller's to choose: force it instead")
+    if (binding.transform is Transform.UPLOAD) != (schema.get("format") == ARTIFACT_FORMAT):
+        raise InvalidTarget(
+            f"{binding.source}: `format: hub-artifact` and `transform: upload` belong together: say both or neither"
         )
-    return _unless_literal(said.source, arguments, schema) if transform is Transform.NONE else ""
+    if binding.transform is Transform.UPLOAD and arguments.types(schema) != frozenset({"string"}):
+        raise InvalidTarget(f"{binding.source}: say `type: string`")
+    if binding.transform is not Transform.NONE:
+        return
+    if binding.expect_class in _LOADERS and name in _FILES and "enum" not in schema:
+        raise InvalidTarget(
+            f"{binding.pointer} opens a file of the server, and a name of the caller's choice opens anybody's: say "
+            f"`format: hub-artifact` of {binding.source} and `transform: upload`, or list the names with `enum`"
+        )
+    if not arguments.is_literal(schema):
+        raise InvalidTarget(
+            f"{binding.source} may be an array or an object, which ComfyUI takes for a link: give it a `type` of "
+            "string, number, integer or boolean, or bind it as text with `transform: json`"
+        )
 
 
-def seed_mismatch(said: SeedSection, arguments: Arguments) -> str:
+def check_seed(seed: Seed, arguments: Arguments) -> None:
     """The same for a seed that a caller may give."""
-    schema = arguments.at(said.source)
+    schema = arguments.at(seed.source)
     if schema is None:
-        return f"input_schema declares no argument {said.source}: add it there, or correct `from`"
+        raise InvalidTarget(f"input_schema declares no argument {seed.source}: add it there, or correct `from`")
     types = arguments.types(schema)
     if types is None or not types <= {"integer", "null"}:
-        return f"{said.source}: a seed is a whole number: say `type: integer`"
-    if arguments.is_given(said.source):
-        return f"{said.source} is required or has a default, so nothing is ever drawn: bind it under `bindings`"
-    return ""
-
-
-def _unless_literal(source: str, arguments: Arguments, schema: JsonObject) -> str:
-    if arguments.is_literal(schema):
-        return ""
-    return (
-        f"{source} may be an array or an object, which ComfyUI takes for a link: give it a `type` of string, number, "
-        "integer or boolean, or bind it as text with `transform: json`"
-    )
+        raise InvalidTarget(f"{seed.source}: a seed is a whole number: say `type: integer`")
+    if arguments.is_given(seed.source):
+        raise InvalidTarget(
+            f"{seed.source} is required or has a default, so nothing is ever drawn: bind it under `bindings`"
+        )
 
 
 # The schema of a result, made from the outputs that a sidecar declares.
@@ -102,19 +104,22 @@ FILE_SCHEMA: Final[JsonObject] = {
 }
 
 
-def result_schema(outputs: Sequence[OutputTerms]) -> JsonObject:
+def result_schema(outputs: Sequence[Output]) -> JsonObject:
     """`{<output>: [file, …]}`; of text outputs `[text, …]`."""
     return {
         "type": "object",
         "required": [output.name for output in outputs],
-        "properties": {output.name: _of(output) for output in outputs},
+        "properties": {
+            output.name: {
+                "type": "array",
+                "minItems": output.min_items,
+                "maxItems": output.max_items,
+                "items": {"type": "string"} if output.type is OutputType.TEXT else FILE_SCHEMA,
+            }
+            for output in outputs
+        },
         "additionalProperties": False,
     }
-
-
-def _of(output: OutputTerms) -> JsonObject:
-    items: JsonObject = {"type": "string"} if output.type is OutputType.TEXT else FILE_SCHEMA
-    return {"type": "array", "minItems": output.min_items, "maxItems": output.max_items, "items": items}
 
 
 # Where in a graph a sidecar's pointer leads: to one literal input of one node, of the class the author saw there.
@@ -123,11 +128,7 @@ _SHOWN_MAX = 5
 _AGAIN = "the graph was exported again and its nodes were renumbered"
 
 
-class InvalidTarget(ValueError):
-    """A pointer does not lead to a literal input as it should; the message says why and what to do."""
-
-
-def input_of(graph: JsonObject, pointer: str, expect_class: str = "") -> NodeInput:
+def check_target(graph: JsonObject, pointer: str, expect_class: str) -> None:
     """`/3/inputs/seed` in a sound graph; `expect_class` empty: of any class. Raises InvalidTarget."""
     steps = names_of(pointer)
     if len(steps) != 3 or steps[1] != "inputs":
@@ -143,10 +144,9 @@ def input_of(graph: JsonObject, pointer: str, expect_class: str = "") -> NodeInp
             f"{pointer} is a link from node {inputs[name][0]}, and no argument may take its place: name that node's "
             "input, or unlink it in ComfyUI and export again"
         )
-    return NodeInput(node, name, pointer)
 
 
-def node_of(graph: JsonObject, node: str, expect_class: str = "") -> Mapping[str, Any]:
+def node_of(graph: JsonObject, node: str, expect_class: str) -> Mapping[str, Any]:
     """The node. Raises InvalidTarget when there is none, or it is of another class."""
     body = graph.get(node)
     if not isinstance(body, Mapping):
@@ -166,18 +166,18 @@ def _since(graph: JsonObject, expect_class: str) -> str:
     return f": {_AGAIN}; {expect_class} is now {' or '.join(found[:_SHOWN_MAX])}"
 
 
-Words = TypeVar("Words")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
 UNWRITTEN: Final = "TODO"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _JOB: Final = "{job_id}"
 
 
-def build(sidecar: Sidecar, words: JsonObject, graph: JsonObject, path: str) -> Template:
+def build(sidecar: Sidecar, words: JsonObject, graph: JsonValue, path: str) -> Template:
     """`words` is the sidecar as it was read, for its digest. Raises TemplateInvalid."""
     unsound = graph_problems(graph)
     if unsound:
         raise TemplateInvalid(*(f"{sidecar.workflow.file}: {problem}" for problem in unsound))
+    assert isinstance(graph, Mapping)  # else it would be unsound
     return _Build(sidecar, graph).template(words, path)
 
 
@@ -196,19 +196,15 @@ class _Build:
         sidecar = self._sidecar
         classes = frozenset(str(body["class_type"]) for body in self._graph.values())  # type: ignore[index,call-overload]  # the graph is sound
         workflow_sha256 = digest(self._graph)
-        self._add_problems(self._digest_problems(workflow_sha256))
-        self._add_problems(schema_problems(self._arguments))
-        forced = self._all(
-            "forced",
-            sidecar.forced,
-            lambda said, at: Forced(self._target(said.target, at, said.expect_class), said.value),
-        )
-        seeds = self._all("seeds", sidecar.seeds, self._seed)
-        bindings = self._all("bindings", sidecar.bindings, self._binding)
-        outputs = self._all("outputs", sidecar.outputs, self._output)
-        self._add_problems(self._forced_problems(forced))
-        self._add_problems(self._argument_problems())
-        self._add_problems(self._output_problems())
+        self._problems.extend(self._digest_problems(workflow_sha256))
+        self._problems.extend(schema_problems(self._arguments))
+        self._check_each("forced", sidecar.forced, self._check_target)
+        self._check_each("seeds", sidecar.seeds, self._check_seed)
+        self._check_each("bindings", sidecar.bindings, self._check_binding)
+        self._check_each("outputs", sidecar.outputs, self._check_output)
+        self._problems.extend(self._forced_problems())
+        self._problems.extend(self._argument_problems())
+        self._problems.extend(self._output_problems())
         limits = self._limits(classes)
         if self._problems:
             raise TemplateInvalid(*self._problems)
@@ -217,88 +213,75 @@ class _Build:
             version=sidecar.version,
             description=sidecar.description,
             input_schema=sidecar.input_schema,
-            output_schema=result_schema(outputs) if sidecar.output_schema is None else sidecar.output_schema,
+            output_schema=result_schema(sidecar.outputs) if sidecar.output_schema is None else sidecar.output_schema,
             tags=sidecar.tags,
             graph=self._graph,
-            bindings=bindings,
-            forced=forced,
-            seeds=seeds,
-            outputs=outputs,
+            bindings=sidecar.bindings,
+            forced=sidecar.forced,
+            seeds=sidecar.seeds,
+            outputs=sidecar.outputs,
             limits=limits,
             path=path,
             sha256=digest({"sidecar": words, "graph": self._graph}),
             workflow_sha256=workflow_sha256,
             node_classes=classes,
-            warnings=tuple(self._warnings(forced, outputs)),
+            warnings=tuple(self._warnings()),
         )
 
-    def _all(self, where: str, said: Iterable[Words], make: Callable[[Words, str], Made]) -> tuple[Made, ...]:
-        """What could be made of a list; the rest is told."""
-        made = []
-        for index, words in enumerate(said):
+    def _check_each(self, where: str, items: Iterable[Item], check: Callable[[Item, str], None]) -> None:
+        """Collects what keeps items of a list from being used."""
+        for index, item in enumerate(items):
             at = f"{where}[{index}]"
             try:
-                made.append(make(words, at))
+                check(item, at)
             except InvalidTarget as problem:
                 self._problems.append(f"{at}: {problem}")
-        return tuple(made)
 
-    def _add_problems(self, problems: Iterable[str]) -> None:
-        self._problems.extend(problems)
-
-    def _target(self, pointer: str, at: str, expect_class: str) -> NodeInput:
-        place = input_of(self._graph, pointer, expect_class)
-        before = self._set_by.setdefault(pointer, at)
+    def _check_target(self, setting: Setting, at: str) -> None:
+        check_target(self._graph, setting.pointer, setting.expect_class)
+        before = self._set_by.setdefault(setting.pointer, at)
         if before != at:
             raise InvalidTarget(
-                f"{pointer} is set by {before} already, so this would never be seen; take one of them out"
+                f"{setting.pointer} is set by {before} already, so this would never be seen; take one of them out"
             )
-        return place
 
-    def _binding(self, said: BindingSection, at: str) -> Binding:
-        place = self._target(said.target, at, said.expect_class)
-        mismatch = binding_mismatch(said, self._arguments)
-        if mismatch:
-            raise InvalidTarget(mismatch)
-        return Binding(said.source, place, Transform(said.transform))
+    def _check_binding(self, binding: Binding, at: str) -> None:
+        self._check_target(binding, at)
+        check_binding(binding, self._arguments)
 
-    def _seed(self, said: SeedSection, at: str) -> Seed:
-        place = self._target(said.target, at, said.expect_class)
-        mismatch = seed_mismatch(said, self._arguments) if said.source else ""
-        if mismatch:
-            raise InvalidTarget(mismatch)
-        return Seed(place, said.source, said.maximum)
+    def _check_seed(self, seed: Seed, at: str) -> None:
+        self._check_target(seed, at)
+        if seed.source:
+            check_seed(seed, self._arguments)
 
-    def _output(self, said: OutputSection, at: str) -> OutputTerms:
-        node_of(self._graph, said.node, said.expect_class)
-        if self._set_by.setdefault(f"output {said.name}", at) != at:
-            raise InvalidTarget(f"there are two outputs named `{said.name}`")
-        if said.min_items > said.max_items:
+    def _check_output(self, output: Output, at: str) -> None:
+        node_of(self._graph, output.node, output.expect_class)
+        if self._set_by.setdefault(f"output {output.name}", at) != at:
+            raise InvalidTarget(f"there are two outputs named `{output.name}`")
+        if output.min_items > output.max_items:
             raise InvalidTarget("min_items is more than max_items")
-        words = (said.mime, said.min_items, said.max_items, said.max_bytes)
-        return OutputTerms(said.name, said.node, said.key, OutputType(said.type), *words)
 
     def _digest_problems(self, actual: str) -> Iterator[str]:
-        said = self._sidecar.workflow.sha256
-        if not said or said == actual:
+        declared = self._sidecar.workflow.sha256
+        if not declared or declared == actual:
             return
-        if _SHA256.fullmatch(said) is None:
+        if _SHA256.fullmatch(declared) is None:
             yield f"workflow.sha256: it is no sha256; of this graph it is {actual}"
         else:
             yield f"workflow.sha256: the graph is another one; look at what changed, then write {actual}"
 
-    def _forced_problems(self, forced: Iterable[Forced]) -> Iterator[str]:
-        for one in forced:
-            if one.target.input != PREFIX_INPUT or not isinstance(one.value, str):
+    def _forced_problems(self) -> Iterator[str]:
+        for one in self._sidecar.forced:
+            if one.pointer.rpartition("/")[2] != PREFIX_INPUT or not isinstance(one.value, str):
                 continue
             steps = re.split(r"[/\\]", one.value)
             if ".." in steps or not steps[0] or "\\" in one.value or not one.value.isprintable():
-                yield f"forced: {one.target.pointer} must stay below the server's output folder: no `..`, no `/` first"
+                yield f"forced: {one.pointer} must stay below the server's output folder: no `..`, no `/` first"
 
     def _argument_problems(self) -> Iterator[str]:
         """Every argument goes somewhere, or is said not to."""
-        used = {said.source for said in self._sidecar.bindings}
-        used |= {said.source for said in self._sidecar.seeds if said.source}
+        used = {setting.source for setting in self._sidecar.bindings}
+        used |= {setting.source for setting in self._sidecar.seeds if setting.source}
         for pointer in self._sidecar.unused:
             if self._arguments.at(pointer) is None:
                 yield f"unused: input_schema declares no argument {pointer}"
@@ -318,21 +301,22 @@ class _Build:
         except SchemaRefused as refused:
             yield f"output_schema: it cannot be used: {refused.advice}"
 
-    def _limits(self, classes: frozenset[str]) -> TemplateLimits:
-        said = self._sidecar.limits
-        allowed = classes if said.node_class_allowlist is None else frozenset(said.node_class_allowlist)
+    def _limits(self, classes: frozenset[str]) -> Limits:
+        limits = self._sidecar.limits
+        allowed = classes if limits.node_class_allowlist is None else limits.node_class_allowlist
         outside = sorted(classes - allowed)
         if outside:
             self._problems.append(
                 f"limits.node_class_allowlist: the graph has {', '.join(outside[:10])}, which it does not allow: take "
                 "the nodes out, or, if they may run, add the classes"
             )
-        return TemplateLimits(allowed, said.max_runtime_s, said.max_output_bytes)
+        return replace(limits, node_class_allowlist=allowed)
 
-    def _warnings(self, forced: Iterable[Forced], outputs: Iterable[OutputTerms]) -> Iterator[str]:
+    def _warnings(self) -> Iterator[str]:
         """A run that ComfyUI has in its cache names the files of the run before, unless the prefix is new."""
         if self._sidecar.description.startswith(UNWRITTEN):
             yield "description: it is still to be written; models choose tools by it"
+        forced, outputs = self._sidecar.forced, self._sidecar.outputs
         unique = {one.target.node for one in forced if one.target.input == PREFIX_INPUT and _JOB in str(one.value)}
         for node in dict.fromkeys(output.node for output in outputs):
             names = {name for name, _ in literals_of(self._graph[node])}

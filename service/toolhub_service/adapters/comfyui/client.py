@@ -11,8 +11,8 @@ import asyncio
 import json
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar
 from typing import Any, Final
@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 
+from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
@@ -61,18 +62,8 @@ class ComfyTerms:
     """A source: servers that all run the same templates."""
 
     name: str
+    entry: ComfyUiSource
     backends: tuple[BackendTerms, ...]
-    templates: tuple[str, ...]
-    """Sidecar files, or folders of them."""
-    capabilities: tuple[str, ...] = ()
-    """What a principal must hold to call its tools; empty: `comfyui:<name>`."""
-    tags: tuple[str, ...] = ()
-    timeout_s: float = 3_600.0
-    max_concurrency: int = 0
-    strip_metadata: bool = True
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 30.0
-    lost_after_s: float = 15.0
     shown_as: str = ""
     """What stands for its URLs wherever they are shown; empty: the URLs themselves."""
 
@@ -102,12 +93,13 @@ def backend_at(name: str, url: str, headers: Mapping[str, str]) -> BackendTerms:
 ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
 LISTS_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a queue or history, which hold whole graphs."""
+# Of JSON that is parsed in a thread.
 _LARGE_BYTES: Final = 256 * 1024
-"""Of JSON that is parsed in a thread."""
+_TEXT_BYTES: Final = 4_000
+# What a proxy answers while the server behind it is away.
 _OF_GATEWAYS: Final = frozenset({502, 503, 504})
-"""What a proxy answers while the server behind it is away."""
+# How many times as long as a silence a whole answer may take.
 _WHOLE_ANSWER: Final = 4
-"""How many times as long as a silence a whole answer may take."""
 _HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPES: Final = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
@@ -222,29 +214,29 @@ class ComfyClient:
                         await response.aclose()
         except TimeoutError:
             raise NoReply("its answer did not end in time") from None
-        status = response.status_code
-        value = await self._parsed(data) if len(data) > _LARGE_BYTES else _json(data)
-        return Reply(status, value, _beginning(data), retry_after_s(response.headers.get("retry-after")))
+        if len(data) <= _LARGE_BYTES:
+            value = _json(data)
+        else:
+            # One at a time, for empty lists take twenty times the room of their text.
+            async with self._parsing:
+                value = await in_thread(_json, data)
+        text = data[:_TEXT_BYTES].decode("utf-8", "replace")
+        return Reply(response.status_code, value, text, retry_after_s(response.headers.get("retry-after")))
 
-    async def _parsed(self, data: bytes) -> Any:
-        """One at a time, for empty lists take twenty times the room of their text."""
-        async with self._parsing:
-            return await in_thread(_json, data)
 
-
-class _errors_as_no_reply:  # noqa: N801  a context manager is read as a verb
+@contextmanager
+def _errors_as_no_reply() -> Iterator[None]:
     """Raises NoReply for what breaks on the wire."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, WireError):
-            raise NoReply(error.clause, was_sent=error.was_sent, is_broken=True) from error
-        if isinstance(error, httpx.HTTPError):
-            raise NoReply("its answer is not valid HTTP") from error
-        if isinstance(error, ToolFailure) and error.error.kind is ErrorKind.HTTP_DISALLOWED_HOST:
-            raise NoReply("its host leads to an address that may not be reached", was_sent=False) from error
+    try:
+        yield
+    except WireError as error:
+        raise NoReply(error.clause, was_sent=error.was_sent, is_broken=True) from error
+    except httpx.HTTPError as error:
+        raise NoReply("its answer is not valid HTTP") from error
+    except ToolFailure as error:
+        if error.error.kind is not ErrorKind.HTTP_DISALLOWED_HOST:
+            raise
+        raise NoReply("its host leads to an address that may not be reached", was_sent=False) from error
 
 
 async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
@@ -259,16 +251,8 @@ async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
 def _json(data: bytes) -> Any:
     text = data.decode("utf-8-sig", "replace")
     # A node may write half a character (a lone surrogate), which cannot be encoded again.
-    whole = _ESCAPES.sub(_whole_escape, text) if _HALVES.search(text) else text
+    whole = _ESCAPES.sub(lambda found: "\ufffd" if found[1] else found[0], text) if _HALVES.search(text) else text
     try:
         return json.loads(whole)
     except (ValueError, RecursionError):
         return None
-
-
-def _whole_escape(found: re.Match[str]) -> str:
-    return "\ufffd" if found[1] else found[0]
-
-
-def _beginning(data: bytes) -> str:
-    return data[:4_000].decode("utf-8", "replace")

@@ -92,14 +92,14 @@ class NodeProgress:
     def _set_states(self, nodes: Any) -> None:
         if not isinstance(nodes, Mapping):
             return
-        for node, said in list(nodes.items())[:_NODES_MAX]:
-            state = said.get("state") if isinstance(said, Mapping) else None
+        for node, fields in list(nodes.items())[:_NODES_MAX]:
+            state = fields.get("state") if isinstance(fields, Mapping) else None
             if state == "finished" and node in self._graph and node not in self._cached:
                 self._finished.add(node)
                 self._share = 0.0
             elif state == "running":
                 self._begin(node)
-                self._set_share(node, said.get("value"), said.get("max"))
+                self._set_share(node, fields.get("value"), fields.get("max"))
 
     def _begin(self, node: str) -> None:
         running = self._name(node)
@@ -122,16 +122,16 @@ class NodeProgress:
         return f"{body['class_type']}{own}"
 
 
-def _nodes(said: Any) -> set[str]:
-    return {node for node in said[:_NODES_MAX] if isinstance(node, str)} if isinstance(said, list) else set()
+def _nodes(value: Any) -> set[str]:
+    return {node for node in value[:_NODES_MAX] if isinstance(node, str)} if isinstance(value, list) else set()
 
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
 """States of all nodes so far come with every step: about 250 bytes each."""
 _ADDRESSES_MAX: Final = 4
 _PING_S: Final = 30.0
+# A server that has just ended a run is silent for seconds.
 _PONG_S: Final = 60.0
-"""A server that has just ended a run is silent for seconds."""
 _CLOSE_S: Final = 2.0
 
 
@@ -238,13 +238,13 @@ def _aborting_connection() -> type[ClientConnection]:
 
 _PAUSE_FIRST_S: Final = 1.0
 _PAUSE_MAX_S: Final = 30.0
+# A connection that held so long was a good one: the next pause is short again.
 _STABLE_S: Final = 30.0
-"""A connection that held so long was a good one: the next pause is short again."""
 _MESSAGES_PER_S: Final = 500
 _BYTES_PER_S: Final = 8 * 1024 * 1024
 _NOTIFY_AGAIN_S: Final = 0.25
+# Frames after which other tasks run.
 _YIELD_EVERY: Final = 20
-"""Frames after which other tasks run."""
 
 
 class EventFeed:
@@ -352,15 +352,15 @@ class EventFeed:
         if isinstance(frame, bytes) or not self._followed:
             return  # previews of images
         try:
-            said = json.loads(frame)
+            event = json.loads(frame)
         except (ValueError, RecursionError):
             return
-        data = said.get("data") if isinstance(said, dict) else None
+        data = event.get("data") if isinstance(event, dict) else None
         if not isinstance(data, Mapping):
             return
         prompt_id: Any = data.get("prompt_id")
         nodes = self._followed.get(prompt_id) if isinstance(prompt_id, str) else None
-        if nodes is not None and nodes.on_event(str(said.get("type")), data):
+        if nodes is not None and nodes.on_event(str(event.get("type")), data):
             self._notify_end(prompt_id)
 
     def _notify_end(self, prompt_id: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.states import Seen
-from toolhub_service.adapters.comfyui.template import OutputTerms, Template
+from toolhub_service.adapters.comfyui.template import Output, Template
 from toolhub_service.adapters.upstream import one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, Violation, refuse
@@ -39,13 +39,8 @@ def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
 
     In this order: of a secret that was cut nobody knows the rest.
     """
-    said = text if isinstance(text, str) else ""
-    return one_line(_PATH.sub("<path>", redact(said[:_JUDGED_CHARS])), max_chars)
-
-
-def no_source(call: GrantedCall) -> ToolFailure:
-    message = f"{call.spec.name} is not available: its source is not configured in this hub any more. Use another tool."
-    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+    words = text if isinstance(text, str) else ""
+    return one_line(_PATH.sub("<path>", redact(words[:_JUDGED_CHARS])), max_chars)
 
 
 def no_template(call: GrantedCall) -> ToolFailure:
@@ -55,8 +50,8 @@ def no_template(call: GrantedCall) -> ToolFailure:
 
 def no_server(call: GrantedCall, why: Mapping[str, str]) -> ToolFailure:
     """`why`: by backend, a clause."""
-    told = "; ".join(f"{name}: {reason}" for name, reason in why.items()) or "none can run it"
-    message = f"No ComfyUI server took {call.spec.name} ({told}). Nothing runs. Try again later."
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items()) or "none can run it"
+    message = f"No ComfyUI server took {call.spec.name} ({reasons}). Nothing runs. Try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, backends=dict(why))
 
 
@@ -68,8 +63,8 @@ def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact)
         return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=reply.retry_after_s or None)
     if status == 400 and reply.fields.get("node_errors"):
         return node_errors(call, template, reply.fields["node_errors"], redact)
-    said = reply.fields.get("error")
-    words = quoted(said.get("message") if isinstance(said, Mapping) else reply.text, redact)
+    error = reply.fields.get("error")
+    words = quoted(error.get("message") if isinstance(error, Mapping) else reply.text, redact)
     what = "does not let the hub in (see `headers`)" if status in _GATEWAYS else f"answered {status}"
     message = (
         f"The ComfyUI server refused {name}: it {what}. Nothing runs. Use another tool, or tell an operator. "
@@ -79,9 +74,9 @@ def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact)
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=upstream, cause="REFUSED")
 
 
-def node_errors(call: GrantedCall, template: Template, said: Any, redact: Redact) -> ToolFailure:
+def node_errors(call: GrantedCall, template: Template, reported: Any, redact: Redact) -> ToolFailure:
     """The server finds fault with nodes: with what arguments put there, or with the template itself."""
-    errors = [*_node_errors(said, redact)][:_ERRORS_MAX]
+    errors = [*_node_errors(reported, redact)][:_ERRORS_MAX]
     sources = {(each.target.node, each.target.input): each.source for each in template.bindings}
     sources |= {(each.target.node, each.target.input): each.source for each in template.seeds if each.source}
     violations = tuple(
@@ -91,13 +86,13 @@ def node_errors(call: GrantedCall, template: Template, said: Any, redact: Redact
     )
     nodes = [f"{class_type} (node {node}, input {name or '?'}): {quoted(words, redact, 200)}" for
              node, class_type, _, name, words in errors]  # fmt: skip
-    told = "; ".join(nodes[:3]) or "it does not say which"
+    listed = "; ".join(nodes[:3]) or "it does not say which"
     if violations and len(violations) == len(errors):
-        message = f"The ComfyUI server refuses arguments of {call.spec.name}; correct them and call again. {told}"
+        message = f"The ComfyUI server refuses arguments of {call.spec.name}; correct them and call again. {listed}"
         return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, node_errors=nodes)
     message = (
         f"The ComfyUI server refuses the graph of {call.spec.name}, not only arguments. Use another tool, or tell an "
-        f"operator. {told}"
+        f"operator. {listed}"
     )
     return refuse(
         ErrorKind.UPSTREAM_ERROR,
@@ -116,9 +111,9 @@ def upload_refused(call: GrantedCall, pointer: str, why: str) -> ToolFailure:
 
 def failed(call: GrantedCall, seen: Seen, redact: Redact) -> ToolFailure:
     """A node has failed."""
-    said = seen.messages.get("execution_error", {})
-    node, class_type, kind = (_word(said.get(key), redact) for key in ("node_id", "node_type", "exception_type"))
-    full = said.get("exception_message")
+    error = seen.messages.get("execution_error", {})
+    node, class_type, kind = (_word(error.get(key), redact) for key in ("node_id", "node_type", "exception_type"))
+    full = error.get("exception_message")
     words = quoted(full, redact)
     where = f"its node {node} ({class_type})" if node else "it"
     facts: dict[str, Any] = {"node": node, "node_class": class_type, "exception": kind}
@@ -147,7 +142,7 @@ def overran(call: GrantedCall, max_runtime_s: float) -> ToolFailure:
     return refuse(ErrorKind.TIMEOUT, message, retryable=False, max_runtime_s=max_runtime_s)
 
 
-def bad_output(call: GrantedCall, output: OutputTerms, cause: str, what: str, **facts: Any) -> ToolFailure:
+def bad_output(call: GrantedCall, output: Output, cause: str, what: str, **facts: Any) -> ToolFailure:
     """It ran to its end, and what it was to leave is not as declared. `what`: a clause."""
     message = (
         f"{call.spec.name} ran, but its output `{output.name}` {what}. What it made may still lie on the server; tell "
@@ -161,14 +156,14 @@ def unclear(backend: str, silent: NoReply) -> str:
     return f"The server {backend} gave no clear answer: {silent.reason}."
 
 
-def _word(said: Any, redact: Redact) -> str:
-    return quoted(str(said) if isinstance(said, str | int) else "", redact, _WORD_MAX_CHARS)
+def _word(value: Any, redact: Redact) -> str:
+    return quoted(str(value) if isinstance(value, str | int) else "", redact, _WORD_MAX_CHARS)
 
 
-def _node_errors(said: Any, redact: Redact) -> list[tuple[str, str, str, str, str]]:
+def _node_errors(reported: Any, redact: Redact) -> list[tuple[str, str, str, str, str]]:
     """(node, class, type, input, words) of each."""
     found = []
-    for node, body in list(said.items())[:_ERRORS_MAX] if isinstance(said, Mapping) else ():
+    for node, body in list(reported.items())[:_ERRORS_MAX] if isinstance(reported, Mapping) else ():
         listed = body.get("errors") if isinstance(body, Mapping) else None
         class_type = _word(body.get("class_type"), redact) if isinstance(body, Mapping) else ""
         for error in listed[:_ERRORS_MAX] if isinstance(listed, list) else ():

@@ -21,8 +21,8 @@ GRAPH_MAX_DEPTH: Final = 32
 INPUT_NAME_MAX_CHARS: Final = 128
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9_:.-]{1,64}")
 _CLASS_MAX_CHARS: Final = 200
+# Names that JavaScript, in which the editor is written, does not take for names.
 _PROTOTYPE: Final = frozenset({"__proto__", "prototype", "constructor"})
-"""Names that JavaScript, in which the editor is written, does not take for names."""
 _PROBLEMS_MAX: Final = 20
 _HOW_TO_EXPORT = "open it in ComfyUI and use Workflow → Export (API)"
 

@@ -20,12 +20,13 @@ from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, StopResult
 from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
-from toolhub_service.adapters.comfyui.outputs import FileRecord, OutputFetcher
+from toolhub_service.adapters.comfyui.kind import ComfyUiSource
+from toolhub_service.adapters.comfyui.outputs import FileRecord, OutputFetch
 from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_in_history
 from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, KeepMark, Submitter
 from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
@@ -37,8 +38,8 @@ from toolhub_service.guards.secrets import Redact
 STOP_AGAIN_S: Final = 5.0
 """Between two requests to stop the same prompt."""
 _CERTAIN_LOOKS: Final = 2
+# Requests without an answer, one after the other, before it is reported.
 _SILENT_LOOKS: Final = 3
-"""Requests without an answer, one after the other, before it is reported."""
 _STOP_ASKED: Final = "stop_asked_at_unix_ms"
 _FILES_MAX: Final = 64
 _NODES_MAX: Final = 200
@@ -70,11 +71,11 @@ class PromptPoll:
         backend: Backend,
         mark: RemoteMark,
         nodes: NodeProgress,
+        stops: StopRequests,
         clock: Clock,
         *,
         lost_after_s: float,
-        stops: StopRequests,
-        max_runtime_s: float | None = None,
+        max_runtime_s: float | None,
     ) -> None:
         """`max_runtime_s`: None: no bound; the wait in the queue is not counted."""
         self._backend = backend
@@ -96,7 +97,10 @@ class PromptPoll:
         try:
             seen = await self._backend.look(self._prompt_id)
             if seen.stage is Stage.RUNNING:
-                self._check_runtime()
+                now_s = self._clock.monotonic_s()
+                self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
+                if self._max_runtime_s is not None and now_s - self._runs_since_s >= self._max_runtime_s:
+                    self._stops.overran.add(self._prompt_id)
             if seen.stage in (Stage.PENDING, Stage.RUNNING) and self._is_to_stop:
                 await self._stop_again()
         except NoReply as silent:
@@ -123,6 +127,7 @@ class PromptPoll:
             seen = await self._backend.look(self._prompt_id)
         except NoReply as silent:
             raise Unreachable(silent.retry_after_s) from silent
+        # A prompt that was taken out of the queue leaves no trace, so that what is unknown then is what was wanted.
         if seen.stage is Stage.UNKNOWN and self._prompt_id not in self._stops.removed:
             await self._check_lost()
         elif seen.stage.is_over or seen.stage is Stage.UNKNOWN:
@@ -135,12 +140,6 @@ class PromptPoll:
         # dropped without a word, as long as one is left. It counts as refused, and what runs of it is stopped.
         is_asked = self._prompt_id in self._stops.wanted or self._prompt_id in self._stops.overran
         return is_asked or NODE_ERRORS in self._mark.details
-
-    def _check_runtime(self) -> None:
-        now_s = self._clock.monotonic_s()
-        self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
-        if self._max_runtime_s is not None and now_s - self._runs_since_s >= self._max_runtime_s:
-            self._stops.overran.add(self._prompt_id)
 
     async def _check_lost(self) -> None:
         """Raises RemoteUnclear when the server has not known the prompt for too long, without a break."""
@@ -201,22 +200,19 @@ class ComfyJob:
         self,
         backends: Backends,
         templates: TemplateCache,
-        desk: ArtifactDesk,
+        artifacts: ArtifactService,
         clock: Clock,
         redact: Redact,
         keep_mark: KeepMark,
-        *,
-        strip_metadata: bool = True,
-        lost_after_s: float = 15.0,
+        entry: ComfyUiSource,
     ) -> None:
         self._backends = backends
         self._templates = templates
-        self._desk = desk
+        self._artifacts = artifacts
         self._clock = clock
         self._redact = redact
-        self._strip = strip_metadata
-        self._lost_after_s = lost_after_s
-        self._submitter = Submitter(backends, desk, keep_mark, redact)
+        self._entry = entry
+        self._submitter = Submitter(backends, artifacts, keep_mark, redact)
         self._stops = StopRequests()
         self.sinks: dict[str, RisingProgress] = {}
         """By job: where progress of its nodes is reported."""
@@ -271,12 +267,13 @@ class ComfyJob:
             raise failures.overran(call, template.limits.max_runtime_s or 0.0)
         if seen.stage is not Stage.SUCCEEDED:
             raise failures.cancelled(call, by_us=mark.remote_id in self._stops.wanted or _STOP_ASKED in mark.details)
-        fetcher = OutputFetcher(backend.client, backend.fetches, self._desk, self._redact, strip_metadata=self._strip)
-        left = await fetcher.fetch(call, template, seen.outputs)
+        strip = self._entry.strip_metadata
+        fetch = OutputFetch(backend, self._artifacts, self._redact, call, template, strip_metadata=strip)
+        await fetch.run(seen.outputs)
         return Outcome(
-            value=left.value,
-            evidence=_evidence(call, mark, template, seen, left.files),
-            artifacts=tuple(record.ref for record in left.files),
+            value=fetch.value,
+            evidence=_evidence(call, mark, template, seen, fetch.files),
+            artifacts=tuple(record.ref for record in fetch.files),
         )
 
     def forget(self, prompt_id: str) -> None:
@@ -289,14 +286,10 @@ class ComfyJob:
     def _poll(
         self, backend: Backend, mark: RemoteMark, nodes: NodeProgress, runnable: RunnableTemplate | None
     ) -> PromptPoll:
+        lost_after_s = self._entry.lost_after_s
+        max_runtime_s = runnable.template.limits.max_runtime_s if runnable else None
         return PromptPoll(
-            backend,
-            mark,
-            nodes,
-            self._clock,
-            lost_after_s=self._lost_after_s,
-            stops=self._stops,
-            max_runtime_s=runnable.template.limits.max_runtime_s if runnable else None,
+            backend, mark, nodes, self._stops, self._clock, lost_after_s=lost_after_s, max_runtime_s=max_runtime_s
         )
 
     def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> NodeProgress:

@@ -145,10 +145,10 @@ class PngFilter(PartFilter):
 # is no restart; bytes after the end of the image are refused. The orientation in EXIF is lost with EXIF.
 _BEGIN: Final = b"\xff\xd8"
 _SCAN, _END, _APP_FIRST, _APP_LAST = 0xDA, 0xD9, 0xE0, 0xEF
+# Frames, tables, scans, restart intervals.
 _NEEDED: Final = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0)}) - {0xC8}
-"""Frames, tables, scans, restart intervals."""
+# How segments of applications begin that change how the picture looks.
 _OWN: Final = {0xE0: b"JFIF\0", 0xE2: b"ICC_PROFILE\0", 0xEE: b"Adobe"}
-"""How segments of applications begin that change how the picture looks."""
 _SEEN_BYTES: Final = max(map(len, _OWN.values()))
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
@@ -246,8 +246,8 @@ class JpegFilter:
 # replaced by zeros under a type that readers skip, and the flags of VP8X say that there is no metadata. Frames of an
 # animation hold chunks of their own, which are filtered alike.
 _WEBP_KEPT: Final = frozenset({b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANIM", b"ANMF"})
+# The kind of what is left of a chunk: no reader knows it.
 _NOTHING: Final = b"JUNK"
-"""The kind of what is left of a chunk: no reader knows it."""
 _FLAGS_OF_METADATA: Final = 0x04 | 0x08
 _VP8X_BYTES: Final = 10
 _FRAME_HEAD_BYTES: Final = 16
@@ -322,8 +322,8 @@ class WebpFilter(PartFilter):
 
 # GIF (GIF89a, W3C copy): a header, a screen with or without colours, then blocks up to a trailer; a block's content
 # comes in pieces of up to 255 bytes, the last one empty. Of application data only the repeat count passes.
+# Of all but the last one, as encoders write them: shorter ones are bounded in number.
 _PIECE_BYTES: Final = 255
-"""Of all but the last one, as encoders write them: shorter ones are bounded in number."""
 _HEAD_BYTES: Final = 13
 _IMAGE, _EXTENSION, _TRAILER = b"\x2c", b"\x21", b"\x3b"
 _GRAPHIC_CONTROL, _PLAIN_TEXT, _APPLICATION = b"\xf9", b"\x01", b"\xff"

@@ -29,23 +29,11 @@ _JSON_TYPES: Final = {
     "BOOLEAN": frozenset({"boolean"}),
     "STRING": frozenset({"string"}),
 }
+# Types of ComfyUI's own that only another node can give.
 _LINKED: Final = frozenset(
-    {
-        *("IMAGE", "MASK", "LATENT", "MODEL", "CLIP", "VAE", "CONDITIONING", "CONTROL_NET", "CLIP_VISION", "NOISE"),
-        *(
-            "CLIP_VISION_OUTPUT",
-            "STYLE_MODEL",
-            "SIGMAS",
-            "GUIDER",
-            "SAMPLER",
-            "UPSCALE_MODEL",
-            "AUDIO",
-            "VIDEO",
-            "MESH",
-        ),
-    }
+    "IMAGE MASK LATENT MODEL CLIP VAE CONDITIONING CONTROL_NET CLIP_VISION CLIP_VISION_OUTPUT STYLE_MODEL NOISE SIGMAS "
+    "GUIDER SAMPLER UPSCALE_MODEL AUDIO VIDEO MESH".split()
 )
-"""Types of ComfyUI's own that only another node can give."""
 _CONST_TYPES: Final = {int: "integer", float: "number", str: "string"}
 _SHOWN_MAX: Final = 8
 _DEPTH_MAX: Final = 8
@@ -74,12 +62,12 @@ class InputSpec:
         return not {"INT", "FLOAT"}.isdisjoint(self.types)
 
 
-def read_input_spec(told: JsonValue) -> InputSpec | None:
+def read_input_spec(described: JsonValue) -> InputSpec | None:
     """None when it is told in a form that is not known."""
-    if not isinstance(told, list | tuple) or not told:
+    if not isinstance(described, list | tuple) or not described:
         return None
-    kind = told[0]
-    options: Mapping[str, Any] = told[1] if len(told) > 1 and isinstance(told[1], Mapping) else {}
+    kind = described[0]
+    options: Mapping[str, Any] = described[1] if len(described) > 1 and isinstance(described[1], Mapping) else {}
     is_upload = any(name.endswith("_upload") and value is True for name, value in options.items())
     if isinstance(kind, list | tuple):
         return InputSpec((_COMBO,), choices=tuple(kind), is_upload=is_upload)
@@ -95,11 +83,6 @@ def read_input_spec(told: JsonValue) -> InputSpec | None:
     return InputSpec(tuple(part.strip() for part in kind.split(",")), *bounds, is_upload=is_upload)
 
 
-def mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec) -> str:
-    """Why a value that the schema allows is refused by the node, and what to write; empty when none is."""
-    return _mismatch(schema, arguments, terms, 0)
-
-
 def literal_mismatch(value: JsonValue, terms: InputSpec) -> str:
     """The same for one value. Text that reads like a number is taken for one, as the server does."""
     if terms.choices is not None:
@@ -109,14 +92,15 @@ def literal_mismatch(value: JsonValue, terms: InputSpec) -> str:
     return ""
 
 
-def _mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: int) -> str:
+def mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: int = 0) -> str:
+    """Why a value that the schema allows is refused by the node, and what to write; empty when none is."""
     schema = arguments.resolved(schema)
     if depth < _DEPTH_MAX:
         for word in ("anyOf", "oneOf"):
             branches = schema.get(word)
             if isinstance(branches, list | tuple) and branches:
                 parts = [{**schema, word: (), **branch} for branch in branches if isinstance(branch, Mapping)]
-                return next(filter(None, (_mismatch(part, arguments, terms, depth + 1) for part in parts)), "")
+                return next(filter(None, (mismatch(part, arguments, terms, depth + 1) for part in parts)), "")
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list | tuple):
         return next(filter(None, (_value_mismatch(value, terms) for value in values)), "")
@@ -145,7 +129,8 @@ def _type_mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec) -
         return f"the node takes {'/'.join(terms.types)}: say `type: {' or '.join(sorted(allowed))}`"
     if not types & {"integer", "number"}:
         return ""
-    return _out_of_bounds(_lowest(schema), _highest(schema), terms)
+    lowest = max(_bounds(schema, "minimum", "exclusiveMinimum"), default=None)
+    return _out_of_bounds(lowest, min(_bounds(schema, "maximum", "exclusiveMaximum"), default=None), terms)
 
 
 def _out_of_bounds(lowest: float | None, highest: float | None, terms: InputSpec) -> str:
@@ -154,14 +139,6 @@ def _out_of_bounds(lowest: float | None, highest: float | None, terms: InputSpec
     if terms.maximum is not None and (highest is None or highest > terms.maximum):
         return f"the node takes at most {_shown(terms.maximum)}: say `maximum: {_shown(terms.maximum)}` or less"
     return ""
-
-
-def _lowest(schema: JsonObject) -> float | None:
-    return max((bound for bound in _bounds(schema, "minimum", "exclusiveMinimum")), default=None)
-
-
-def _highest(schema: JsonObject) -> float | None:
-    return min((bound for bound in _bounds(schema, "maximum", "exclusiveMaximum")), default=None)
 
 
 def _bounds(schema: JsonObject, *words: str) -> Iterable[float]:
@@ -207,7 +184,14 @@ class _ServerCheck:
         self._template = template
         self._info = {name: cast("Mapping[str, Any]", object_info[name]) for name in template.node_classes}
         self._arguments = Arguments(template.input_schema)
-        self._terms = {name: _inputs_of(self._info[name]) for name in template.node_classes}
+        self._terms = {
+            name: {key: read_input_spec(told) for key, told in declared_inputs(described).items()}
+            for name, described in self._info.items()
+        }
+        self._forced = {one.target: one.value for one in template.forced}
+        self._replaced = {seed.target for seed in template.seeds}
+        self._replaced |= {each.target for each in template.bindings if self._arguments.is_given(each.source)}
+        """Inputs of which every call sets another value."""
 
     def problems(self) -> Iterator[str]:
         for node, body in self._template.graph.items():
@@ -230,7 +214,7 @@ class _ServerCheck:
         node_class = self._template.class_of(node)
         given = dict(literals_of(body))
         linked = {name: (origin, slot) for name, origin, slot in links_of(body)}
-        for name in _names(self._info[node_class], "required"):
+        for name in declared_inputs(self._info[node_class], "required"):
             if name not in given and name not in linked and not _has_part(name, {*given, *linked}):
                 yield f"node {node} ({node_class}) lacks the input `{name}` of this server: export it again"
         for name, (origin, slot) in linked.items():
@@ -243,13 +227,12 @@ class _ServerCheck:
     def _literal_problems(self, place: NodeInput, value: JsonValue) -> Iterator[str]:
         """What stands in the graph counts only where no call replaces it."""
         terms = self._terms_at(place)
-        if terms is None or self._is_replaced(place):
+        if terms is None or place in self._replaced:
             return
-        forced = next((one for one in self._template.forced if one.target == place), None)
         if terms.is_link:
             yield f"{place.pointer}: the node takes {'/'.join(terms.types)} by a link, and a literal stands there"
         elif not terms.is_upload:
-            wrong = literal_mismatch(value if forced is None else forced.value, terms)
+            wrong = literal_mismatch(self._forced.get(place, value), terms)
             if wrong:
                 yield f"{place.pointer}: {wrong}"
 
@@ -263,13 +246,11 @@ class _ServerCheck:
             return
         if terms.is_link:
             yield f"{place.pointer}: the node takes {'/'.join(terms.types)} by a link; no argument can be put there"
-        elif transform is Transform.UPLOAD:
+            return
+        if transform is Transform.UPLOAD:
             if not {"STRING", "COMBO", "*"} & {*terms.types}:
                 yield f"{place.pointer}: the node takes {'/'.join(terms.types)}, not the name of an upload"
-        else:
-            yield from self._value_problems(source, place, transform, terms)
-
-    def _value_problems(self, source: str, place: NodeInput, transform: Transform, terms: InputSpec) -> Iterator[str]:
+            return
         schema: JsonObject = {"type": "string"} if transform is Transform.JSON else self._arguments.at(source) or {}
         if terms.is_upload and "enum" not in schema:
             yield (
@@ -289,12 +270,6 @@ class _ServerCheck:
         elif terms is not None and terms.maximum is not None and maximum > terms.maximum:
             yield f"seed {place.pointer}: the node takes less: say `maximum: {int(terms.maximum)}`"
 
-    def _is_replaced(self, place: NodeInput) -> bool:
-        if any(seed.target == place for seed in self._template.seeds):
-            return True
-        bindings = [binding for binding in self._template.bindings if binding.target == place]
-        return any(self._arguments.is_given(binding.source) for binding in bindings)
-
     def _terms_at(self, place: NodeInput) -> InputSpec | None:
         return self._terms[self._template.class_of(place.node)].get(place.input)
 
@@ -304,17 +279,11 @@ class _ServerCheck:
         return not known or place.input in known or place.input.partition(".")[0] in known
 
 
-def _inputs_of(described: Mapping[str, Any]) -> dict[str, InputSpec | None]:
-    inputs = described.get("input")
-    told = inputs if isinstance(inputs, Mapping) else {}
-    parts = (told.get(kind) for kind in _KINDS)
-    return {name: read_input_spec(value) for part in parts if isinstance(part, Mapping) for name, value in part.items()}
-
-
-def _names(described: Mapping[str, Any], kind: str) -> Iterator[str]:
-    inputs = described.get("input")
-    told = inputs.get(kind) if isinstance(inputs, Mapping) else None
-    yield from told if isinstance(told, Mapping) else ()
+def declared_inputs(described: JsonValue, *kinds: str) -> dict[str, JsonValue]:
+    """The inputs that a class has by its description, of these kinds or of both (`required`, `optional`)."""
+    inputs = described.get("input") if isinstance(described, Mapping) else None
+    parts = [inputs.get(kind) for kind in kinds or _KINDS] if isinstance(inputs, Mapping) else []
+    return {name: value for part in parts if isinstance(part, Mapping) for name, value in part.items()}
 
 
 def _has_part(name: str, given: set[str]) -> bool:

@@ -9,18 +9,20 @@ somebody may have deleted since, and still says success.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Final
 
 from toolhub_service.adapters.comfyui import failures
-from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
+from toolhub_service.adapters.comfyui.backends import Backend
+from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.metadata import METADATA_FILTERS, DamagedImage, filtered
-from toolhub_service.adapters.comfyui.template import OutputTerms, OutputType, Template
-from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
-from toolhub_service.domain.artifact import ArtifactDesk, ArtifactRef
+from toolhub_service.adapters.comfyui.template import Output, OutputType, Template
+from toolhub_service.adapters.remote_polling import Answer, Unreachable
+from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
@@ -131,11 +133,11 @@ class ServedFile:
         return {"filename": self.filename, "subfolder": self.subfolder, "type": self.type}
 
 
-def served_file(said: Any) -> ServedFile | None:
+def served_file(value: Any) -> ServedFile | None:
     """None when it is none, or bears a name that no honest server gives."""
-    if not isinstance(said, Mapping):
+    if not isinstance(value, Mapping):
         return None
-    filename, subfolder, kind = said.get("filename"), said.get("subfolder", ""), said.get("type", "output")
+    filename, subfolder, kind = value.get("filename"), value.get("subfolder", ""), value.get("type", "output")
     if not isinstance(filename, str) or not isinstance(subfolder, str) or not isinstance(kind, str):
         return None
     if not is_file_name(filename) or not is_folder(subfolder) or kind not in ("output", "temp", "input"):
@@ -166,7 +168,7 @@ _GONE: Final = frozenset({400, 403, 404, 410})
 class FileRecord:
     """One file, for evidence."""
 
-    output: OutputTerms
+    output: Output
     served: ServedFile
     ref: ArtifactRef
     etag: str
@@ -196,66 +198,76 @@ class FileRecord:
         return Evidence(EvidenceType.FILE, self.ref.artifact_id, summary, sha256=self.ref.sha256, attributes=attributes)
 
 
-@dataclass(slots=True)
-class FetchedOutputs:
-    """The outputs of one run as far as they were fetched."""
-
-    value: dict[str, JsonValue] = field(default_factory=dict)
-    files: list[FileRecord] = field(default_factory=list)
-    bytes: int = 0
-
-
-class OutputFetcher:
-    """Fetches the outputs of runs from one server, and keeps them as artifacts."""
+class OutputFetch:
+    """The outputs of one run, fetched from its server and kept as artifacts."""
 
     def __init__(
-        self, client: ComfyClient, poller: Poller, desk: ArtifactDesk, redact: Redact, *, strip_metadata: bool
+        self,
+        backend: Backend,
+        artifacts: ArtifactService,
+        redact: Redact,
+        call: GrantedCall,
+        template: Template,
+        *,
+        strip_metadata: bool,
     ) -> None:
-        self._client = client
-        self._poller = poller
-        self._desk = desk
+        self._backend = backend
+        self._artifacts = artifacts
         self._redact = redact
+        self._call = call
+        self._template = template
         self._strip = strip_metadata
+        self._bytes = 0
+        """Of all outputs so far."""
+        self.value: dict[str, JsonValue] = {}
+        self.files: list[FileRecord] = []
 
-    async def fetch(self, call: GrantedCall, template: Template, outputs: Mapping[str, Any]) -> FetchedOutputs:
+    async def run(self, outputs: Mapping[str, Any]) -> None:
         """Every declared output. Raises ToolFailure when one is not as declared, or cannot be kept."""
-        left = FetchedOutputs()
-        for output in template.outputs:
-            items = _items(call, output, outputs)
+        for output in self._template.outputs:
+            items = self._items(output, outputs)
             if output.type is OutputType.TEXT:
-                left.value[output.name] = [self._text(call, template, output, item, left) for item in items]
+                self.value[output.name] = [self._text(output, item) for item in items]
             else:
-                files = [self._named(call, output, item) for item in items]
-                left.value[output.name] = [await self._kept(call, template, output, file, left) for file in files]
-        return left
+                files = [self._named(output, item) for item in items]
+                self.value[output.name] = [await self._kept(output, file) for file in files]
 
-    def _text(self, call: GrantedCall, template: Template, output: OutputTerms, item: Any, left: FetchedOutputs) -> str:
+    def _items(self, output: Output, outputs: Mapping[str, Any]) -> list[Any]:
+        """Raises ToolFailure when there are too few or too many."""
+        node = outputs.get(output.node)
+        value = node.get(output.key) if isinstance(node, Mapping) else None
+        items = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+        if len(items) < output.min_items:
+            what = "is not there" if not items else f"has {len(items)} items, fewer than {output.min_items}"
+            raise failures.bad_output(self._call, output, "OUTPUT_MISSING", what)
+        if len(items) > output.max_items:
+            what = f"has {len(items):,} items; the sidecar takes {output.max_items}"
+            raise failures.bad_output(self._call, output, "OUTPUT_TOO_MANY", what, items=len(items))
+        return items
+
+    def _text(self, output: Output, item: Any) -> str:
         if not isinstance(item, str):
-            raise failures.bad_output(call, output, "OUTPUT_TYPE", "is no text")
+            raise failures.bad_output(self._call, output, "OUTPUT_TYPE", "is no text")
         size_bytes = len(item.encode("utf-8", "replace"))
-        left.bytes += size_bytes
-        self._check_size(call, template, output, size_bytes, left)
+        self._count(output, size_bytes, size_bytes)
         return self._redact(item)
 
-    def _named(self, call: GrantedCall, output: OutputTerms, item: Any) -> ServedFile:
+    def _named(self, output: Output, item: Any) -> ServedFile:
         file = served_file(item)
         if file is None:
-            raise failures.bad_output(call, output, "OUTPUT_NAME", "has a name that the hub does not ask for")
+            raise failures.bad_output(self._call, output, "OUTPUT_NAME", "has a name that the hub does not ask for")
         if file.type != output.type.value:
-            raise failures.bad_output(
-                call, output, "OUTPUT_TYPE", f"lies in the server's folder `{file.type}`, not `{output.type.value}`"
-            )
+            what = f"lies in the server's folder `{file.type}`, not `{output.type.value}`"
+            raise failures.bad_output(self._call, output, "OUTPUT_TYPE", what)
         return file
 
-    async def _kept(
-        self, call: GrantedCall, template: Template, output: OutputTerms, file: ServedFile, left: FetchedOutputs
-    ) -> JsonValue:
-        before = left.bytes
+    async def _kept(self, output: Output, file: ServedFile) -> JsonValue:
+        before = self._bytes
 
         async def once() -> Answer[FileRecord]:
-            left.bytes = before
+            self._bytes = before
             try:
-                return Answer(await self._once(call, template, output, file, left))
+                return Answer(await self._once(output, file))
             except NoReply as broken:
                 raise Unreachable(broken.retry_after_s) from broken
             except ToolFailure as failure:
@@ -263,8 +275,8 @@ class OutputFetcher:
                     raise Unreachable(failure.error.retry_after_s or 0.0) from failure
                 raise
 
-        record = await self._poller.answer(once)
-        left.files.append(record)
+        record = await self._backend.fetches.answer(once)
+        self.files.append(record)
         return {
             "artifact": record.ref.artifact_id,
             "media_type": record.ref.media_type,
@@ -273,61 +285,57 @@ class OutputFetcher:
             "filename": file.filename,
         }
 
-    async def _once(
-        self, call: GrantedCall, template: Template, output: OutputTerms, file: ServedFile, left: FetchedOutputs
-    ) -> FileRecord:
-        async with self._client.stream("/view", file.params) as response:
+    async def _once(self, output: Output, file: ServedFile) -> FileRecord:
+        async with self._backend.client.stream("/view", file.params) as response:
             status = response.status_code
+            # A run that took all from its cache names the files of an earlier one, which may have been deleted since:
+            # it still says success.
             if status in _GONE:
-                what = f"is not there any more ({status})"
-                raise failures.bad_output(call, output, "OUTPUT_MISSING", what, filename=file.filename)
+                raise self._bad_file(output, file, "OUTPUT_MISSING", f"is not there any more ({status})")
             if status != 200:
                 raise NoReply(f"it answered {status}")
-            body = _Body(response.aiter_raw(), lambda size: self._check_size(call, template, output, size, left), left)
+            body = _Body(response.aiter_raw(), partial(self._count, output))
             beginning = await body.beginning()
             media_type = accepted_as(beginning, output.mime)
             if not media_type:
                 what = f"is {media_type_of(beginning) or 'of no known kind'}, which the sidecar does not take"
-                raise failures.bad_output(call, output, "OUTPUT_TYPE", what, filename=file.filename)
+                raise self._bad_file(output, file, "OUTPUT_TYPE", what)
             filter_ = METADATA_FILTERS[media_type]() if self._strip and media_type in METADATA_FILTERS else None
-            name = _artifact_name(output, left, media_type)
+            # The artifact's name is the hub's own, such as `image-2.png`.
+            extension = extension_of(media_type)
+            name = f"{output.name}-{len(self.files) + 1}{f'.{extension}' if extension else ''}"
             chunks = body.chunks()
             kept = filtered(chunks, filter_) if filter_ else chunks
             try:
                 async with aclosing(chunks), aclosing(kept):
-                    artifact = await self._desk.keep(kept, call=call.call, media_type=media_type, name=name)
+                    artifact = await self._artifacts.keep(kept, call=self._call.call, media_type=media_type, name=name)
             except DamagedImage:
-                what = "is a damaged picture"
-                raise failures.bad_output(call, output, "OUTPUT_DAMAGED", what, filename=file.filename) from None
+                raise self._bad_file(output, file, "OUTPUT_DAMAGED", "is a damaged picture") from None
             etag = failures.quoted(response.headers.get("etag", ""), self._redact, _ETAG_MAX_CHARS)
             return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256, filter_ is not None)
 
-    def _check_size(
-        self, call: GrantedCall, template: Template, output: OutputTerms, size_bytes: int, left: FetchedOutputs
-    ) -> None:
-        """Raises ToolFailure for a file of that size so far."""
-        if size_bytes > output.max_bytes:
-            raise failures.bad_output(
-                call,
-                output,
-                "OUTPUT_TOO_LARGE",
-                f"is larger than {output.max_bytes:,} bytes",
-                max_bytes=output.max_bytes,
-            )
-        most = template.limits.max_output_bytes
-        if left.bytes > most:
-            raise failures.bad_output(
-                call, output, "OUTPUT_TOO_LARGE", f"brings the whole to more than {most:,} bytes", max_bytes=most
-            )
+    def _bad_file(self, output: Output, file: ServedFile, cause: str, what: str) -> ToolFailure:
+        return failures.bad_output(self._call, output, cause, what, filename=file.filename)
+
+    def _count(self, output: Output, added: int, size_bytes: int) -> None:
+        """So many bytes more, of a file or text of that size so far. Raises ToolFailure when that is too large."""
+        self._bytes += added
+        most, whole = output.max_bytes, self._template.limits.max_output_bytes
+        if size_bytes > most:
+            what = f"is larger than {most:,} bytes"
+            raise failures.bad_output(self._call, output, "OUTPUT_TOO_LARGE", what, max_bytes=most)
+        if self._bytes > whole:
+            what = f"brings the whole to more than {whole:,} bytes"
+            raise failures.bad_output(self._call, output, "OUTPUT_TOO_LARGE", what, max_bytes=whole)
 
 
 class _Body:
     """A response's body, counted and hashed as it was sent."""
 
-    def __init__(self, raw: AsyncIterator[bytes], check: Any, left: FetchedOutputs) -> None:
+    def __init__(self, raw: AsyncIterator[bytes], count: Callable[[int, int], None]) -> None:
+        """`count` gets the size of each chunk, and of all so far; what it raises ends the reading."""
         self._raw = raw
-        self._check = check
-        self._left = left
+        self._count = count
         self._held: list[bytes] = []
         self._hash = hashlib.sha256()
         self.size_bytes = 0
@@ -354,27 +362,6 @@ class _Body:
     async def _next(self) -> bytes:
         chunk = await anext(self._raw, b"")
         self.size_bytes += len(chunk)
-        self._left.bytes += len(chunk)
         self._hash.update(chunk)
-        self._check(self.size_bytes)
+        self._count(len(chunk), self.size_bytes)
         return chunk
-
-
-def _items(call: GrantedCall, output: OutputTerms, outputs: Mapping[str, Any]) -> list[Any]:
-    """Raises ToolFailure when there are too few or too many."""
-    node = outputs.get(output.node)
-    said = node.get(output.key) if isinstance(node, Mapping) else None
-    items = said if isinstance(said, list) else [said] if isinstance(said, str) else []
-    if len(items) < output.min_items:
-        what = "is not there" if not items else f"has {len(items)} items, fewer than {output.min_items}"
-        raise failures.bad_output(call, output, "OUTPUT_MISSING", what)
-    if len(items) > output.max_items:
-        what = f"has {len(items):,} items; the sidecar takes {output.max_items}"
-        raise failures.bad_output(call, output, "OUTPUT_TOO_MANY", what, items=len(items))
-    return items
-
-
-def _artifact_name(output: OutputTerms, left: FetchedOutputs, media_type: str) -> str:
-    """The hub's own: `image-2.png`."""
-    extension = extension_of(media_type)
-    return f"{output.name}-{len(left.files) + 1}{f'.{extension}' if extension else ''}"

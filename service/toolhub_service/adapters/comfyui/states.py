@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -125,6 +125,7 @@ async def newest_in_history(client: ComfyClient) -> Newest | None:
 
 async def _in_jobs(client: ComfyClient, prompt_id: str) -> Seen:
     reply = await client.get(f"/api/jobs/{prompt_id}", max_bytes=LISTS_MAX_BYTES)
+    # With a JSON body: the 404 of a server without this route has none.
     if reply.status == _NOT_FOUND and "error" in reply.fields:
         return UNKNOWN
     stage = _OF_JOBS.get(str(reply.fields.get("status")))
@@ -133,7 +134,7 @@ async def _in_jobs(client: ComfyClient, prompt_id: str) -> Seen:
     created_ms = whole_number(reply.fields.get("create_time")) or 0
     seen = _seen_of(stage, reply.fields.get("outputs"), reply.fields.get("execution_status"))
     place = await _place_in_jobs(client, prompt_id) if stage is Stage.PENDING else None
-    return _with(seen, place=place, created_ms=created_ms)
+    return replace(seen, place=place, created_ms=created_ms)
 
 
 async def _place_in_jobs(client: ComfyClient, prompt_id: str) -> tuple[int, int] | None:
@@ -157,13 +158,12 @@ async def _in_history(client: ComfyClient, prompt_id: str) -> Seen | None:
     if not isinstance(entry, Mapping):
         return None  # 200 and `{}` of a prompt that waits, runs or is unknown alike
     status = entry.get("status")
-    said = status.get("status_str") if isinstance(status, Mapping) else None
-    stage = _OF_HISTORY.get(str(said))
+    stage = _OF_HISTORY.get(str(status.get("status_str") if isinstance(status, Mapping) else None))
     if stage is None:
         raise _unexpected(reply)
     seen = _seen_of(stage, entry.get("outputs"), status)
     item = _item(entry.get("prompt"))
-    return _with(seen, graph=item.graph, created_ms=item.created_ms)
+    return replace(seen, graph=item.graph, created_ms=item.created_ms)
 
 
 async def _in_queue(client: ComfyClient, prompt_id: str) -> Seen | None:
@@ -194,33 +194,29 @@ class _Item:
     created_ms: int = 0
 
 
-def _item(said: Any) -> _Item:
-    if not isinstance(said, list) or len(said) < 3:
+def _item(value: Any) -> _Item:
+    if not isinstance(value, list) or len(value) < 3:
         return _Item()
-    extra = said[3] if len(said) > 3 else None
+    extra = value[3] if len(value) > 3 else None
     created_ms = whole_number(extra.get("create_time")) if isinstance(extra, Mapping) else None
-    return _Item(whole_number(said[0]) or 0, str(said[1]), said[2], created_ms or 0)
+    return _Item(whole_number(value[0]) or 0, str(value[1]), value[2], created_ms or 0)
 
 
-def whole_number(said: Any) -> int | None:
+def whole_number(value: Any) -> int | None:
     """The integer part of an untrusted number; None for NaN, Infinity and what is no number."""
-    return int(said) if isinstance(said, int | float) and -_NUMBERS_END < said < _NUMBERS_END else None
+    return int(value) if isinstance(value, int | float) and -_NUMBERS_END < value < _NUMBERS_END else None
 
 
 def _seen_of(stage: Stage, outputs: Any, status: Any) -> Seen:
     messages: dict[str, Mapping[str, Any]] = {}
-    said = status.get("messages") if isinstance(status, Mapping) else None
-    for message in said if isinstance(said, Sequence) and not isinstance(said, str) else ():
+    listed = status.get("messages") if isinstance(status, Mapping) else None
+    for message in listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ():
         if isinstance(message, list) and len(message) == 2 and isinstance(message[1], Mapping):
             messages[str(message[0])] = message[1]
     # The history has a prompt that was interrupted as `error`, with nothing but this message to tell it by.
     if stage is Stage.FAILED and "execution_interrupted" in messages:
         stage = Stage.CANCELLED
     return Seen(stage, outputs if isinstance(outputs, Mapping) else {}, messages)
-
-
-def _with(seen: Seen, *, graph: Any = None, place: tuple[int, int] | None = None, created_ms: int = 0) -> Seen:
-    return Seen(seen.stage, seen.outputs, seen.messages, graph, place, created_ms)
 
 
 def _queue_place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] | None:

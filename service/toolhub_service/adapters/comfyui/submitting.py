@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 from msgspec.structs import replace
 
 from toolhub_service.adapters.comfyui import failures
-from toolhub_service.adapters.comfyui.arguments import bound, required_uploads
+from toolhub_service.adapters.comfyui.arguments import Upload, bound, required_uploads
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, ServerKind
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply, Reply
 from toolhub_service.adapters.comfyui.outputs import (
@@ -28,8 +28,8 @@ from toolhub_service.adapters.comfyui.outputs import (
     media_type_of,
 )
 from toolhub_service.adapters.comfyui.states import ID, Stage, graph_of, whole_number
-from toolhub_service.adapters.comfyui.template import SEED_MAX, RunnableTemplate, Template, Upload
-from toolhub_service.domain.artifact import Artifact, ArtifactDesk
+from toolhub_service.adapters.comfyui.template import SEED_MAX, RunnableTemplate, Template
+from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
@@ -37,8 +37,8 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.schema.canonical_json import NotJson, digest
 
+# How long a start waits for the WebSocket that brings its events.
 _SOCKET_TIMEOUT_S: Final = 2.0
-"""How long a start waits for the WebSocket that brings its events."""
 NODE_ERRORS: Final = "node_errors"
 """Detail of a mark: what the server would not run of a graph that it took all the same."""
 _NODE_ERRORS_MAX_CHARS: Final = 8_000
@@ -68,9 +68,9 @@ class _Sent(NamedTuple):
 class Submitter:
     """Sends the prompts of one source, and finds those that may have been sent."""
 
-    def __init__(self, backends: Backends, desk: ArtifactDesk, keep_mark: KeepMark, redact: Redact) -> None:
+    def __init__(self, backends: Backends, artifacts: ArtifactService, keep_mark: KeepMark, redact: Redact) -> None:
         self._backends = backends
-        self._desk = desk
+        self._artifacts = artifacts
         self._keep_mark = keep_mark
         self._redact = redact
         self._sent: dict[str, _Sent] = {}
@@ -187,11 +187,11 @@ class Submitter:
 
         Raises ToolFailure when the artifact is not the caller's or not for this, NoReply.
         """
-        artifact = await self._desk.open(call.call.principal.id, upload.artifact_id)
+        artifact = await self._artifacts.open(call.call.principal.id, upload.artifact_id)
         if max_bytes and artifact.size_bytes > max_bytes:
             why = f"it has {artifact.size_bytes:,} bytes, and the server takes {max_bytes:,}"
             raise failures.upload_refused(call, upload.pointer, why)
-        async with aclosing(cast("Any", self._desk.read(artifact, 0, SNIFFED_BYTES))) as chunks:
+        async with aclosing(cast("Any", self._artifacts.read(artifact, 0, SNIFFED_BYTES))) as chunks:
             extension = extension_of(media_type_of(b"".join([chunk async for chunk in chunks])))
         if not extension:
             why = "it is no picture, sound or film that a node could load"
@@ -199,6 +199,7 @@ class Submitter:
         # The server gives other bytes under a name that is taken another name: so the name is made of the content, an
         # upload may be repeated, and the name in the answer is the one that counts.
         reply = await self._post_multipart(client, artifact, f"{artifact.sha256}.{extension}", _tenant_of(call))
+        # 413 above the server's own bound, which it tells under /features; 400 for a folder that leads elsewhere.
         if reply.status in (400, 413):
             raise failures.upload_refused(call, upload.pointer, f"the server does not take it ({reply.status})")
         name, folder = reply.fields.get("name"), reply.fields.get("subfolder", "")
@@ -223,7 +224,7 @@ class Submitter:
 
         async def body() -> AsyncIterator[bytes]:
             yield head.encode()
-            async for chunk in self._desk.read(artifact):
+            async for chunk in self._artifacts.read(artifact):
                 yield chunk
             yield tail.encode()
 
@@ -236,8 +237,8 @@ def _tenant_of(call: GrantedCall) -> str:
 
 
 def _accepted(mark: RemoteMark, backend: Backend, prompt_id: str, details: Mapping[str, str]) -> RemoteMark:
-    said = {name: value for name, value in details.items() if value}
-    return replace(mark, remote_id=prompt_id, accepted=True, endpoint=backend.name, details={**mark.details, **said})
+    known = {name: value for name, value in details.items() if value}
+    return replace(mark, remote_id=prompt_id, accepted=True, endpoint=backend.name, details={**mark.details, **known})
 
 
 async def _is_known(backend: Backend, prompt_id: str) -> bool:
@@ -300,10 +301,10 @@ def _drawn(key: str) -> Callable[[], int]:
     return draw
 
 
-def _cut(said: Any, redact: Redact) -> str:
+def _cut(reported: Any, redact: Redact) -> str:
     """What is wrong with nodes, as a mark can keep it: without tracebacks and inputs."""
     kept: dict[str, Any] = {}
-    for node, body in said.items() if isinstance(said, Mapping) else ():
+    for node, body in reported.items() if isinstance(reported, Mapping) else ():
         errors = body.get("errors") if isinstance(body, Mapping) else None
         listed = errors[:5] if isinstance(errors, list) else []
         kept[failures.quoted(str(node), redact, 64)] = {
@@ -318,5 +319,5 @@ def _cut(said: Any, redact: Redact) -> str:
 def _bare(error: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
     extra = error.get("extra_info")
     name = extra.get("input_name") if isinstance(extra, Mapping) else None
-    said = {key: failures.quoted(error.get(key), redact, 300) for key in ("type", "message", "details")}
-    return {**said, "extra_info": {"input_name": failures.quoted(name, redact, 128)} if name else {}}
+    quoted = {key: failures.quoted(error.get(key), redact, 300) for key in ("type", "message", "details")}
+    return {**quoted, "extra_info": {"input_name": failures.quoted(name, redact, 128)} if name else {}}

@@ -1,6 +1,6 @@
 """A template: a graph as ComfyUI exports it (API format) and a sidecar that says what of it callers may choose.
 
-`templates.load_templates` reads them, `node_classes.problems_with` checks one against a server, `arguments.bound`
+`loading.load_templates` reads them, `node_classes.problems_with` checks one against a server, `arguments.bound`
 makes of one and a call's arguments the graph that is sent. Values only; nothing here reads a file.
 
 A sidecar:
@@ -30,6 +30,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.json import JsonObject
+from toolhub_service.schema.references import names_of
 
 ARTIFACT_FORMAT: Final = "hub-artifact"
 """`format` of an argument that is an artifact's id, to be uploaded."""
@@ -79,60 +80,112 @@ class NodeInput:
     """`/3/inputs/seed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+# Sidecars are read strictly: an unknown key is refused, and the nearest known key is named.
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
+ToolName = Annotated[str, Meta(pattern=rf"^([a-z0-9][a-z0-9_-]*/)?{_NAME}$", max_length=128)]
+Pointer = Annotated[str, Meta(pattern=r"^(/([^~/]|~[01])*)+$", max_length=512)]
+"""A JSON Pointer (RFC 6901), not to the whole."""
+ClassName = Annotated[str, Meta(min_length=1, max_length=200)]
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
+_ITEMS_MAX: Final = 500
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Part of a sidecar."""
+
+
+class WorkflowSection(Section, frozen=True):
+    file: Annotated[str, Meta(min_length=1, max_length=1024)]
+    """From the sidecar's own folder."""
+    sha256: str = ""
+
+
+class Setting(Section, frozen=True, kw_only=True, rename={"source": "from", "pointer": "to"}):
+    """What sets one literal input of the graph."""
+
+    pointer: Pointer
+    expect_class: Annotated[str, Meta(max_length=200)] = ""
+    """The class that the author saw there; empty: any."""
+
+    @property
+    def target(self) -> NodeInput:
+        """Where that is in a graph; `building.py` has checked that it is there."""
+        node, _, name = names_of(self.pointer)
+        return NodeInput(node, name, self.pointer)
+
+
+class Binding(Setting, frozen=True, kw_only=True):
     """An argument and where it goes."""
 
-    source: str
-    """JSON Pointer into the arguments."""
-    target: NodeInput
+    source: Pointer
+    """Into the arguments."""
+    expect_class: ClassName
     transform: Transform = Transform.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Forced:
+class Forced(Setting, frozen=True, kw_only=True):
     """What stands there whatever a caller says; `{tenant}` and `{job_id}` in a text are filled in."""
 
-    target: NodeInput
-    value: None | bool | int | float | str
+    value: bool | int | float | str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Seed:
+class Seed(Setting, frozen=True, kw_only=True):
     """A number that the hub draws when the caller gives none."""
 
-    target: NodeInput
-    source: str = ""
-    """JSON Pointer into the arguments; empty: always drawn. Seeds of one source share what is drawn."""
-    maximum: int = SEED_MAX
+    expect_class: ClassName
+    source: Pointer | Literal[""] = ""
+    """Into the arguments; empty: always drawn. Seeds of one source share what is drawn."""
+    maximum: Annotated[int, Meta(ge=1, le=SEED_MAX)] = SEED_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTerms:
+class Output(Section, frozen=True):
     """One thing that a run must leave behind."""
 
-    name: str
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
     """Property of the result."""
     node: str
-    key: str = "images"
+    key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,64}$")] = "images"
     """Under which the node's output names it."""
     type: OutputType = OutputType.OUTPUT
-    mime: tuple[str, ...] = ()
+    expect_class: Annotated[str, Meta(max_length=200)] = ""
+    mime: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9.+-]+/([a-z0-9.+-]+|\*)$")], ...] = ()
     """What sniffed bytes may be; empty: anything but HTML."""
-    min_items: int = 1
-    max_items: int = 16
-    max_bytes: int = 64 * 1024 * 1024
+    min_items: Annotated[int, Meta(ge=0, le=1000)] = 1
+    max_items: Annotated[int, Meta(ge=1, le=1000)] = 16
+    max_bytes: Annotated[int, Meta(ge=1)] = 64 * 1024 * 1024
     """Of each file, or text."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateLimits:
-    node_class_allowlist: frozenset[str]
-    """Covers the graph."""
-    max_runtime_s: float | None = None
+class Limits(Section, frozen=True):
+    node_class_allowlist: frozenset[ClassName] | None = None
+    """None: the classes of the graph."""
+    max_runtime_s: Annotated[float, Meta(gt=0)] | None = None
     """From the moment its server has begun it; None: until the job's deadline."""
-    max_output_bytes: int = 512 * 1024 * 1024
+    max_output_bytes: Annotated[int, Meta(ge=1)] = 512 * 1024 * 1024
     """Of all files of one run together."""
+
+
+class Sidecar(Section, frozen=True):
+    tool: ToolName
+    description: Annotated[str, Meta(min_length=1, max_length=16 * 1024)]
+    workflow: WorkflowSection
+    input_schema: dict[str, Any]
+    outputs: Annotated[tuple[Output, ...], Meta(min_length=1, max_length=64)]
+    output_schema: dict[str, Any] | None = None
+    version: Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?$")] = "1.0.0"
+    tags: tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...] = ()
+    bindings: Annotated[tuple[Binding, ...], Meta(max_length=_ITEMS_MAX)] = ()
+    forced: Annotated[tuple[Forced, ...], Meta(max_length=_ITEMS_MAX)] = ()
+    seeds: Annotated[tuple[Seed, ...], Meta(max_length=_ITEMS_MAX)] = ()
+    unused: tuple[Pointer, ...] = ()
+    """Arguments that no binding takes, on purpose."""
+    limits: Limits = Limits()
+
+    @property
+    def own_name(self) -> str:
+        """Without a namespace, which is the source's to give."""
+        return self.tool.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,8 +204,8 @@ class Template:
     bindings: tuple[Binding, ...]
     forced: tuple[Forced, ...]
     seeds: tuple[Seed, ...]
-    outputs: tuple[OutputTerms, ...]
-    limits: TemplateLimits
+    outputs: tuple[Output, ...]
+    limits: Limits
     path: str
     """The sidecar's file."""
     sha256: str
@@ -166,28 +219,6 @@ class Template:
     def class_of(self, node: str) -> str:
         found = self.graph[node]
         return str(found["class_type"]) if isinstance(found, Mapping) else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An artifact that must lie on the server before the graph is sent."""
-
-    pointer: str
-    """Of the argument."""
-    artifact_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class BoundGraph:
-    """What is sent."""
-
-    graph: JsonObject
-    sha256: str
-    """Hex, over its canonical JSON."""
-    seeds: Mapping[str, int]
-    """By pointer into the graph: given or drawn, for the record."""
-    prefixes: Mapping[str, str]
-    """File name prefixes that were forced, by pointer into the graph."""
 
 
 # A tool names its template with the digest: a changed file is another tool, and a call runs exactly the template that
@@ -221,88 +252,7 @@ class TemplateCache:
         return self._runnable.get(key)
 
 
-# Sidecars are read strictly: an unknown key is refused, and the nearest known key is named.
-
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
-ToolName = Annotated[str, Meta(pattern=rf"^([a-z0-9][a-z0-9_-]*/)?{_NAME}$", max_length=128)]
-Pointer = Annotated[str, Meta(pattern=r"^(/([^~/]|~[01])*)+$", max_length=512)]
-"""A JSON Pointer (RFC 6901), not to the whole."""
-ClassName = Annotated[str, Meta(min_length=1, max_length=200)]
-_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
-_ITEMS_MAX: Final = 500
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Part of a sidecar."""
-
-
-class WorkflowSection(Section, frozen=True):
-    file: Annotated[str, Meta(min_length=1, max_length=1024)]
-    """From the sidecar's own folder."""
-    sha256: str = ""
-
-
-class BindingSection(Section, frozen=True, rename={"source": "from", "target": "to"}):
-    source: Pointer
-    target: Pointer
-    expect_class: ClassName
-    transform: Literal["", "upload", "json"] = ""
-
-
-class ForcedSection(Section, frozen=True, rename={"target": "to"}):
-    target: Pointer
-    value: bool | int | float | str | None
-    expect_class: Annotated[str, Meta(max_length=200)] = ""
-
-
-class SeedSection(Section, frozen=True, rename={"source": "from", "target": "to"}):
-    target: Pointer
-    expect_class: ClassName
-    source: Pointer | Literal[""] = ""
-    maximum: Annotated[int, Meta(ge=1, le=SEED_MAX)] = SEED_MAX
-
-
-class OutputSection(Section, frozen=True):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
-    node: str
-    key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,64}$")] = "images"
-    type: Literal["output", "temp", "text"] = "output"
-    expect_class: Annotated[str, Meta(max_length=200)] = ""
-    mime: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9.+-]+/([a-z0-9.+-]+|\*)$")], ...] = ()
-    min_items: Annotated[int, Meta(ge=0, le=1000)] = 1
-    max_items: Annotated[int, Meta(ge=1, le=1000)] = 16
-    max_bytes: Annotated[int, Meta(ge=1)] = 64 * 1024 * 1024
-
-
-class LimitSection(Section, frozen=True):
-    node_class_allowlist: tuple[ClassName, ...] | None = None
-    max_runtime_s: Annotated[float, Meta(gt=0)] | None = None
-    max_output_bytes: Annotated[int, Meta(ge=1)] = 512 * 1024 * 1024
-
-
-class Sidecar(Section, frozen=True):
-    tool: ToolName
-    description: Annotated[str, Meta(min_length=1, max_length=16 * 1024)]
-    workflow: WorkflowSection
-    input_schema: dict[str, Any]
-    outputs: Annotated[tuple[OutputSection, ...], Meta(min_length=1, max_length=64)]
-    output_schema: dict[str, Any] | None = None
-    version: Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?$")] = "1.0.0"
-    tags: tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...] = ()
-    bindings: Annotated[tuple[BindingSection, ...], Meta(max_length=_ITEMS_MAX)] = ()
-    forced: Annotated[tuple[ForcedSection, ...], Meta(max_length=_ITEMS_MAX)] = ()
-    seeds: Annotated[tuple[SeedSection, ...], Meta(max_length=_ITEMS_MAX)] = ()
-    unused: tuple[Pointer, ...] = ()
-    """Arguments that no binding takes, on purpose."""
-    limits: LimitSection = LimitSection()
-
-    @property
-    def own_name(self) -> str:
-        """Without a namespace, which is the source's to give."""
-        return self.tool.rpartition("/")[2]
-
-
-_SECTIONS: Final = (Sidecar, WorkflowSection, BindingSection, ForcedSection, SeedSection, OutputSection, LimitSection)
+_SECTIONS: Final = (Sidecar, WorkflowSection, Binding, Forced, Seed, Output, Limits)
 
 
 def read_sidecar(data: object) -> Sidecar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,17 +14,17 @@ import yaml
 from toolhub_service.adapters.comfyui.building import UNWRITTEN
 from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, graph_problems, literals_of
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
-from toolhub_service.adapters.comfyui.node_classes import InputSpec, problems_with, read_input_spec
+from toolhub_service.adapters.comfyui.loading import load_templates, read_value
+from toolhub_service.adapters.comfyui.node_classes import InputSpec, declared_inputs, problems_with, read_input_spec
 from toolhub_service.adapters.comfyui.template import (
     ARTIFACT_FORMAT,
     PREFIX_INPUT,
     SEED_MAX,
-    OutputTerms,
+    Output,
     OutputType,
     Template,
     TemplateInvalid,
 )
-from toolhub_service.adapters.comfyui.templates import load_templates, read_value
 from toolhub_service.adapters.definitions import Overrides, full_name
 from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool, summary_of
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -84,13 +84,23 @@ def draft_of(graph: JsonObject, name: str, file: str, object_info: JsonObject | 
             "required": [name for name, schema in properties.items() if schema.get("minLength")],
             "properties": properties,
         },
-        "bindings": [_binding(literal, names[literal.pointer], schema) for literal, schema in chosen],
+        "bindings": [
+            _binding(literal, names[literal.pointer], **({"transform": "upload"} if "format" in schema else {}))
+            for literal, schema in chosen
+        ],
         "forced": [
             {"to": literal.pointer, "expect_class": literal.node_class, "value": PREFIX}
             for literal in literals
             if literal.input == PREFIX_INPUT
         ],
-        "seeds": [_seed(literal, names[literal.pointer]) for literal in drawn],
+        "seeds": [
+            _binding(
+                literal,
+                names[literal.pointer],
+                **({"maximum": _seed_max(literal)} if _seed_max(literal) < SEED_MAX else {}),
+            )
+            for literal in drawn
+        ],
         "outputs": [*_outputs(graph, object_info or {})],
         "limits": {
             "node_class_allowlist": sorted({_class(body) for body in graph.values()}),
@@ -102,10 +112,10 @@ def draft_of(graph: JsonObject, name: str, file: str, object_info: JsonObject | 
 def _literals(graph: JsonObject, object_info: JsonObject) -> Iterator[_Literal]:
     for node, body in graph.items():
         node_class = _class(body)
-        told = _declared_inputs(object_info, node_class)
+        declared = declared_inputs(object_info.get(node_class))
         for name, value in literals_of(body):
-            if not told or name in told:  # what the server does not know does nothing
-                terms = read_input_spec(told[name]) if told else None
+            if not declared or name in declared:  # what the server does not know does nothing
+                terms = read_input_spec(declared[name]) if declared else None
                 yield _Literal(node, node_class, _title(body), name, value, terms)
 
 
@@ -113,41 +123,26 @@ def _schema(literal: _Literal) -> dict[str, Any]:
     """What callers may say in its place; empty: nothing."""
     if literal.input == PREFIX_INPUT or literal.input.startswith("control_") or is_secret_name(literal.input):
         return {}
-    about = {"description": f"{literal.input} of {literal.title or literal.node_class}"}
-    if _is_upload(literal):
-        return {
-            "type": "string",
-            "format": ARTIFACT_FORMAT,
-            "minLength": 1,
-            "description": f"Artifact id: {about['description']}",
-        }
+    what, terms = f"{literal.input} of {literal.title or literal.node_class}", literal.terms
+    if (terms is not None and terms.is_upload) or _UPLOADS.get(literal.node_class) == literal.input:
+        return {"type": "string", "format": ARTIFACT_FORMAT, "minLength": 1, "description": f"Artifact id: {what}"}
+    about = {"description": what}
     if isinstance(literal.value, bool):
         return {"type": "boolean", "default": literal.value, **about}
     if isinstance(literal.value, int | float):
         return {**_number(literal), **about}
-    if literal.terms is not None and literal.terms.choices is not None:
-        return {"enum": [*literal.terms.choices], "default": literal.value, **about} if _is_free_choice(literal) else {}
-    if isinstance(literal.value, str) and _is_text(literal):
+    if terms is not None and terms.choices is not None:
+        is_free = _is_free_choice(literal.value, terms.choices)
+        return {"enum": [*terms.choices], "default": literal.value, **about} if is_free else {}
+    is_text = literal.input in _TEXTS if terms is None else terms.types == ("STRING",)
+    if isinstance(literal.value, str) and is_text:
         return {"type": "string", "minLength": 1, "maxLength": _TEXT_MAX_CHARS, **about}
     return {}
 
 
-def _is_upload(literal: _Literal) -> bool:
-    if literal.terms is not None and literal.terms.is_upload:
-        return True
-    return _UPLOADS.get(literal.node_class) == literal.input
-
-
-def _is_text(literal: _Literal) -> bool:
-    if literal.terms is not None:
-        return literal.terms.types == ("STRING",)
-    return literal.input in _TEXTS
-
-
-def _is_free_choice(literal: _Literal) -> bool:
+def _is_free_choice(value: JsonValue, choices: Sequence[JsonValue]) -> bool:
     """Not among files, such as models: which of them may be used is not guessed."""
-    choices = literal.terms.choices if literal.terms is not None and literal.terms.choices is not None else ()
-    if literal.value not in choices or len(choices) > _CHOICES_MAX:
+    if value not in choices or len(choices) > _CHOICES_MAX:
         return False
     return all(isinstance(choice, str | int | float) and not _FILE.search(str(choice)) for choice in choices)
 
@@ -173,19 +168,13 @@ def _seed_schema(literal: _Literal) -> dict[str, Any]:
     }
 
 
-def _seed(literal: _Literal, name: str) -> dict[str, Any]:
-    said = {"from": f"/{name}", "to": literal.pointer, "expect_class": literal.node_class}
-    return said if _seed_max(literal) == SEED_MAX else {**said, "maximum": _seed_max(literal)}
-
-
 def _seed_max(literal: _Literal) -> int:
     highest = literal.terms.maximum if literal.terms is not None else None
     return SEED_MAX if highest is None else min(int(highest), SEED_MAX)
 
 
-def _binding(literal: _Literal, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    said = {"from": f"/{name}", "to": literal.pointer, "expect_class": literal.node_class}
-    return {**said, "transform": "upload"} if schema.get("format") == ARTIFACT_FORMAT else said
+def _binding(literal: _Literal, name: str, **more: Any) -> dict[str, Any]:
+    return {"from": f"/{name}", "to": literal.pointer, "expect_class": literal.node_class, **more}
 
 
 def _names(literals: list[_Literal]) -> dict[str, str]:
@@ -208,22 +197,15 @@ def _outputs(graph: JsonObject, object_info: JsonObject) -> Iterator[dict[str, A
         key = "text" if is_text else "audio" if "Audio" in node_class else "3d" if "GLB" in node_class else "images"
         kind = "text" if is_text else "temp" if "Preview" in node_class else "output"
         name = key if key != "3d" else "model"
-        said = {"name": name if len(found) == 1 else f"{name}_{_word(node)}", "node": node, "key": key, "type": kind}
-        yield {**said, "expect_class": node_class} | ({"mime": _MIME[node_class]} if node_class in _MIME else {})
+        output = {"name": name if len(found) == 1 else f"{name}_{_word(node)}", "node": node, "key": key, "type": kind}
+        yield {**output, "expect_class": node_class} | ({"mime": _MIME[node_class]} if node_class in _MIME else {})
 
 
 def _is_output(body: JsonValue, object_info: JsonObject) -> bool:
-    told = object_info.get(_class(body))
-    if isinstance(told, Mapping):
-        return told.get("output_node") is True
+    described = object_info.get(_class(body))
+    if isinstance(described, Mapping):
+        return described.get("output_node") is True
     return _LEAVES.search(_class(body)) is not None or PREFIX_INPUT in dict(literals_of(body))
-
-
-def _declared_inputs(object_info: JsonObject, node_class: str) -> dict[str, JsonValue]:
-    described = object_info.get(node_class)
-    inputs = described.get("input") if isinstance(described, Mapping) else None
-    parts = [inputs.get(kind) for kind in ("required", "optional")] if isinstance(inputs, Mapping) else []
-    return {name: value for part in parts if isinstance(part, Mapping) for name, value in part.items()}
 
 
 def _class(body: JsonValue) -> str:
@@ -255,7 +237,9 @@ def read_object_info(path: Path) -> JsonObject:
         found = read_value(path, max_bytes=OBJECT_INFO_MAX_BYTES, max_depth=_DEPTH_MAX)
     except TemplateInvalid as invalid:
         raise TemplateInvalid(*(f"{path}: {problem}" for problem in invalid.problems)) from None
-    if not isinstance(found, dict) or not all(isinstance(told, dict) and "input" in told for told in found.values()):
+    if not isinstance(found, dict) or not all(
+        isinstance(described, dict) and "input" in described for described in found.values()
+    ):
         raise TemplateInvalid(f"{path}: it is no answer of /object_info: save one with `curl <server>/object_info`")
     return found
 
@@ -328,11 +312,7 @@ def _template_tool(
     )
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
-
-
-def _output(output: OutputTerms) -> str:
+def _output(output: Output) -> str:
     count = (
         str(output.max_items) if output.min_items == output.max_items else f"{output.min_items} to {output.max_items}"
     )

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from toolhub_service.adapters.definitions import Overrides
-from toolhub_service.adapters.langchain.kind import Injected, LangChainSource, LangChainTerms, LoadTerms
+from toolhub_service.adapters.langchain.kind import Injected, LangChainSource, LoadTerms
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.langchain.worker import FrameTooLarge, encode
 from toolhub_service.adapters.langchain.worker_process import PoolClosed, WorkerFailed
 from toolhub_service.adapters.source_config import SourceValues
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.adapters.upstream import is_cancelled
+from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.schema.compiled import compile_schema
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
@@ -46,16 +43,17 @@ class LangChainOpener:
         self._hides = deps.hides()
 
     def endpoint(self, name: str, entry: LangChainSource) -> str:
-        return self._terms(name, entry).endpoint
+        return LoadTerms(entry.load, entry_points=entry.entry_points).endpoint
 
     def open(self, name: str, entry: LangChainSource) -> OpenedSource:
         values = SourceValues(self._deps.redactor)
         values.learn_within(entry.args)
         source = LangChainToolSource(
-            replace(self._terms(name, entry), secrets=values.secrets),
-            overrides=Overrides(entry.tools),
-            check_schema=compile_schema,
+            name,
+            entry,
+            self._deps.trusted_namespaces,
             redact=self._deps.redactor.text,
+            secrets=values.secrets,
             troubled=self._deps.observer.troubled,
             hides=self._hides,
         )
@@ -64,19 +62,6 @@ class LangChainOpener:
 
     def forget(self, name: str) -> None:
         self.adapter.remove(name)
-
-    def _terms(self, name: str, entry: LangChainSource) -> LangChainTerms:
-        trusted = self._deps.trusted_namespaces
-        return LangChainTerms(
-            name,
-            LoadTerms(entry.load, entry.args, entry.entry_points, trusted),
-            capabilities=entry.capabilities,
-            tags=entry.tags,
-            timeout_s=entry.timeout_s,
-            max_concurrency=entry.max_concurrency,
-            inject=entry.inject,
-            processes=entry.processes,
-        )
 
 
 # Spans of the runs inside a call, below the current span, named by OpenTelemetry's GenAI conventions.
@@ -146,20 +131,8 @@ def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_
         case "no_result":
             return refuse(ErrorKind.EXECUTION_ERROR, f"{tool} cannot be used here: {reply.get('message', '')}.")
         case "absent":
-            return absent(tool)
-    return unforeseen(tool)
-
-
-def unforeseen(tool: str) -> ToolFailure:
-    message = (
-        f"{tool} failed in a way it did not foresee. Try other arguments or another tool; operators find it logged."
-    )
-    return refuse(ErrorKind.INTERNAL, message)
-
-
-def absent(tool: str) -> ToolFailure:
-    message = f"{tool} is listed but not loaded here. Use another tool, or ask an operator."
-    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
+            return not_loaded(tool)
+    return tool_failed(tool)
 
 
 def no_worker(tool: str) -> ToolFailure:
@@ -187,28 +160,23 @@ def _invalid(tool: str, reported: Any, redact: Redact) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, message, violations=violations)
 
 
-_MATCHED_CHARS: Final = 64 * 1024
-"""Of a text result, as far as an error pattern looks."""
+_MATCHED_CHARS: Final = 64 * 1024  # Of a text result, as far as an error pattern looks
 
 
-class LangChainAdapter(SourceAdapter):
+class LangChainAdapter(SourceAdapter[LangChainToolSource]):
     """Implements Adapter for all LangChain sources; they may come and go while calls run."""
 
     kind = ToolKind.LANGCHAIN
 
     def __init__(self, *, redact: Callable[[str], str], tracer: Tracer | None = None) -> None:
         """`tracer`: makes spans of what happens inside a call that is traced; None: nobody does."""
+        super().__init__()
         self._redact = redact
         self._tracer = tracer
-        self._sources: dict[str, LangChainToolSource] = {}
 
     def put(self, source: LangChainToolSource) -> None:
         """Call the tools of this source from now on; one of the same name is replaced, not closed."""
         self._sources[source.name] = source
-
-    def remove(self, name: str) -> None:
-        """Forget a source; it is not closed."""
-        self._sources.pop(name, None)
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source, tool = self._found(call.spec)
@@ -221,7 +189,10 @@ class LangChainAdapter(SourceAdapter):
             make_spans(self._tracer, reply["runs"], self._redact)
         if "failed" in reply:
             raise refusal_of(call, reply, self._redact, source.max_result_bytes) from reply.get("cause")
-        return self._outcome(call, source, reply)
+        value, finds_error = reply["value"], source.overrides.finds_error(call.spec.resource_id)
+        if reply["status"] == "error" or (finds_error is not None and finds_error(value["text"][:_MATCHED_CHARS])):
+            raise tool_said(call.spec.name, value["text"], self._redact)
+        return Outcome(value=value)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         self._found(call.spec)
@@ -236,14 +207,14 @@ class LangChainAdapter(SourceAdapter):
         source = self._sources.get(spec.source)
         tool = source.tool(spec.resource_id) if source is not None else None
         if source is None or tool is None or tool.problem:
-            raise absent(spec.name)
+            raise not_loaded(spec.name)
         return source, tool
 
     def _request(self, call: GrantedCall, source: LangChainToolSource, tool: BoundTool) -> dict[str, Any]:
         asked = call.call
         return tool.request(
             call.args,
-            {name: _injected_value(asked, what) for name, what in source.terms.inject.items()},
+            {name: _injected_value(asked, what) for name, what in source.entry.inject.items()},
             call_id=asked.call_id,
             metadata={"toolhub_call_id": asked.call_id, "toolhub_request_id": asked.context.request_id},
             traced=self._tracer is not None and is_recording(),
@@ -253,15 +224,12 @@ class LangChainAdapter(SourceAdapter):
         self, call: GrantedCall, source: LangChainToolSource, tool: BoundTool, request: Mapping[str, Any]
     ) -> dict[str, Any]:
         try:
-            reply, cause = await tool.ask(request, source.max_result_bytes)
+            return await tool.ask(request, source.max_result_bytes)
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
             # Of the tool's own making: it would leave the caller unanswered.
-            raise unforeseen(call.spec.name) from error
-        if cause is not None:
-            reply["cause"] = cause
-        return reply
+            raise tool_failed(call.spec.name) from error
 
     async def _in_worker(
         self, call: GrantedCall, source: LangChainToolSource, request: Mapping[str, Any]
@@ -270,22 +238,15 @@ class LangChainAdapter(SourceAdapter):
         try:
             reply: dict[str, Any] = await source.pool.ask(encode(request))
         except PoolClosed as closed:
-            raise absent(tool) from closed
+            raise not_loaded(tool) from closed
         except WorkerFailed as failed:
             raise (died(call) if failed.was_asked else no_worker(tool)) from failed
         except (FrameTooLarge, ValueError) as error:
-            raise unforeseen(tool) from error
+            raise tool_failed(tool) from error
         trace = reply.pop("trace", "")
         if trace:
             reply["cause"] = WorkerTrace(trace)
         return reply
-
-    def _outcome(self, call: GrantedCall, source: LangChainToolSource, reply: Mapping[str, Any]) -> Outcome:
-        value, spec = reply["value"], call.spec
-        finds_error = source.overrides.of(spec.resource_id).finds_error
-        if reply["status"] == "error" or (finds_error is not None and finds_error(value["text"][:_MATCHED_CHARS])):
-            raise tool_said(spec.name, value["text"], self._redact)
-        return Outcome(value=value)
 
 
 def _injected_value(call: Call, what: Injected) -> str:

@@ -23,6 +23,7 @@ from langchain_core.tools import BaseTool, ToolException
 from pydantic import BaseModel, ValidationError
 
 from toolhub_service.adapters.langchain.contract import Contract, contract_of, is_generator, runs_on_loop
+from toolhub_service.adapters.upstream import as_string
 
 # The value of a result has one shape for all tools: `{"text": …}`, with `content` and `artifact` if there are any.
 # `text` is what a model reads; `content` has the blocks of a result that is more than one text; `artifact` is the
@@ -72,8 +73,7 @@ def _value(content: str | list[Any], max_bytes: int) -> dict[str, Any]:
 def _text(block: Any) -> str:
     if isinstance(block, str):
         return block
-    text = block.get("text") if isinstance(block, dict) else None
-    return text if isinstance(text, str) else ""
+    return as_string(block.get("text")) if isinstance(block, dict) else ""
 
 
 def _artifact(artifact: Any, max_bytes: int) -> Any:
@@ -105,8 +105,7 @@ def _described(thing: Any) -> dict[str, Any]:
 # and no value; the hub makes spans of them afterwards, the same way for a call on its own loop and for one in a worker.
 # LangChain's run of the called tool itself is left out: it is the hub's span `execute_tool`.
 
-RUNS_MAX: Final = 200
-"""Of one call; further ones are not told."""
+RUNS_MAX: Final = 200  # Of one call; further ones are not recorded
 _NAME_CHARS: Final = 100
 
 
@@ -119,9 +118,9 @@ class RunRecorder(BaseCallbackHandler):
     def __init__(self) -> None:
         self._records: list[list[Any]] = []
         self._indexes: dict[UUID, int] = {}
+        # The run of the called tool itself: the first. A tool that passes its own config on hides the parent of what it
+        # runs inside, which then counts as this one's.
         self._called: UUID | None = None
-        """The run of the called tool itself: the first. A tool that passes its own config on hides the parent of what
-        it runs inside, which then counts as this one's."""
 
     def records(self) -> list[list[Any]]:
         """`[kind, name, start_ns, end_ns, parent, error]` each, wall clock; `parent`: place in this list, or -1.
@@ -131,57 +130,40 @@ class RunRecorder(BaseCallbackHandler):
         now_ns = time.time_ns()
         return [[*record[:3], record[3] or now_ns, *record[4:]] for record in self._records]
 
-    def on_tool_start(
-        self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
-    ) -> None:
-        self._begin("execute_tool", serialized, run_id, parent_run_id, kwargs)
+    def on_tool_start(self, serialized: Any, *args: Any, **about: Any) -> None:
+        self._begin("execute_tool", serialized, **about)
 
-    def on_chain_start(
-        self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
-    ) -> None:
-        self._begin("invoke_chain", serialized, run_id, parent_run_id, kwargs)
+    def on_chain_start(self, serialized: Any, *args: Any, **about: Any) -> None:
+        self._begin("invoke_chain", serialized, **about)
 
-    def on_llm_start(
-        self, serialized: Any, prompts: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
-    ) -> None:
-        self._begin("text_completion", serialized, run_id, parent_run_id, kwargs)
+    def on_llm_start(self, serialized: Any, *args: Any, **about: Any) -> None:
+        self._begin("text_completion", serialized, **about)
 
-    def on_chat_model_start(
-        self, serialized: Any, messages: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
-    ) -> None:
-        self._begin("chat", serialized, run_id, parent_run_id, kwargs)
+    def on_chat_model_start(self, serialized: Any, *args: Any, **about: Any) -> None:
+        self._begin("chat", serialized, **about)
 
-    def on_retriever_start(
-        self, serialized: Any, query: str, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
-    ) -> None:
-        self._begin("retrieval", serialized, run_id, parent_run_id, kwargs)
+    def on_retriever_start(self, serialized: Any, *args: Any, **about: Any) -> None:
+        self._begin("retrieval", serialized, **about)
 
-    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_tool_end(self, output: Any, *, run_id: UUID, **about: Any) -> None:
         self._end(run_id)
 
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **about: Any) -> None:
         self._end(run_id)
 
-    def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_llm_end(self, response: Any, *, run_id: UUID, **about: Any) -> None:
         self._end(run_id)
 
-    def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **about: Any) -> None:
         self._end(run_id)
 
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **about: Any) -> None:
         self._end(run_id, error)
 
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._end(run_id, error)
-
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._end(run_id, error)
-
-    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._end(run_id, error)
+    on_chain_error = on_llm_error = on_retriever_error = on_tool_error
 
     def _begin(
-        self, kind: str, serialized: Any, run_id: UUID, parent_run_id: UUID | None, about: Mapping[str, Any]
+        self, kind: str, serialized: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **about: Any
     ) -> None:
         if self._called is None:
             self._called = run_id
@@ -247,14 +229,14 @@ class BoundTool:
             args |= {name: value for name, value in injected.items() if name in hidden}
         return {"tool": self.own_name, "args": args, "call_id": call_id, "metadata": metadata, "traced": traced}
 
-    async def ask(self, call: Mapping[str, Any], max_bytes: int) -> tuple[Reply, Exception | None]:
-        """Call it on the event loop; the exception is for the log. `call`: as `request` makes it."""
+    async def ask(self, call: Mapping[str, Any], max_bytes: int) -> Reply:
+        """Call it on the event loop; `cause` of the reply is for the log. `call`: as `request` makes it."""
         recorder = RunRecorder() if call["traced"] else None
         try:
             message = await self.tool.ainvoke(_tool_call(call), config=_config(call, recorder))
-            return _reply_of(message, max_bytes, recorder), None
+            return _reply_of(message, max_bytes, recorder)
         except Exception as error:  # noqa: BLE001  whatever a tool raises becomes a reply
-            return self._failed(error, recorder), error
+            return self._failed(error, recorder) | {"cause": error}
 
     def call_blocking(self, call: Mapping[str, Any], max_bytes: int) -> Reply:
         """Call it in this thread, for as long as it takes. For workers."""

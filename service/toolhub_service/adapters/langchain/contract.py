@@ -25,8 +25,8 @@ from pydantic import BaseModel
 
 _TO_THREADS: Final = frozenset({"_run", "run_in_executor", "to_thread", "run_sync"})
 _REFUSING: Final = frozenset({"NotImplementedError", "self", "__class__", "__name__", "name", "type"})
+# Its own async wrappers (of runnables and retrievers) run what they wrap in a thread unless that is async.
 _WRAPPERS: Final = "langchain_core."
-"""Its own async wrappers (of runnables and retrievers) run what they wrap in a thread unless that is async."""
 
 
 def runs_on_loop(tool: BaseTool) -> bool:
@@ -87,12 +87,12 @@ def _only_refuses(code: CodeType) -> bool:
 
 
 _COMPOSING: Final = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if")
+# Of a `Tool` without a schema: one text.
 _SINGLE_INPUT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"tool_input": {"type": "string"}},
     "required": ["tool_input"],
 }
-"""Of a `Tool` without a schema: one text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Contract:
 
 
 def contract_of(tool: BaseTool) -> Contract:
-    """Raises whatever pydantic and the tool's own code raise when they cannot tell."""
+    """Raises whatever pydantic and the tool's own code raise when they fail."""
     needed = _injected(tool)
     return Contract(
         schema=_closed(_schema(tool), frozenset(needed)),

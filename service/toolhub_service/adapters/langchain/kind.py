@@ -17,11 +17,11 @@ Injected = Literal["principal", "user_id", "agent_id", "request_id", "task_id", 
 
 
 _FILE_TOOLS = ("langchain_community.agent_toolkits", "langchain_community.tools")
+# Of langchain_community: without `root_dir` they take any path of the machine.
 _FILE_NAMES = frozenset(
     "FileManagementToolkit CopyFileTool DeleteFileTool FileSearchTool ListDirectoryTool MoveFileTool ReadFileTool "
     "WriteFileTool".split()
 )
-"""Of langchain_community: without `root_dir` they take any path of the machine."""
 
 
 class LangChainSource(Source, frozen=True, tag="langchain"):
@@ -81,34 +81,10 @@ class LoadTerms:
     trusted_namespaces: tuple[str, ...] = ()
     """Packages from which `load` may import."""
 
-
-@dataclass(frozen=True, slots=True)
-class LangChainTerms:
-    """One source."""
-
-    name: str
-    loads: LoadTerms
-    capabilities: tuple[str, ...] = ()
-    """What a principal must hold to call its tools; empty: `langchain:<name>`."""
-    tags: tuple[str, ...] = ()
-    timeout_s: float = 60.0
-    max_concurrency: int = 0
-    inject: Mapping[str, Injected] = field(default_factory=dict)
-    """Injected arguments by name, and what of the call is put into them."""
-    processes: int = 2
-    """Workers for tools without async code."""
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """What stands in `loads.args` and must not stand in a definition."""
-
-    @property
-    def upstream(self) -> str:
-        """Key of the breaker and the concurrency limit that its tools share."""
-        return f"langchain:{self.name}"
-
     @property
     def endpoint(self) -> str:
-        """Where it stands, for people and records."""
-        named = (*self.loads.load, *(f"entry point {name}" for name in self.loads.entry_points))
+        """Where the source stands, for people and records."""
+        named = (*self.load, *(f"entry point {name}" for name in self.entry_points))
         return f"python:{', '.join(named)}"[:300]
 
 

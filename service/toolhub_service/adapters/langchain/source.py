@@ -1,7 +1,7 @@
 """A source of LangChain tools: read in a thread, for importing LangChain takes half a second and foreign code longer.
 
 It also owns the worker processes of its tools, and what is known of each tool, for the adapter. The code was named by
-the operator and lies in trusted namespaces, so its definitions are believed without pins unless `trust` says otherwise.
+the operator and lies in trusted namespaces, so its definitions are believed without pins.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from toolhub_service.adapters.definitions import Overrides
-from toolhub_service.adapters.langchain.kind import LangChainTerms
+from toolhub_service.adapters.definitions import Overrides, SourceTerms
+from toolhub_service.adapters.langchain.kind import LangChainSource, LoadTerms
 from toolhub_service.adapters.langchain.worker import disable_tracing, encode, worker_argv, worker_environment
 from toolhub_service.adapters.langchain.worker_process import WorkerPool, WorkerProcess, WorkerTerms, start_worker
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.guards.secrets import Mask, Redact
+from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.tools.confinement import HiddenFolder
 
 if TYPE_CHECKING:
@@ -32,40 +33,43 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _LINES_KEPT: Final = 50
+# In an answer of a worker, besides the value: runs, violations, the trace of an exception.
 _FRAME_ROOM_BYTES: Final = 1024 * 1024
-"""In an answer of a worker, besides the value: runs, violations, the trace of an exception."""
 
 
 class LangChainToolSource:
     """Implements `ToolSource`. One event loop owns it."""
 
     kind = ToolKind.LANGCHAIN
+    trust = Trust.ALWAYS
 
     def __init__(
         self,
-        terms: LangChainTerms,
+        name: str,
+        entry: LangChainSource,
+        trusted_namespaces: tuple[str, ...],
         *,
-        overrides: Overrides,
-        check_schema: Callable[[JsonObject], object],
-        redact: Callable[[str], str],
-        trust: Trust = Trust.ALWAYS,
+        redact: Redact,
+        secrets: Collection[str] = (),
         troubled: Callable[[str, BaseException], None] | None = None,
         max_result_bytes: int = 8 * 1024 * 1024,
         keep_warm: bool = True,
         hides: HiddenFolder | None = None,
     ) -> None:
-        """`check_schema` raises for a schema that the hub cannot judge by; it is called in a thread.
+        """`secrets`: what stands in `entry.args` and must not stand in a definition.
 
-        `troubled`: told the source's name and each exception that kept something from being loaded; called on the loop.
+        `troubled`: called with the source's name and each exception that kept something from being loaded, on the loop.
         `max_result_bytes`: of a call's text or content, and of its artifact, each.
         `hides`: what workers must not see.
         `keep_warm`: start a worker as soon as there is a tool that needs one, for a start takes a second or more.
         """
-        self.terms = terms
-        self.overrides = overrides
-        self.trust = trust
+        self.name = name
+        self.entry = entry
+        self.overrides = Overrides(entry.tools)
         self.max_result_bytes = max_result_bytes
-        self._check_schema = check_schema
+        self._loads = LoadTerms(entry.load, entry.args, entry.entry_points, trusted_namespaces)
+        self._terms = SourceTerms.of(self.kind, name, self._loads.endpoint, entry)
+        self._mask = Mask(secrets)
         self._keep_warm = keep_warm
         self._hides = hides
         self._redact = redact
@@ -74,15 +78,11 @@ class LangChainToolSource:
         self._reading: asyncio.Future[Read] | None = None
         self._tools: Mapping[str, BoundTool] = {}
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
-        self.pool = WorkerPool(self._start_worker, size=terms.processes)
-
-    @property
-    def name(self) -> str:
-        return self.terms.name
+        self.pool = WorkerPool(self._start_worker, size=entry.processes)
 
     @property
     def endpoint(self) -> str:
-        return self._redact(self.terms.endpoint)
+        return self._redact(self._terms.endpoint)
 
     async def discover(self) -> Discovery:
         if self.pool.is_closed:
@@ -91,6 +91,7 @@ class LangChainToolSource:
             self._reading = _in_thread(self._read)
             self._reading.add_done_callback(self._on_read)
         try:
+            # Shielded: a thread cannot be stopped, and whoever reads next waits for the same one.
             read = await asyncio.shield(self._reading)
         except ImportError as missing:
             message = "LangChain is not installed here: pip install 'tool-hub[langchain]'."
@@ -123,7 +124,9 @@ class LangChainToolSource:
         from toolhub_service.adapters.langchain.loading import Reader
 
         if self._reader is None:
-            self._reader = Reader(self.terms, self.overrides, self._check_schema)
+            self._reader = Reader(
+                self._terms, self._loads, self.entry.inject, self.overrides, compile_schema, self._mask
+            )
         return self._reader.read()
 
     def _on_read(self, reading: asyncio.Future[Read]) -> None:
@@ -148,7 +151,7 @@ class LangChainToolSource:
         return Discovery(definitions=read.definitions, problems=problems, server=SERVER)
 
     async def _start_worker(self) -> WorkerProcess:
-        greeting = encode({"loads": asdict(self.terms.loads), "max_bytes": self.max_result_bytes})
+        greeting = encode({"loads": asdict(self._loads), "max_bytes": self.max_result_bytes})
         terms = WorkerTerms(
             argv=worker_argv(),
             environment=worker_environment(os.environ),

@@ -16,11 +16,14 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from toolhub_service.adapters.langchain.kind import LoadTerms
+
+if TYPE_CHECKING:
+    from toolhub_service.adapters.langchain.bound_tool import BoundTool
 
 # Messages between the hub and its worker processes: four bytes of length, most significant first, then JSON.
 #
@@ -130,8 +133,7 @@ OFF: Final = dict.fromkeys(
     ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2"), "false"
 )
 _OTHER_TRACERS: Final = ("LANGCHAIN_HANDLER", "LANGCHAIN_WANDB_TRACING", "LANGCHAIN_COMET_TRACING")
-_OWN_PREFIX: Final = "TOOLHUB_"
-"""The hub's own settings, some of which are secrets."""
+_OWN_PREFIX: Final = "TOOLHUB_"  # The hub's own settings, some of which are secrets
 
 
 def disable_tracing() -> None:
@@ -213,25 +215,19 @@ def _serve(channel: socket.socket) -> None:
     channel.sendall(encode({"ready": sorted(tools)}))
     while True:
         call = read_frame(channel)
-        reply = encode(_reply(tools, call, greeting["max_bytes"]))
+        tool = tools.get(call["tool"])
+        answer = tool.call_blocking(call, greeting["max_bytes"]) if tool else {"failed": "absent", "runs": []}
+        reply = encode(answer)
         if os.getpid() != own_pid:
             os._exit(0)
         sys.stdout.flush()
         channel.sendall(reply)
 
 
-def _loaded(greeting: Mapping[str, Any]) -> dict[str, Any]:
+def _loaded(greeting: Mapping[str, Any]) -> dict[str, BoundTool]:
     disable_tracing()
     from toolhub_service.adapters.langchain.bound_tool import bound
     from toolhub_service.adapters.langchain.loading import Loader
 
     tools, _ = Loader(msgspec.convert(greeting["loads"], LoadTerms)).load()
     return {tool.name: bound(tool, frozenset()) for tool in tools}
-
-
-def _reply(tools: Mapping[str, Any], call: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
-    tool = tools.get(call["tool"])
-    if tool is None:
-        return {"failed": "absent", "runs": []}
-    reply: dict[str, Any] = tool.call_blocking(call, max_bytes)
-    return reply

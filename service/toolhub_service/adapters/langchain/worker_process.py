@@ -19,8 +19,7 @@ from toolhub_service.adapters.langchain.worker import ChannelClosed, FrameProtoc
 from toolhub_service.tools.confinement import CannotHide, HiddenFolder
 from toolhub_service.tools.process import Child, Program, spawn
 
-_GRACE_S: Final = 0.5
-"""Between SIGTERM and SIGKILL."""
+_GRACE_S: Final = 0.5  # Between SIGTERM and SIGKILL
 _LINE_BYTES: Final = 4096
 
 OnLine = Callable[[str], None]
@@ -51,35 +50,37 @@ class WorkerFailed(Exception):
         self.was_asked = was_asked
 
 
-class WorkerProcess:
-    """A running worker. Made by `start_worker`."""
+class WorkerProcess(asyncio.SubprocessProtocol):
+    """A running worker, what it prints, and its end. Made by `start_worker`."""
 
-    def __init__(self, child: Child, watch: _OutputProtocol, channel: socket.socket, lifeline: int) -> None:
-        """Owns all four: the hub's ends of the channel and the lifeline are closed with the process."""
-        self._child = child
-        self._watch = watch
+    def __init__(self, channel: socket.socket, lifeline: int, max_frame_bytes: int, on_line: OnLine) -> None:
+        """Owns the hub's ends of the channel and the lifeline: they are closed with the process."""
         self._socket = channel
         self._lifeline = lifeline
+        self._frames = FrameProtocol(max_frame_bytes)
+        self._on_line = on_line
+        self._rest = b""
+        self._child: Child | None = None
         self._channel: asyncio.Transport | None = None
-        self._frames = FrameProtocol(0)
-        self.greeted: Any = None
-        """What it answered to the greeting."""
 
     @property
     def pid(self) -> int:
+        assert self._child is not None
         return self._child.get_pid()
 
     @property
     def alive(self) -> bool:
-        return not self._child.exited.is_set() and self._channel is not None and not self._channel.is_closing()
+        has_channel = self._channel is not None and not self._channel.is_closing()
+        return has_channel and self._child is not None and not self._child.exited.is_set()
 
-    async def connect(self, max_frame_bytes: int) -> None:
+    async def start(self, program: Program) -> None:
+        """Once. Raises OSError when it cannot be started."""
+        self._child = await spawn(program, self)
+
+    async def connect(self) -> None:
         """Open the channel; once, before anything is asked."""
         self._socket.setblocking(False)
-        self._channel, self._frames = await asyncio.get_running_loop().create_connection(
-            lambda: FrameProtocol(max_frame_bytes), sock=self._socket
-        )
-        self._watch.attach(self._frames)
+        self._channel, _ = await asyncio.get_running_loop().create_connection(lambda: self._frames, sock=self._socket)
 
     async def ask(self, frame: bytes) -> Any:
         """The answer. Raises WorkerFailed, FrameTooLarge, ValueError: then, as on cancellation, it must be ended."""
@@ -91,66 +92,16 @@ class WorkerProcess:
     async def end(self) -> None:
         """Leave nothing running: SIGTERM to the group, a grace, SIGKILL to the group."""
         try:
-            await self._child.end(_GRACE_S)
+            if self._child is not None:
+                await self._child.end(_GRACE_S)
         finally:
-            self._close_channels()
-
-    def _close_channels(self) -> None:
-        if self._channel is not None:
-            self._channel.abort()
-        else:
-            self._socket.close()
-        lifeline, self._lifeline = self._lifeline, -1
-        if lifeline >= 0:
-            os.close(lifeline)
-
-
-async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
-    """A worker that has answered the greeting. Raises WorkerFailed; leaves nothing behind when it fails."""
-    ours, theirs = socket.socketpair()
-    theirs_lifeline, ours_lifeline = os.pipe()
-    try:
-        with theirs:
-            passed = (theirs.fileno(), theirs_lifeline)
-            argv = (*terms.argv, *map(str, passed))
-            program = Program(argv, terms.environment, merges_errors=True, pass_fds=passed)
-            if terms.hides is not None:
-                program = await terms.hides.hidden_from(program)
-            watch = _OutputProtocol(on_line)
-            child = await spawn(program, watch)
-    except BaseException as error:
-        ours.close()
-        os.close(ours_lifeline)
-        if isinstance(error, CannotHide):
-            raise WorkerFailed(
-                "neither bubblewrap nor Landlock works here to hide the hub's data folder from it"
-            ) from error
-        if isinstance(error, OSError):
-            raise WorkerFailed("it could not be started") from error
-        raise
-    finally:
-        os.close(theirs_lifeline)
-    worker = WorkerProcess(child, watch, ours, ours_lifeline)
-    try:
-        async with asyncio.timeout(terms.start_timeout_s):
-            await worker.connect(terms.max_frame_bytes)
-            worker.greeted = await worker.ask(terms.greeting)
-    except BaseException as error:
-        await asyncio.shield(asyncio.ensure_future(worker.end()))
-        if isinstance(error, TimeoutError | WorkerFailed):
-            raise WorkerFailed("it did not become ready") from error
-        raise
-    return worker
-
-
-class _OutputProtocol(asyncio.SubprocessProtocol):
-    """Receives what the worker prints, and notices its end."""
-
-    def __init__(self, on_line: OnLine) -> None:
-        self._frames: FrameProtocol | None = None
-        self._on_line = on_line
-        self._rest = b""
-        self._has_exited = False
+            if self._channel is not None:
+                self._channel.abort()
+            else:
+                self._socket.close()
+            lifeline, self._lifeline = self._lifeline, -1
+            if lifeline >= 0:
+                os.close(lifeline)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -160,15 +111,37 @@ class _OutputProtocol(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         # A child that outlives the worker can hold the channel open: its end is the end of the answer all the same.
-        self._has_exited = True
-        if self._frames is not None:
-            self._frames.fail(ChannelClosed())
+        self._frames.fail(ChannelClosed())
 
-    def attach(self, frames: FrameProtocol) -> None:
-        """Have requests on these frames fail when the worker ends."""
-        self._frames = frames
-        if self._has_exited:
-            frames.fail(ChannelClosed())
+
+async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
+    """A worker that has answered the greeting. Raises WorkerFailed; leaves nothing behind when it fails."""
+    ours, theirs = socket.socketpair()
+    theirs_lifeline, ours_lifeline = os.pipe()
+    worker = WorkerProcess(ours, ours_lifeline, terms.max_frame_bytes, on_line)
+    try:
+        with theirs, os.fdopen(theirs_lifeline) as inherited:
+            passed = (theirs.fileno(), inherited.fileno())
+            argv = (*terms.argv, *map(str, passed))
+            program = Program(argv, terms.environment, merges_errors=True, pass_fds=passed)
+            if terms.hides is not None:
+                program = await terms.hides.hidden_from(program)
+            await worker.start(program)
+        async with asyncio.timeout(terms.start_timeout_s):
+            await worker.connect()
+            await worker.ask(terms.greeting)
+    except BaseException as error:
+        await asyncio.shield(asyncio.ensure_future(worker.end()))
+        if isinstance(error, CannotHide):
+            raise WorkerFailed(
+                "neither bubblewrap nor Landlock works here to hide the hub's data folder from it"
+            ) from error
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            raise WorkerFailed("it could not be started") from error
+        if isinstance(error, TimeoutError | WorkerFailed):
+            raise WorkerFailed("it did not become ready") from error
+        raise
+    return worker
 
 
 # Not a library's pool: those that can kill a worker (pebble, loky) return results pickled, and to unpickle what foreign

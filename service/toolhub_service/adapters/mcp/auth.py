@@ -17,6 +17,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import uuid4
@@ -44,8 +45,7 @@ from toolhub_service.adapters.mcp.kind import OAuthTerms
 # so that an assertion shown to one server is worth nothing at another.
 
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-LIFE_S: Final = 180
-"""Of an assertion; authorization servers take five minutes at most for granted."""
+LIFE_S: Final = 180  # Of an assertion; authorization servers take five minutes at most for granted
 AUTO: Final = "auto"
 _RSA_MIN_BITS = 2048
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -106,34 +106,26 @@ def _fitting(key: _Key) -> tuple[str, ...]:
 _LEEWAY_S = 30.0
 _LEEWAY_SHARE = 0.1
 _UNKNOWN_LIFE_S = 3600.0
-_AGAIN_AFTER_S = 5.0
-"""After a token could not be had, before it is asked for again."""
+_AGAIN_AFTER_S = 5.0  # After a token could not be had, before it is asked for again
 _IN_TIME = {"timeout": httpx2.Timeout(10.0).as_dict()}
 
+# Sends a request by a transport that never raises for what the network or the server does.
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
-"""Sends a request by a transport that never raises for what the network or the server does."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Endpoint:
     """Where tokens are had, and how."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        issuer: str = "",
-        audience: str = "",
-        resource: str = "",
-        scope: str = "",
-        methods: tuple[str, ...] = (),
-    ) -> None:
-        self.url = url
-        self.issuer = issuer
-        """Empty: the operator's own word."""
-        self.audience = audience or issuer or url
-        self.resource = resource
-        self.scope = scope
-        self.in_body = bool(methods) and "client_secret_basic" not in methods and "client_secret_post" in methods
+    url: str
+    issuer: str = ""
+    """Empty: the operator's own word."""
+    audience: str = ""
+    """Of assertions."""
+    resource: str = ""
+    scope: str = ""
+    in_body: bool = False
+    """Whether it takes the client's secret in the form only."""
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
@@ -173,12 +165,11 @@ class Tokens:
         )
         self._server_url = server_url
         self._endpoint = (
-            _Endpoint(terms.token_url, audience=terms.audience, scope=" ".join(terms.scopes))
+            _Endpoint(terms.token_url, audience=terms.audience or terms.token_url, scope=" ".join(terms.scopes))
             if terms.token_url
             else None
         )
-        self._issuer = ""
-        """Whose the credentials are, once a token was had by them."""
+        self._issuer = ""  # Whose the credentials are, once a token was had by them
         self._token = ""
         self._good_until_s = 0.0
         self._again_at_s = 0.0
@@ -238,8 +229,9 @@ class Tokens:
         """The token endpoint; None when the metadata is missing, does not fit the server, or is of another issuer."""
         said = extract_field_from_www_auth(challenge, "resource_metadata")
         resource = await _first(build_protected_resource_metadata_discovery_urls(said, self._server_url), send)
-        if resource and not _is_of(self._server_url, resource.get("resource")):
-            return None
+        named, own = resource.get("resource"), resource_url_from_server_url(self._server_url)
+        if resource and not (isinstance(named, str) and check_resource_allowed(own, named)):
+            return None  # RFC 9728 §3.3: metadata counts only for the resource that it names.
         issuers = resource.get("authorization_servers")
         issuer = issuers[0] if isinstance(issuers, list) and issuers and isinstance(issuers[0], str) else None
         metadata = await _first(
@@ -248,8 +240,7 @@ class Tokens:
         if issuer is None and self._key is not None:
             # Nothing but where it lies speaks for this metadata: it must not get an assertion for somebody else.
             issuer = "{0.scheme}://{0.netloc}".format(urlsplit(self._server_url))
-        named = resource.get("resource") or resource_url_from_server_url(self._server_url)
-        endpoint = _endpoint_of(metadata, issuer, str(named), self._scope(challenge, resource))
+        endpoint = _endpoint_of(metadata, issuer, str(named or own), self._scope(challenge, resource))
         is_other = endpoint is not None and self._issuer and not issuers_match(endpoint.issuer, self._issuer)
         return None if is_other else endpoint
 
@@ -303,18 +294,8 @@ def _endpoint_of(metadata: dict[str, Any], issuer: str | None, resource: str, sc
     if issuer is not None and not issuers_match(named, issuer):
         return None
     methods = metadata.get("token_endpoint_auth_methods_supported")
-    return _Endpoint(
-        url,
-        issuer=named,
-        resource=resource,
-        scope=scope,
-        methods=tuple(methods) if isinstance(methods, list) else (),
-    )
-
-
-def _is_of(server_url: str, resource: object) -> bool:
-    """RFC 9728 §3.3: metadata counts only for the resource that it names."""
-    return isinstance(resource, str) and check_resource_allowed(resource_url_from_server_url(server_url), resource)
+    in_body = isinstance(methods, list) and "client_secret_post" in methods and "client_secret_basic" not in methods
+    return _Endpoint(url, issuer=named, audience=named or url, resource=resource, scope=scope, in_body=in_body)
 
 
 def _wants_another_token(response: httpx2.Response) -> bool:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf, isfinite
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from mcp.shared.exceptions import MCPError
+from mcp import MCPError
 from mcp.shared.inbound import mcp_param_headers
+from mcp_types import HEADER_MISMATCH
 
-from toolhub_service.adapters.mcp import elicitation, failures
-from toolhub_service.adapters.mcp.failures import Breakage
+from toolhub_service.adapters.mcp import failures
+from toolhub_service.adapters.mcp.elicitation import Questions
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
-from toolhub_service.adapters.upstream import is_cancelled, kept_json, one_line
-from toolhub_service.domain.artifact import OCTETS, ArtifactDesk, ArtifactRef
+from toolhub_service.adapters.upstream import Trace, as_object, as_string, kept_bytes, kept_json, no_trace, one_line
+from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall
-from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, Progress
@@ -40,19 +39,9 @@ from toolhub_service.guards.secrets import Redact
 # block says why, and the outcome is `truncated`.
 
 BLOCKS_MAX: Final = 1_000
-INLINE_MAX_BYTES: Final = 16 * 1024
-"""Of base64, or of a resource's text."""
+INLINE_MAX_BYTES: Final = 16 * 1024  # Of base64, or of a resource's text
 RAW_MAX_BYTES: Final = 64 * 1024
-_CHUNK_BYTES: Final = 256 * 1024
-_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[\x20-\x7e]{1,100})?")
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-
-
-class Answerer(NamedTuple):
-    """Who answered, for evidence; what it says of itself is untrusted and bounded."""
-
-    server: str = ""
-    protocol: str = ""
 
 
 def text_of(result: JsonObject) -> str:
@@ -66,25 +55,44 @@ def is_result(result: JsonObject) -> bool:
 
 
 async def outcome_of(
-    result: JsonObject, call: GrantedCall, by: Answerer, desk: ArtifactDesk | None, *, keep_raw: bool = False
+    result: JsonObject,
+    call: GrantedCall,
+    artifacts: ArtifactService | None,
+    *,
+    server: str,
+    protocol: str,
+    keep_raw: bool = False,
 ) -> Outcome:
-    """`desk`: where what is too large for a value goes; None: nowhere."""
+    """`artifacts`: where what is too large for a value goes; None: nowhere. `server`: as it calls itself, bounded."""
+    # Each block is looked at on the event loop, so their number is bounded.
     blocks = _blocks(result)
     others = [block for block in blocks[:BLOCKS_MAX] if not _is_text(block)]
     is_structured = result.get("structuredContent") is not None or (
         "structuredContent" in result and bool(call.spec.output_schema)
     )
-    keeping = _Keeping(call.call, desk, 0 if is_structured else INLINE_MAX_BYTES)
+    keeping = _Keeping(call.call, artifacts, 0 if is_structured else INLINE_MAX_BYTES)
     shown = [await keeping.shown(block) for block in others] if others else []
     value: JsonValue = result.get("structuredContent")
     if not is_structured:
         text = "\n".join([str(block["text"]) for block in blocks[:BLOCKS_MAX] if _is_text(block)])
         value = {"text": text, "content": shown} if shown else {"text": text}
     dropped = max(0, len(blocks) - BLOCKS_MAX)
+    attributes = {
+        "source": call.spec.source,
+        "server": server,
+        "protocol": protocol,
+        "remote_tool": call.spec.resource_id,
+        "structured": "true" if is_structured else "false",
+    }
+    if others:
+        attributes["other_blocks"] = str(len(others))
+    if dropped:
+        attributes["dropped_blocks"] = str(dropped)
+    summary = f"{call.spec.name} answered{f' by {server}' if server else ''}"
     return Outcome(
         value=value,
-        evidence=(_evidence(call, by, is_structured=is_structured, others=len(others), dropped=dropped),),
-        artifacts=tuple(keeping.artifacts),
+        evidence=(Evidence(EvidenceType.TOOL, call.call.call_id, summary, attributes=attributes),),
+        artifacts=tuple(keeping.refs),
         truncated=keeping.is_incomplete or dropped > 0,
         raw=kept_json(result, RAW_MAX_BYTES) if keep_raw else None,
     )
@@ -93,49 +101,39 @@ async def outcome_of(
 class _Keeping:
     """The large parts of one result on their way into artifacts."""
 
-    def __init__(self, call: Call, desk: ArtifactDesk | None, inline_max_bytes: int) -> None:
+    def __init__(self, call: Call, artifacts: ArtifactService | None, inline_max_bytes: int) -> None:
         self._call = call
-        self._desk = desk
+        self._artifacts = artifacts
         self._inline_max_bytes = inline_max_bytes
-        self.artifacts: list[ArtifactRef] = []
+        self.refs: list[ArtifactRef] = []
         self.is_incomplete = False
 
     async def shown(self, block: JsonObject) -> JsonObject:
         """The block as a value may hold it."""
-        resource = block.get("resource")
-        if isinstance(resource, Mapping):
+        resource = as_object(block.get("resource"))
+        if resource is not None:
             return {**block, "resource": await self._lightened(resource, "blob", "text")}
         return await self._lightened(block, "data")
 
     async def _lightened(self, holder: JsonObject, *places: str) -> JsonObject:
         """Without what is too large; whatever else it says stays."""
         place = next((place for place in places if isinstance(holder.get(place), str)), "")
-        carried = holder.get(place)
-        limit = INLINE_MAX_BYTES if place == "text" else self._inline_max_bytes
-        if not isinstance(carried, str) or len(carried) <= limit:
+        carried = as_string(holder.get(place))
+        if len(carried) <= (INLINE_MAX_BYTES if place == "text" else self._inline_max_bytes):
             return holder
         rest = {key: value for key, value in holder.items() if key != place}
-        data = carried.encode("utf-8", "replace") if place == "text" else _decoded(carried)
-        if data is None:
+        try:
+            data = carried.encode("utf-8", "replace") if place == "text" else binascii.a2b_base64(carried)
+        except ValueError:
             self.is_incomplete = True
             return {**rest, "dropped": "it is not base64"}
-        facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        return {**rest, **facts, **await self._kept(data, holder)}
-
-    async def _kept(self, data: bytes, holder: JsonObject) -> JsonObject:
-        """What became of the bytes. An effect that was had is answered, whatever becomes of what it brought."""
-        if self._desk is None:
-            self.is_incomplete = True
-            return {"dropped": "this hub keeps no artifacts"}
-        try:
-            artifact = await self._desk.keep(
-                _chunks(data), call=self._call, media_type=_media_type(holder), name=_file_name(holder)
-            )
-        except ToolFailure as failure:
-            self.is_incomplete = True
-            return {"dropped": f"it could not be kept: {failure.error.kind.value}"}
-        self.artifacts.append(artifact.ref)
-        return {"artifact": artifact.artifact_id}
+        media_type = as_string(holder.get("mimeType"))
+        facts, refs = await kept_bytes(
+            data, self._call, self._artifacts, media_type=media_type, name=_file_name(holder)
+        )
+        self.refs += refs
+        self.is_incomplete |= not refs
+        return {**rest, **facts}
 
 
 def _blocks(result: JsonObject) -> Sequence[JsonObject]:
@@ -149,49 +147,10 @@ def _is_text(block: JsonObject) -> bool:
     return block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
-def _decoded(base64: str) -> bytes | None:
-    try:
-        return binascii.a2b_base64(base64)
-    except ValueError:
-        return None
-
-
-async def _chunks(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), _CHUNK_BYTES):
-        yield data[start : start + _CHUNK_BYTES]
-
-
-def _media_type(holder: JsonObject) -> str:
-    said = holder.get("mimeType")
-    return said if isinstance(said, str) and _MEDIA_TYPE.fullmatch(said) else OCTETS
-
-
 def _file_name(holder: JsonObject) -> str:
     """What the last part of a resource's URI calls it, where that is harmless."""
-    uri = holder.get("uri")
-    name = uri.rpartition("/")[2] if isinstance(uri, str) else ""
+    name = as_string(holder.get("uri")).rpartition("/")[2]
     return name if _FILE_NAME.fullmatch(name) else ""
-
-
-def _evidence(call: GrantedCall, by: Answerer, *, is_structured: bool, others: int, dropped: int) -> Evidence:
-    spec = call.spec
-    attributes = {
-        "source": spec.source,
-        "server": by.server,
-        "protocol": by.protocol,
-        "remote_tool": spec.resource_id,
-        "structured": "true" if is_structured else "false",
-    }
-    if others:
-        attributes["other_blocks"] = str(others)
-    if dropped:
-        attributes["dropped_blocks"] = str(dropped)
-    return Evidence(
-        EvidenceType.TOOL,
-        call.call.call_id,
-        f"{spec.name} answered{f' by {by.server}' if by.server else ''}",
-        attributes=attributes,
-    )
 
 
 def _is_finite(number: float) -> bool:
@@ -249,19 +208,11 @@ class Reporter:
         self._sink.progress(Progress(step=step, total=known_total, message=shown))
 
 
+# By how much the server's time is shorter than the hub's, so that it is cancelled in time; at most a tenth.
 MARGIN_S: Final = 0.05
-"""By how much the server's time is shorter than the hub's, so that it is cancelled in time; at most a tenth."""
 KEY_META: Final = "toolhub/idempotencyKey"
 TRACE_META: Final = "traceparent"
-_STATE_ONLY_PAUSE_S: Final = 0.1
-"""When a server only says that it is not ready yet (SEP-2322)."""
-
-Trace = Callable[[], str]
-"""The W3C traceparent of what runs now; empty when there is none."""
-
-
-def no_trace() -> str:
-    return ""
+_STATE_ONLY_PAUSE_S: Final = 0.1  # When a server only says that it is not ready yet (SEP-2322)
 
 
 class ToolCaller:
@@ -271,13 +222,13 @@ class ToolCaller:
         self,
         redact: Redact,
         *,
-        desk: ArtifactDesk | None = None,
+        artifacts: ArtifactService | None = None,
         trace: Trace = no_trace,
         keep_raw: bool = False,
     ) -> None:
-        """`desk`: where large content goes; `keep_raw`: whether outcomes carry the server's own answer (bounded)."""
+        """`artifacts`: where large content goes; `keep_raw`: whether outcomes carry the server's answer, bounded."""
         self.redact = redact
-        self._desk = desk
+        self._artifacts = artifacts
         self._trace = trace
         self._keep_raw = keep_raw
 
@@ -296,26 +247,39 @@ class ToolCaller:
         `task_ttl_ms`: ask for a task that is kept so long (2025-11-25); `extension`: what the call declares
         (2026-07-28). Each is ignored in the other version. `key`: goes along where the call has no idempotency key.
         """
-        step = elicitation.resumed(call)
+        questions = Questions(call, server.elicitation, self.redact)
         while True:
             session = await server.link.session(call.deadline_s)
             more = {"task": {"ttl": task_ttl_ms}} if task_ttl_ms and not session.is_modern else {}
-            params = self.params(call, {**step.params, **more}, key)
+            params = self._params(call, {**questions.params, **more}, key)
+            timeout_s = time_left_s(call)
+            if timeout_s is not None and timeout_s <= 0:
+                raise failures.timed_out(call)
+            mirrored = server.headers_of(call.spec) if session.is_modern else None
             try:
-                answer = await self._ask(
-                    server, session, call, params, reporter, extension if session.is_modern else ""
+                answer = await server.link.send(
+                    session,
+                    "tools/call",
+                    params,
+                    timeout_s=timeout_s,
+                    on_progress=reporter,
+                    headers=mcp_param_headers(mirrored, call.args) if mirrored else None,
+                    extension=extension,
                 )
-            except ToolFailure as failure:
-                if elicitation.restarts(step, failure):
+            except MCPError as error:
+                if error.error.code == HEADER_MISMATCH:
+                    server.changed()
+                failure = failures.answered(call, error, self.redact)
+                if questions.restarts(failure):
                     continue
-                raise
+                raise failure from error
             if answer.get("resultType") != "input_required":
                 return answer, session
-            elicitation.take_requests(step, answer, call, server.elicitation, self.redact)
-            if not step.answers:
+            questions.take(answer)
+            if not questions.answers:
                 await asyncio.sleep(_STATE_ONLY_PAUSE_S)
 
-    def params(self, call: GrantedCall, more: dict[str, Any], key: str = "") -> dict[str, Any]:
+    def _params(self, call: GrantedCall, more: dict[str, Any], key: str = "") -> dict[str, Any]:
         """Of a `tools/call`."""
         params: dict[str, Any] = {"name": call.spec.resource_id, "arguments": dict(call.args), **more}
         key = call.idempotency_key or key
@@ -327,53 +291,18 @@ class ToolCaller:
             params["_meta"] = meta
         return params
 
-    async def _ask(
-        self,
-        server: McpServer,
-        session: McpSession,
-        call: GrantedCall,
-        params: dict[str, Any],
-        reporter: Reporter | None,
-        extension: str = "",
-    ) -> JsonObject:
-        """One `tools/call`. Raises ToolFailure."""
-        timeout_s = time_left_s(call)
-        if timeout_s is not None and timeout_s <= 0:
-            raise failures.timed_out(call)
-        mirrored = server.headers_of(call.spec) if session.is_modern else None
-        try:
-            return await session.requests.send(
-                "tools/call",
-                params,
-                timeout_s=timeout_s,
-                on_progress=reporter,
-                headers=mcp_param_headers(mirrored, call.args) if mirrored else None,
-                extension=extension,
-            )
-        except MCPError as error:
-            _notice(server, session, error)
-            raise failures.answered(call, error, self.redact) from error
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            # The SDK cancels whoever waits on a connection that dies (python-sdk #3560).
-            server.link.lost(session, "its connection broke")
-            raise failures.broken(call, Breakage.LOST) from None
-        except (OSError, TimeoutError) as error:
-            server.link.lost(session, "its connection broke")
-            raise failures.broken(call, Breakage.LOST) from error
-
     async def outcome(self, server: McpServer, session: McpSession, call: GrantedCall, result: JsonObject) -> Outcome:
         """What a final result says. Raises ToolFailure when the tool, or the operator, calls it an error."""
         if result.get("resultType", "complete") != "complete" or not is_result(result):
             raise failures.outside_protocol(call, "what it sent is no result of a tool")
         if result.get("isError") is True:
             raise failures.tool_said(call, text_of(result), self.redact)
-        finds_error = server.overrides.of(call.spec.resource_id).finds_error
+        finds_error = server.overrides.finds_error(call.spec.resource_id)
         if finds_error is not None and finds_error(text := text_of(result)):
             raise failures.tool_said(call, text, self.redact)
-        by = Answerer(session.server, session.protocol)
-        return await outcome_of(result, call, by, self._desk, keep_raw=self._keep_raw)
+        return await outcome_of(
+            result, call, self._artifacts, server=session.server, protocol=session.protocol, keep_raw=self._keep_raw
+        )
 
 
 def time_left_s(call: GrantedCall) -> float | None:
@@ -382,13 +311,3 @@ def time_left_s(call: GrantedCall) -> float | None:
         return None
     left_s = call.deadline_s - asyncio.get_running_loop().time()
     return left_s - min(MARGIN_S, left_s / 10)
-
-
-def _notice(server: McpServer, session: McpSession, error: MCPError) -> None:
-    """What an error says about more than its call."""
-    if failures.is_closed(error):
-        server.link.lost(session, "its connection is closed")
-    elif failures.is_lost_session(error):
-        server.link.lost(session, "the server does not know the session any more")
-    elif error.error.code == failures.HEADER_MISMATCH:
-        server.changed()

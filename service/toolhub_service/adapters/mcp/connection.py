@@ -12,11 +12,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from mcp import ClientSession, MCPError
-from mcp.client.session import ElicitationFnT, IncomingMessage
+from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import Outbound
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
@@ -34,11 +33,12 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolhub_service import __version__
+from toolhub_service.adapters.mcp.elicitation import elicitation_callback
 from toolhub_service.adapters.mcp.failures import NotConnected, reason_of
 from toolhub_service.adapters.mcp.http import BoundedTransport, HttpTransport
 from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
-from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, StdioTransport
+from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, PipeProtocol
 from toolhub_service.adapters.upstream import is_cancelled
 from toolhub_service.domain.ports import Randomness
 
@@ -81,8 +81,8 @@ for _name in ("client", "httpcore2", "httpx2", "mcp"):
 _LAST_ANSWERS_S = 0.1
 _CLIENT = Implementation(name="tool-hub", version=__version__)
 _NAME_MAX_CHARS = 100
+# What the SDK declares for a session that has a callback for questions.
 _MAY_BE_ASKED = ElicitationCapability(form=FormElicitationCapability(), url=UrlElicitationCapability())
-"""What the SDK declares for a session that has a callback for questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,6 @@ class Deps:
     http: HttpTransport | None
     """None for stdio."""
     randomness: Randomness
-    on_elicit: ElicitationFnT | None
     changed: Callable[[], None]
 
 
@@ -106,15 +105,15 @@ class Connection:
         self._deps = deps
         self._connected = connected
         self._disconnected = disconnected
+        self._on_elicit = elicitation_callback(deps.terms.elicitation)
         self._over = asyncio.Event()
         self._is_disconnecting = False
-        self._program: StdioTransport | None = None
+        self._program: PipeProtocol | None = None
         self._bounded: BoundedTransport | None = None
         self._fast: FastClient | None = None
         self._handshake = asyncio.timeout(deps.terms.connect_timeout_s)
         self.was_connected = False
-        self.why_over = ""
-        """For people and models; empty while nothing is wrong."""
+        self.why_over = ""  # For people and models; empty while nothing is wrong
 
     async def run(self) -> None:
         """Connect, wait until `leave` is called or the server is gone, and leave."""
@@ -171,10 +170,10 @@ class Connection:
             raise NotConnected(self._bounded.last_error)  # An outage during the probe says nothing of the version.
         tools = session.server_capabilities.tools if session.server_capabilities else None
         if is_modern(spoken) and tools and tools.list_changed:
-            await stack.enter_async_context(ToolListSubscription(session, self._deps.randomness, self._deps.changed))
+            await stack.enter_async_context(following_tool_list(session, self._deps.randomness, self._deps.changed))
         if not self._is_disconnecting:
             self.was_connected = True
-            declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._deps.on_elicit else None)
+            declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._on_elicit else None)
             self._connected(session, RequestSender(dispatcher, spoken, _CLIENT, declared, self._fast))
 
     @asynccontextmanager
@@ -184,8 +183,8 @@ class Connection:
             session = ClientSession(
                 dispatcher=dispatcher,
                 client_info=_CLIENT,
-                elicitation_callback=self._deps.on_elicit,
-                message_handler=self._notified,
+                elicitation_callback=self._on_elicit,
+                message_handler=self._on_message,
             )
             async with session:
                 await negotiate(session, self._deps.terms.protocol)
@@ -195,9 +194,9 @@ class Connection:
     async def _dispatcher(self) -> AsyncIterator[JSONRPCDispatcher[Any]]:
         where = self._deps.terms.where
         if isinstance(where, StdioTerms):
-            self._program = StdioTransport(where, self._deps.terms.max_message_bytes, self.disconnect)
-            async with self._program as (received, to_send):
-                yield JSONRPCDispatcher(received, to_send)
+            program = self._program = PipeProtocol(self._deps.terms.max_message_bytes, self.disconnect)
+            async with program.running(where):
+                yield JSONRPCDispatcher(program.inbox, program.outbox)
             return
         assert self._deps.http is not None
         async with self._deps.http.connected(self.disconnect_soon) as (dispatcher, bounded, self._fast):
@@ -207,7 +206,7 @@ class Connection:
             except Exception as error:  # noqa: BLE001  the SDK's reason hides what the transport knows
                 raise NotConnected(bounded.last_error or reason_of(error)) from None
 
-    async def _notified(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._deps.changed()
 
@@ -260,59 +259,44 @@ def server_of(session: ClientSession) -> str:
 # meanwhile is unknown, so each new stream counts as a change.
 
 _ACKNOWLEDGED_WITHIN_S = 10.0
-_FIRST_WITHIN_S = 1.0
-"""How long a connection waits for its first stream before it is used without one."""
+_FIRST_WITHIN_S = 1.0  # How long a connection waits for its first stream before it is used without one
 
 
-class ToolListSubscription:
+@asynccontextmanager
+async def following_tool_list(
+    session: ClientSession, randomness: Randomness, changed: Callable[[], None]
+) -> AsyncIterator[None]:
     """Listens between entering and leaving, in a task of its own."""
+    loop, backoff, is_open = asyncio.get_running_loop(), Backoff(randomness), asyncio.Event()
+    is_connected = False
 
-    def __init__(self, session: ClientSession, randomness: Randomness, changed: Callable[[], None]) -> None:
-        self._session = session
-        self._backoff = Backoff(randomness)
-        self._changed = changed
-        self._task: asyncio.Task[None] | None = None
-        self._is_open = asyncio.Event()
-        self._is_connected = False
-        """A stream that opens later than the connection may have missed changes."""
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._listen())
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_FIRST_WITHIN_S):
-                    await self._is_open.wait()
-        except BaseException:
-            await self.__aexit__(None, None, None)
-            raise
-        self._is_connected = True
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        return None
-
-    async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            began_s = loop.time()
-            with suppress(MCPError, SubscriptionLost, TimeoutError):
-                await self._follow()
-            await asyncio.sleep(self._backoff.after_loss(loop.time() - began_s))
-
-    async def _follow(self) -> None:
-        subscription = listen(self._session, tools_list_changed=True)
+    async def follow() -> None:
+        subscription = listen(session, tools_list_changed=True)
         async with asyncio.timeout(_ACKNOWLEDGED_WITHIN_S):
             events = await subscription.__aenter__()
         try:
-            self._is_open.set()
-            if self._is_connected:
-                self._changed()
+            is_open.set()
+            if is_connected:  # A stream that opens later than the connection may have missed changes.
+                changed()
             async for _ in events:
-                self._changed()
+                changed()
         finally:
             await subscription.__aexit__(None, None, None)
+
+    async def follow_again_and_again() -> None:
+        while True:
+            began_s = loop.time()
+            with suppress(MCPError, SubscriptionLost, TimeoutError):
+                await follow()
+            await asyncio.sleep(backoff.after_loss(loop.time() - began_s))
+
+    task = asyncio.create_task(follow_again_and_again())
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_WITHIN_S):
+                await is_open.wait()
+        is_connected = True
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})

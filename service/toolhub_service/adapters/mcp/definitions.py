@@ -11,58 +11,37 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from mcp.shared.inbound import find_invalid_x_mcp_header
 
 from toolhub_service.adapters.definitions import (
+    ANY_OBJECT,
+    DESCRIPTION_MAX_BYTES,
+    NO_MASK,
     OWN_NAME_MAX_CHARS,
+    PROBLEM_MAX_CHARS,
     SCHEMA_MAX_BYTES,
     CheckSchema,
-    Override,
     Overrides,
+    SourceTerms,
     Unnamed,
     known_name,
     unusable,
 )
-from toolhub_service.adapters.upstream import kept_json, one_line, shortened, written
+from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.adapters.upstream import as_string, kept_json, one_line, shortened, written
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
-from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
-from toolhub_service.guards.masking import Mask
+from toolhub_service.domain.tool import Annotations, CostHints
+from toolhub_service.guards.secrets import Mask
 
-DESCRIPTION_MAX_BYTES: Final = 16 * 1024
-HINTS_MAX_BYTES: Final = 16 * 1024
-"""Annotations, execution terms and title, each."""
-PROBLEM_MAX_CHARS: Final = 500
-RETRIES: Final = 2
-"""Where the operator has said that a repeat is safe."""
+HINTS_MAX_BYTES: Final = 16 * 1024  # Annotations, execution terms and title, each
 FORBIDDEN: Final = "forbidden"
-NO_MASK: Final = Mask()
 
-_STAND_IN: Final[JsonObject] = {"type": "object"}
 _ANYTHING: Final[JsonObject] = {}
 _HEADER_KEY: Final = b'"x-mcp-header"'
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTerms:
-    """What the operator says of a whole source."""
-
-    name: str
-    endpoint: str = ""
-    """Its address, without credentials."""
-    capabilities: tuple[str, ...] = ()
-    """What a principal must hold to call its tools; empty: `mcp:<name>`."""
-    tags: tuple[str, ...] = ()
-    timeout_s: float = 60.0
-    max_concurrency: int = 0
-
-    @property
-    def upstream(self) -> str:
-        """Key of the breaker and the concurrency limit that its tools share."""
-        return f"mcp:{self.name}"
 
 
 class DefinitionReader:
@@ -85,11 +64,11 @@ class DefinitionReader:
         self._mask = mask
         self._before: dict[bytes, Definition | None] = {}
         self._now: dict[bytes, Definition | None] = {}
-        self.read_bytes = 0
-        """JSON of the tools of this reading so far."""
+        self.read_bytes = 0  # JSON of the tools of this reading so far
 
     def begin(self) -> None:
         """A new reading begins: what the last one did not bring is forgotten."""
+        # Kept by the digest of the JSON: a reading of a thousand tools that are the same judges no schema again.
         self._before, self._now = self._now, {}
         self.read_bytes = 0
 
@@ -121,14 +100,12 @@ class DefinitionReader:
         return own_name, shown, written(shown)
 
     def _read(self, own_name: str, tool: JsonObject, text: bytes, *, is_modern: bool) -> Definition | None:
-        description = tool.get("description")
         problem = _plain_problem(tool) or self._schema_problem(tool)
         if not problem and is_modern and _HEADER_KEY in text:
             reason = find_invalid_x_mcp_header(tool["inputSchema"])
             problem = f"It asks for headers that cannot be sent: {reason}." if reason else ""
-        text_of = description if isinstance(description, str) else ""
         is_async = not is_modern and task_support(tool) == "required"
-        return self._made(own_name, tool, text_of, problem, is_async=is_async)
+        return self._made(own_name, tool, as_string(tool.get("description")), problem, is_async=is_async)
 
     def _schema_problem(self, tool: JsonObject) -> str:
         for place in ("inputSchema", "outputSchema"):
@@ -152,48 +129,21 @@ class DefinitionReader:
     def _made(
         self, own_name: str, tool: JsonObject, description: str, problem: str, *, is_async: bool
     ) -> Definition | None:
-        override = self._overrides.of(own_name)
-        if not override.offered:
+        said = self._overrides.of(own_name)
+        if not said.offered:
             return None
-        name = known_name(self._terms.name, own_name, "A tool")
-        schemas = (_STAND_IN, _ANYTHING) if problem else (_object(tool, "inputSchema"), _object(tool, "outputSchema"))
-        annotations = _annotations(_object(tool, "annotations"), override)
-        spec = self._spec(name, own_name, description, schemas, annotations, override, is_async=is_async)
-        return Definition(spec, _remote(own_name, tool), one_line(problem, PROBLEM_MAX_CHARS) if problem else "")
-
-    def _spec(
-        self,
-        name: str,
-        own_name: str,
-        description: str,
-        schemas: tuple[JsonObject, JsonObject],
-        annotations: Annotations,
-        override: Override,
-        *,
-        is_async: bool,
-    ) -> ToolSpec:
-        terms = self._terms
-        capabilities = terms.capabilities if override.capabilities is None else override.capabilities
-        return ToolSpec(
-            name=name,
-            kind=ToolKind.MCP,
-            description=shortened(description, DESCRIPTION_MAX_BYTES),
-            input_schema=schemas[0],
-            output_schema=schemas[1],
-            tags=tuple(dict.fromkeys((*terms.tags, "mcp", terms.name))),
-            capabilities=frozenset(capabilities or (terms.upstream,)),
-            annotations=annotations,
-            cost=CostHints(is_async=is_async),
-            limits=ToolLimits(
-                timeout_s=override.timeout_s or terms.timeout_s,
-                max_retries=RETRIES if annotations.safe_to_repeat else 0,
-                max_concurrency=terms.max_concurrency,
-            ),
-            source=terms.name,
-            endpoint=terms.endpoint,
-            resource_id=own_name,
-            upstream=terms.upstream,
+        spec = self._terms.spec(
+            known_name(self._terms.name, own_name, "A tool"),
+            own_name,
+            said,
+            description=description,
+            input_schema=ANY_OBJECT if problem else _object(tool, "inputSchema"),
+            output_schema=_ANYTHING if problem else _object(tool, "outputSchema"),
+            annotations=_annotations(_object(tool, "annotations"), said),
         )
+        if is_async:
+            spec = replace(spec, cost=CostHints(is_async=True))
+        return Definition(spec, _remote(own_name, tool), one_line(problem, PROBLEM_MAX_CHARS) if problem else "")
 
 
 def task_support(tool: JsonObject) -> str:
@@ -226,14 +176,13 @@ def _plain_problem(tool: JsonObject) -> str:
     return ""
 
 
-def _annotations(said: JsonObject, override: Override) -> Annotations:
+def _annotations(hints: JsonObject, said: ToolTerms) -> Annotations:
     """The operator's word, else the more dangerous of what is said and what is not."""
-    destructive = said.get("destructiveHint") is True if override.destructive is None else override.destructive
     return Annotations(
-        read_only=override.read_only is True,
-        destructive=destructive,
-        idempotent=override.idempotent is True,
-        open_world=said.get("openWorldHint") is True,
+        read_only=said.read_only is True,
+        destructive=hints.get("destructiveHint") is True if said.destructive is None else said.destructive,
+        idempotent=said.idempotent is True,
+        open_world=hints.get("openWorldHint") is True,
         supports_progress=True,
     )
 

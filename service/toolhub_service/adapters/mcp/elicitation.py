@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
+from mcp_types import INVALID_PARAMS, ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.kind import Elicitation
-from toolhub_service.adapters.upstream import as_object, written
+from toolhub_service.adapters.upstream import as_object, as_string, quoted, written
 from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -45,7 +44,14 @@ def elicitation_callback(elicitation: Elicitation) -> ElicitationFnT | None:
     """The SDK's callback; None leaves the capability undeclared."""
     if elicitation == "decline":
         return None
-    return _by_defaults if elicitation == "defaults" else _decline
+
+    async def answer(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
+        content = None
+        if elicitation == "defaults" and isinstance(params, ElicitRequestFormParams):
+            content = defaults_of(params.requested_schema)
+        return ElicitResult(action="decline") if content is None else ElicitResult(action="accept", content=content)
+
+    return answer
 
 
 def defaults_of(schema: dict[str, Any]) -> dict[str, Any] | None:
@@ -57,51 +63,45 @@ def defaults_of(schema: dict[str, Any]) -> dict[str, Any] | None:
     return given if all(name in given for name in schema.get("required") or ()) else None
 
 
-def answer_by_defaults(params: ElicitRequestParams) -> ElicitResult:
-    """What `defaults` says to a question, whichever way it came."""
-    content = defaults_of(params.requested_schema) if isinstance(params, ElicitRequestFormParams) else None
-    return ElicitResult(action="decline") if content is None else ElicitResult(action="accept", content=content)
-
-
-async def _decline(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
-    return ElicitResult(action="decline")
-
-
-async def _by_defaults(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
-    return answer_by_defaults(params)
-
-
 ROUNDS_MAX: Final = 8
 REQUESTS_MAX: Final = 16
 SCHEMA_MAX_BYTES: Final = 16 * 1024
 STATE_MAX_CHARS: Final = 256 * 1024
 
-INVALID_PARAMS: Final = -32602
 _STATE: Final = "requeststate"
 _DECLINE: Final[Mapping[str, JsonValue]] = {"action": "decline"}
 _PLAIN_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
+# What a form's property may say (2025-11-25 and 2026-07-28); anything else is left out.
 _KEYWORDS: Final = (
     *("type", "title", "description", "default", "enum", "enumNames", "const", "minimum", "maximum"),
     *("minLength", "maxLength", "format", "minItems", "maxItems", "oneOf", "anyOf"),
 )
-"""What a form's property may say (2025-11-25 and 2026-07-28); anything else is left out."""
 
 
-@dataclass(slots=True)
-class QuestionState:
-    """The state of one call between the server's questions."""
+class Questions:
+    """What the server asks in one call and what it is answered, between one `tools/call` and the next."""
 
-    state: str | None = None
-    """The server's own, sealed; handed back as it came."""
-    answers: dict[str, JsonValue] = field(default_factory=dict)
-    """By key, as the server wants them."""
-    pending: dict[str, JsonObject] = field(default_factory=dict)
-    """Questions by key that a person has not answered yet, as `{message, schema}`."""
-    rounds: int = 0
-    said: dict[str, JsonValue] = field(default_factory=dict)
-    """What people have answered in this call, by the digest of the question."""
-    earlier_answers: dict[str, JsonValue] | None = None
-    """What is left of `said` for a call that has begun anew; None: it has not."""
+    def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
+        """Goes on where a person was asked, with the reply. Raises QuestionAsked when another question is next."""
+        self._call = call
+        self._elicitation = elicitation
+        self._redact = redact
+        self.state: str | None = None  # The server's own, sealed; handed back as it came
+        self.answers: dict[str, JsonValue] = {}  # By key, as the server wants them
+        # Questions by key that a person has not answered yet, as `{message, schema}`.
+        self._pending: dict[str, JsonObject] = {}
+        self._rounds = 0
+        self.said: dict[str, JsonValue] = {}  # What people have answered in this call, by the digest of the question
+        # What is left of `said` for a call that has begun anew; None: it has not.
+        self.earlier_answers: dict[str, JsonValue] | None = None
+        if call.reply is None:
+            return
+        self.state, self.answers, self._pending, self._rounds, self.said = json.loads(call.reply.continuation)
+        key = next(iter(self._pending))
+        asked = self._pending.pop(key)
+        answer = call.reply.answer
+        self.answers[key] = self.said[_digest(key, asked)] = _DECLINE if answer is None else _accepted(answer, asked)
+        self._ask_next()
 
     @property
     def params(self) -> dict[str, Any]:
@@ -111,85 +111,72 @@ class QuestionState:
             params["requestState"] = self.state
         return params
 
-    def ask_next(self) -> None:
+    def restarts(self, failure: ToolFailure) -> bool:
+        """Whether the server has refused its own state, unread, for the first time: then the call begins anew."""
+        upstream = failure.error.upstream
+        if upstream is None or upstream.status != INVALID_PARAMS or _STATE not in upstream.excerpt.lower():
+            return False
+        if self.state is None or self.earlier_answers is not None:
+            return False
+        self.state, self.answers, self.earlier_answers = None, {}, dict(self.said)
+        return True
+
+    def take(self, result: JsonObject) -> None:
+        """Take in what the server asks, and answer as the source's terms say.
+
+        Raises:
+            QuestionAsked: a person must answer first.
+            ToolFailure: UPSTREAM_ERROR; it asks too often, or for what nobody here gives.
+        """
+        if self._is_too_often():
+            raise failures.cannot_be_asked(self._call, f"it asked more than {ROUNDS_MAX} times")
+        requests = as_object(result.get("inputRequests")) or {}
+        state = result.get("requestState")
+        if not (requests or isinstance(state, str)) or len(requests) > REQUESTS_MAX:
+            raise failures.outside_protocol(self._call, "it asks, and does not say what")
+        if isinstance(state, str) and len(state) > STATE_MAX_CHARS:
+            raise failures.outside_protocol(self._call, "its state is too large to be kept")
+        self.state = state if isinstance(state, str) else None
+        self._take_all(requests)
+
+    def _take_all(self, requests: JsonObject) -> None:
+        """Raises ToolFailure, QuestionAsked."""
+        self.answers, self._pending = {}, {}
+        for key, request in requests.items():
+            self._take_one(key, as_object(request) or {})
+        self._ask_next()
+
+    def _take_one(self, key: str, request: JsonObject) -> None:
+        """Answered now, or to be put to a person. Raises ToolFailure for what is no question to one."""
+        if request.get("method") != "elicitation/create":
+            what = "it asks its client for more than answers of a person, such as a model"
+            raise failures.cannot_be_asked(self._call, what)
+        params = as_object(request.get("params")) or {}
+        form = _form(params)
+        if form is None or self._elicitation == "decline":
+            self.answers[key] = _DECLINE
+        elif self._elicitation == "defaults":
+            given = defaults_of(form)
+            self.answers[key] = _DECLINE if given is None else {"action": "accept", "content": given}
+        else:
+            shown = quoted(as_string(params.get("message")), self._redact)
+            asked: JsonObject = {"message": shown or f"{self._call.spec.name} asks whether to go on.", "schema": form}
+            answer = self.earlier_answers.pop(_digest(key, asked), None) if self.earlier_answers else None
+            if answer is None:
+                self._pending[key] = asked
+            else:
+                self.answers[key] = answer
+
+    def _ask_next(self) -> None:
         """Raises QuestionAsked when there is something that a person has not answered yet."""
-        for asked in self.pending.values():
-            continuation = json.dumps([self.state, self.answers, self.pending, self.rounds, self.said])
+        for asked in self._pending.values():
+            # Read back by whichever hub has the reply, which may be of another release: the order is part of it.
+            continuation = json.dumps([self.state, self.answers, self._pending, self._rounds, self.said])
             raise QuestionAsked(Question(str(asked["message"]), as_object(asked["schema"]) or {}, continuation))
 
-
-def resumed(call: GrantedCall) -> QuestionState:
-    """Where the call stood when a person was asked, with the reply; raises QuestionAsked when another one is next."""
-    if call.reply is None:
-        return QuestionState()
-    asking = QuestionState(*json.loads(call.reply.continuation))
-    key = next(iter(asking.pending))
-    asked = asking.pending.pop(key)
-    answer = _DECLINE if call.reply.answer is None else _accepted(call.reply.answer, as_object(asked["schema"]) or {})
-    asking.answers[key] = asking.said[_digest(key, asked)] = answer
-    asking.ask_next()
-    return asking
-
-
-def restarts(asking: QuestionState, failure: ToolFailure) -> bool:
-    """Whether the server has refused its own state, unread, for the first time: `asking` is reset."""
-    upstream = failure.error.upstream
-    if upstream is None or upstream.status != INVALID_PARAMS or _STATE not in upstream.excerpt.lower():
-        return False
-    if asking.state is None or asking.earlier_answers is not None:
-        return False
-    asking.state, asking.answers, asking.earlier_answers = None, {}, dict(asking.said)
-    return True
-
-
-def take_requests(
-    asking: QuestionState, result: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact
-) -> None:
-    """Take in what the server asks, and answer as the source's terms say.
-
-    Raises:
-        QuestionAsked: a person must answer first.
-        ToolFailure: UPSTREAM_ERROR; it asks too often, or for what nobody here gives.
-    """
-    asking.rounds += 1
-    if asking.rounds > ROUNDS_MAX:
-        raise failures.cannot_be_asked(call, f"it asked more than {ROUNDS_MAX} times")
-    requests = as_object(result.get("inputRequests")) or {}
-    state = result.get("requestState")
-    if not (requests or isinstance(state, str)) or len(requests) > REQUESTS_MAX:
-        raise failures.outside_protocol(call, "it asks, and does not say what")
-    if isinstance(state, str) and len(state) > STATE_MAX_CHARS:
-        raise failures.outside_protocol(call, "its state is too large to be kept")
-    asking.state = state if isinstance(state, str) else None
-    asking.answers = {}
-    asking.pending = {}
-    for key, request in requests.items():
-        take(asking, key, as_object(request) or {}, call, elicitation, redact)
-    asking.ask_next()
-
-
-def take(
-    asking: QuestionState, key: str, request: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact
-) -> None:
-    """One request: answered now, or to be put to a person. Raises ToolFailure for what is no question to one."""
-    if request.get("method") != "elicitation/create":
-        raise failures.cannot_be_asked(call, "it asks its client for more than answers of a person, such as a model")
-    params = as_object(request.get("params")) or {}
-    form = _form(params)
-    if form is None or elicitation == "decline":
-        asking.answers[key] = _DECLINE
-    elif elicitation == "defaults":
-        given = defaults_of(form)
-        asking.answers[key] = _DECLINE if given is None else {"action": "accept", "content": given}
-    else:
-        message = params.get("message")
-        shown = failures.quoted(message if isinstance(message, str) else "", redact)
-        asked: JsonObject = {"message": shown or f"{call.spec.name} asks whether to go on.", "schema": form}
-        answer = asking.earlier_answers.pop(_digest(key, asked), None) if asking.earlier_answers else None
-        if answer is None:
-            asking.pending[key] = asked
-        else:
-            asking.answers[key] = answer
+    def _is_too_often(self) -> bool:
+        self._rounds += 1
+        return self._rounds > ROUNDS_MAX
 
 
 def _form(params: JsonObject) -> dict[str, Any] | None:
@@ -229,8 +216,8 @@ def _digest(key: str, asked: JsonObject) -> str:
     return sha256(json.dumps([key, asked["message"], asked["schema"]], sort_keys=True).encode()).hexdigest()
 
 
-def _accepted(answer: JsonObject, schema: JsonObject) -> JsonValue:
-    known = as_object(schema.get("properties")) or {}
+def _accepted(answer: JsonObject, asked: JsonObject) -> JsonValue:
+    known = as_object((as_object(asked["schema"]) or {}).get("properties")) or {}
     return {"action": "accept", "content": {name: value for name, value in answer.items() if name in known}}
 
 
@@ -239,24 +226,20 @@ def _accepted(answer: JsonObject, schema: JsonObject) -> JsonValue:
 # 2026-07-28   tasks/get has the requests (`inputRequests`), tasks/update answers each once. A person is asked as in a
 #              call: the job waits, its task with it, and the next run answers.
 # 2025-11-25   the server asks on the stream of tasks/result and waits there, so nobody can be asked: the session's
-#              callback (`answering`) answers at once.
+#              callback (`elicitation_callback`) answers at once.
 
 STATUS: Final = "input_required"
 
 
-class TaskInput:
+class TaskQuestions(Questions):
     """Of one run that follows a task. Made anew in each: what people have said already comes with the call."""
 
     def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
-        """Raises QuestionAsked when a person has answered, and another question is next."""
-        self._call = call
-        self._elicitation = elicitation
-        self._redact = redact
-        self._step = resumed(call)
-        self._step.earlier_answers = dict(self._step.said)
+        super().__init__(call, elicitation, redact)
+        self.earlier_answers = dict(self.said)
         self._answered: set[str] = set()
 
-    def answers(self, task: JsonObject) -> dict[str, JsonValue] | None:
+    def answers_for(self, task: JsonObject) -> dict[str, JsonValue] | None:
         """What has not been answered yet, by key; None when it wants what nobody here gives, or too often.
 
         Raises QuestionAsked: a person must answer first.
@@ -264,19 +247,14 @@ class TaskInput:
         requests = as_object(task.get("inputRequests"))
         if not requests or len(requests) > REQUESTS_MAX:
             return None
-        fresh = sorted(requests.keys() - self._answered)
+        fresh = {key: requests[key] for key in sorted(requests.keys() - self._answered)}
         if fresh and self._is_too_often():
             return None
-        step = self._step
-        step.answers, step.pending = {}, {}
         try:
-            for key in fresh:
-                request = as_object(requests[key]) or {}
-                take(step, key, request, self._call, self._elicitation, self._redact)
+            self._take_all(fresh)
         except ToolFailure:
             return None
-        step.ask_next()
-        return step.answers
+        return self.answers
 
     def may_be_asked(self) -> bool:
         """Whether a server of 2025-11-25 may ask; the capability was not declared where it may not."""
@@ -284,7 +262,3 @@ class TaskInput:
 
     def mark_answered(self, answers: dict[str, JsonValue]) -> None:
         self._answered.update(answers)
-
-    def _is_too_often(self) -> bool:
-        self._step.rounds += 1
-        return self._step.rounds > ROUNDS_MAX

@@ -10,29 +10,34 @@ A tool's own words are cut, redacted and marked as such: they are for the model,
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from enum import Enum
+from typing import Any, Final
 
+from mcp import MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    PARSE_ERROR,
+    REQUEST_TIMEOUT,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    URL_ELICITATION_REQUIRED,
+)
+from pydantic import ValidationError
+
+from toolhub_service.adapters.upstream import in_its_words, quoted
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.guards.secrets import Redact
-
-if TYPE_CHECKING:
-    from mcp import MCPError
-import secrets
-from enum import Enum
-from typing import TYPE_CHECKING, Any
-
-from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED, UNSUPPORTED_PROTOCOL_VERSION
-from pydantic import ValidationError
 
 # The transports report what broke between the hub and an MCP server as a JSON-RPC error, with a mark that no server can
 # know: a server that imitates one is not believed.
 
 _MARK = secrets.token_hex(8)
-CODE = -32000
-"""The SDK's own code for a connection that is closed."""
 
 
 class Breakage(Enum):
@@ -56,7 +61,12 @@ class Breakage(Enum):
 
 def error_of(breakage: Breakage) -> dict[str, Any]:
     """The `error` member of a JSON-RPC error response."""
-    return {"code": CODE, "message": breakage.value, "data": {"mark": _MARK, "breakage": breakage.name}}
+    return {"code": CONNECTION_CLOSED, "message": breakage.value, "data": {"mark": _MARK, "breakage": breakage.name}}
+
+
+def broken_error(breakage: Breakage) -> MCPError:
+    """The same, as the SDK raises what a server answers."""
+    return MCPError(**error_of(breakage))
 
 
 def breakage_of(error: MCPError) -> Breakage | None:
@@ -70,18 +80,6 @@ def breakage_of(error: MCPError) -> Breakage | None:
     return Breakage[data["breakage"]]
 
 
-EXCERPT_MAX_CHARS: Final = 2_000
-_JUDGED_CHARS: Final = 8_000
-"""What the redactor sees: more than is shown, so that no secret straddles the cut."""
-
-REQUEST_TIMEOUT: Final = -32001
-PARSE_ERROR: Final = -32700
-INTERNAL_ERROR: Final = -32603
-INVALID_REQUEST: Final = -32600
-HEADER_MISMATCH: Final = -32020
-MISSING_CAPABILITY: Final = -32021
-URL_NEEDED: Final = -32042
-
 _UNTAKEN_ADVICE: Final[Mapping[Breakage, str]] = {
     Breakage.NOT_SENT: "It has not run. Try again later, or use another tool.",
     Breakage.REFUSED: "It has not run. Use another tool; an operator must correct the source.",
@@ -89,14 +87,8 @@ _UNTAKEN_ADVICE: Final[Mapping[Breakage, str]] = {
     Breakage.NO_SESSION: "It has not run. Try again.",
     Breakage.BUSY: "It has not run. Try again later, or use another tool.",
 }
+# What the same call may not meet again.
 _PASSING: Final = frozenset({Breakage.NOT_SENT, Breakage.NO_SESSION, Breakage.BUSY})
-"""What the same call may not meet again."""
-
-
-def no_server(call: GrantedCall) -> ToolFailure:
-    """Its source was taken away while the call was on its way."""
-    message = f"{call.spec.name} is not available: its source is not connected to this hub any more. Use another tool."
-    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 
 def broken(call: GrantedCall, breakage: Breakage) -> ToolFailure:
@@ -138,9 +130,9 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
 
 _PLAIN_ADVICE: Final = "Correct the call, or use another tool."
 _ADVICE: Final[Mapping[int, str]] = {
-    MISSING_CAPABILITY: "It needs something of its client that this hub does not offer for this source, such as asking "
-    "a person; an operator can allow questions with `elicitation`.",
-    URL_NEEDED: "A person has to open a page of that service first, which this hub cannot have done.",
+    MISSING_REQUIRED_CLIENT_CAPABILITY: "It needs something of its client that this hub does not offer for this "
+    "source, such as asking a person; an operator can allow questions with `elicitation`.",
+    URL_ELICITATION_REQUIRED: "A person has to open a page of that service first, which this hub cannot have done.",
 }
 
 
@@ -159,8 +151,9 @@ def breakage_in(error: MCPError) -> Breakage | None:
 
 
 _CLOSED: Final = "Connection closed"
+# How the SDK's own words begin; the last ones for an HTTP status without a JSON-RPC error, such as a gateway's 504.
 _LOST: Final[Mapping[int, tuple[str, ...]]] = {
-    CODE: (
+    CONNECTION_CLOSED: (
         _CLOSED,
         "SSE stream ended without a response",
         "SSE stream ended and reconnection attempts were exhausted",
@@ -168,7 +161,6 @@ _LOST: Final[Mapping[int, tuple[str, ...]]] = {
     ),
     INTERNAL_ERROR: ("Server returned an error response",),
 }
-"""How the SDK's own words begin; the last ones for an HTTP status without a JSON-RPC error, such as a gateway's 504."""
 _NO_ANSWER_MEANT: Final = (INVALID_REQUEST, "server answered a request with 202 Accepted")
 
 
@@ -176,7 +168,7 @@ def is_closed(error: MCPError) -> bool:
     """Whether the connection as a whole is of no use any more."""
     return (
         breakage_of(error) is None
-        and error.error.code == CODE
+        and error.error.code == CONNECTION_CLOSED
         and error.error.message == _CLOSED  # One stream that ended is one call.
     )
 
@@ -194,8 +186,8 @@ def timed_out(call: GrantedCall) -> ToolFailure:
 def tool_said(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:
     """The tool ran and says that it failed."""
     excerpt = quoted(text, redact)
-    words = f"In its own words: {excerpt}" if excerpt else "It gave no reason."
-    message = f"{call.spec.name} reported an error; correct the call by what it says, or use another tool. {words}"
+    message = f"{call.spec.name} reported an error; correct the call by what it says, or use another tool. "
+    message += in_its_words(excerpt)
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status=0, excerpt=excerpt))
 
 
@@ -209,21 +201,6 @@ def cannot_be_asked(call: GrantedCall, what: str) -> ToolFailure:
     """It wants something before it goes on that nobody here gives. `what`: a clause of the hub's own words."""
     message = f"{call.spec.name} did not finish: {what}. Use another tool, or call it so that it need not ask."
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False)
-
-
-def unforeseen(call: GrantedCall) -> ToolFailure:
-    message = (
-        f"The hub failed while it called {call.spec.name}, which may have run. Check that before you call it again; "
-        "operators find it logged."
-    )
-    return refuse(ErrorKind.INTERNAL, message)
-
-
-def quoted(text: str, redact: Redact) -> str:
-    """Somebody else's words, fit to be handed on: redacted, without control characters, at most 2,000 characters."""
-    clean = redact(text[:_JUDGED_CHARS])
-    shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
-    return shown if len(shown) <= EXCERPT_MAX_CHARS else f"{shown[: EXCERPT_MAX_CHARS - 1]}…"
 
 
 class NotConnected(Exception):

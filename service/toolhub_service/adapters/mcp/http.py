@@ -14,7 +14,6 @@ import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -29,21 +28,21 @@ from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.lines import counted
 from toolhub_service.adapters.mcp.requests import FastClient, InFlight, Request, RequestCancelled
-from toolhub_service.adapters.source_config import ClientTls
 from toolhub_service.adapters.upstream import client_context
 from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.tools.egress.wire import BoundedBody, Pull, WireError, decoder_of
 
 _SESSION = "mcp-session-id"
+# Of a response that is made here; 502 for all others.
+_STATUS = {Breakage.REFUSED: 403, Breakage.NOT_SENT: 503, Breakage.NO_SESSION: 404}
 _PRIMARY = b"connection", b"content-encoding", b"content-length", b"set-cookie", b"set-cookie2", b"transfer-encoding"
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+# For what is sent out of politeness: a notification holds up every later request of the connection (the SDK posts it in
+# its writing loop), and the end of a session the end of the connection.
 _SHORT = httpx2.Timeout(2.0).as_dict()
-"""For what is sent out of politeness: a notification holds up every later request of the connection (the SDK posts it
-in its writing loop), and the end of a session the end of the connection."""
 _NOTIFIES = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"method":\s*"notifications/|\{\s*"method":\s*"notifications/')
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_END_MAX_BYTES = 3
-"""Of an end of an event that stand before the piece that completes it."""
+_END_MAX_BYTES = 3  # Of an end of an event that stand before the piece that completes it
 
 
 def origin_of(url: httpx2.URL) -> tuple[str, str, int]:
@@ -68,54 +67,46 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._max_message_bytes = max_message_bytes
         self._on_lost = on_lost
         self._in_flight = InFlight()
-        self.last_error = ""
-        """What broke last on the way, for people; empty when nothing has."""
-        self.was_away = False
-        """Whether a request could not be sent at all."""
+        self.last_error = ""  # What broke last on the way, for people; empty when nothing has
+        self.was_away = False  # Whether a request could not be sent at all
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if origin_of(request.url) not in self._origins:
-            return self._broken(Breakage.REFUSED, 403)
+            return self._broken(Breakage.REFUSED)
         content = await request.aread()
         if request.method == "DELETE" or _NOTIFIES.match(content):
             request.extensions = {**request.extensions, "timeout": _SHORT}
-        key, exchange = self._in_flight.begin(content)
+        exchange = self._in_flight.begin(content)
         is_streaming = False
         try:
             response = await self._answered(request, exchange)
-            if isinstance(response.stream, _Events):
-                response.stream.on_close = partial(self._in_flight.end, key, exchange)
-                is_streaming = True
+            is_streaming = isinstance(response.stream, _Events)
             return response
-        except RequestCancelled:
-            return self._broken(Breakage.LOST, 502)
-        finally:
-            self._in_flight.cancel_named_in(content)
-            if not is_streaming:
-                self._in_flight.end(key, exchange)
-
-    async def _answered(self, request: httpx2.Request, exchange: Request) -> httpx2.Response:
-        """Raises RequestCancelled."""
-        try:
-            response = await exchange.wait(self._inner.handle_async_request(request))
         except _NOT_SENT as error:
             if isinstance(error, httpx2.PoolTimeout):
                 self._on_lost("All its connections are taken.")
             self.was_away = True
-            return self._broken(Breakage.NOT_SENT, 503, _connect_error_of(error))
-        except httpx2.TransportError:
-            return self._broken(Breakage.LOST, 502)
-        return await self._judged(request, response, exchange)
+            return self._broken(Breakage.NOT_SENT, _connect_error_of(error))
+        except (httpx2.TransportError, RequestCancelled):
+            return self._broken(Breakage.LOST)
+        except WireError:
+            return self._broken(Breakage.UNDECODABLE)
+        finally:
+            self._in_flight.cancel_named_in(content)
+            if not is_streaming:  # Of a stream the exchange ends when it is closed.
+                exchange.end()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _judged(self, request: httpx2.Request, response: httpx2.Response, exchange: Request) -> httpx2.Response:
+    async def _answered(self, request: httpx2.Request, exchange: Request) -> httpx2.Response:
+        """Raises RequestCancelled, WireError, httpx2.TransportError."""
+        response = await exchange.wait(self._inner.handle_async_request(request))
         try:
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
         except WireError:
             await response.aclose()
-            return self._broken(Breakage.UNDECODABLE, 502)
+            raise
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             return _rebuilt(response, stream=_Events(pull, response, self._max_message_bytes, exchange))
         return await exchange.wait(self._read(request, response, pull))
@@ -124,22 +115,18 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         body = BoundedBody(pull, self._max_message_bytes)
         try:
             content = await body.whole()
-        except httpx2.TransportError:
-            return self._broken(Breakage.LOST, 502)
-        except WireError:
-            return self._broken(Breakage.UNDECODABLE, 502)
         finally:
             await response.aclose()
         if body.is_cut or await run_in_slices(counted(content)):
-            return self._broken(Breakage.TOO_LARGE, 502)
+            return self._broken(Breakage.TOO_LARGE)
         if response.has_redirect_location and not self._leads_on(request, response):
-            return self._broken(Breakage.REFUSED, 403)
+            return self._broken(Breakage.REFUSED)
         if _SESSION in request.headers and _knows_no_session(response.status_code, content):
             self._on_lost(Breakage.NO_SESSION.value)
-            return self._broken(Breakage.NO_SESSION, 404)
+            return self._broken(Breakage.NO_SESSION)
         broken = _breakage_of_status(response.status_code)
         if broken is not None and not _is_jsonrpc_error(content):
-            content = self._content(broken)
+            self.last_error, content = broken.value, _message(broken)
             response.headers["content-type"] = "application/json"
         return _rebuilt(response, content=content)
 
@@ -149,13 +136,10 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         except httpx2.InvalidURL:
             return False
 
-    def _broken(self, breakage: Breakage, status: int, last_error: str = "") -> httpx2.Response:
-        content = self._content(breakage, last_error)
-        return httpx2.Response(status, headers={"content-type": "application/json"}, content=content)
-
-    def _content(self, breakage: Breakage, last_error: str = "") -> bytes:
+    def _broken(self, breakage: Breakage, last_error: str = "") -> httpx2.Response:
         self.last_error = last_error or breakage.value
-        return _message(breakage)
+        headers = {"content-type": "application/json"}
+        return httpx2.Response(_STATUS.get(breakage, 502), headers=headers, content=_message(breakage))
 
 
 class _Events(httpx2.AsyncByteStream):
@@ -169,7 +153,6 @@ class _Events(httpx2.AsyncByteStream):
         self._pull = pull
         self._exchange = exchange
         self._response = response
-        self.on_close: Callable[[], None] = _nothing
         self._max_event_bytes = max_event_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -196,12 +179,8 @@ class _Events(httpx2.AsyncByteStream):
             yield _failing_event(Breakage.LOST)
 
     async def aclose(self) -> None:
-        self.on_close()
+        self._exchange.end()
         await self._response.aclose()
-
-
-def _nothing() -> None:
-    """There is nothing to do."""
 
 
 def _end_of_events(held: bytearray, start: int) -> int:
@@ -272,8 +251,7 @@ def _connect_error_of(error: BaseException) -> str:
     return Breakage.NOT_SENT.value
 
 
-CONNECTIONS_MAX = 256
-"""Of one server: each call in flight and each stream takes one."""
+CONNECTIONS_MAX = 256  # Of one server: each call in flight and each stream takes one
 _IDLE_MAX = 20
 _KEEP_ALIVE_S = 30.0
 _TIMEOUT = httpx2.Timeout(connect=10.0, read=None, write=30.0, pool=10.0)
@@ -333,7 +311,10 @@ class HttpTransport:
     def _context(self) -> ssl.SSLContext:
         """Made once: loading the system's CAs takes tens of milliseconds."""
         if self._tls is None:
-            self._tls = _tls_context(self._terms.tls)
+            try:
+                self._tls = client_context(self._terms.tls)
+            except (OSError, ValueError):
+                raise NotConnected("A TLS file of the source cannot be read or is not usable.") from None
         return self._tls
 
 
@@ -359,10 +340,3 @@ def _parted(url: str) -> tuple[str, dict[str, str]]:
     user, _, password = userinfo.partition(":")
     pair = f"{unquote(user)}:{unquote(password)}".encode()
     return urlunsplit(parts._replace(netloc=place)), {"authorization": f"Basic {b64encode(pair).decode()}"}
-
-
-def _tls_context(terms: ClientTls) -> ssl.SSLContext:
-    try:
-        return client_context(terms)
-    except (OSError, ValueError):
-        raise NotConnected("A TLS file of the source cannot be read or is not usable.") from None

@@ -16,17 +16,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from mcp.shared.exceptions import MCPError
+from mcp import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from msgspec.structs import replace
 
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.calling import MESSAGE_MAX_CHARS, Reporter, ToolCaller
-from toolhub_service.adapters.mcp.elicitation import STATUS, TaskInput
+from toolhub_service.adapters.mcp.elicitation import STATUS, TaskQuestions
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.remote import RemoteTerms
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
-from toolhub_service.adapters.upstream import as_object, is_cancelled, one_line
+from toolhub_service.adapters.upstream import as_number, as_object, as_string, one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark
@@ -35,23 +36,20 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome, Progress
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
-POLLS: Final = PollTerms(first_s=0.05, longest_s=5.0)
-"""Besides what the server asks for (`pollInterval`)."""
+POLLS: Final = PollTerms(first_s=0.05, longest_s=5.0)  # Besides what the server asks for (`pollInterval`)
+# There is nothing to look up, so there is nothing to wait for.
 TERMS: Final = RemoteTerms(look_up_timeout_s=0.0, looks_min=1, absent_for_s=0.0)
-"""There is nothing to look up, so there is nothing to wait for."""
 
 ID_MAX_CHARS: Final = 512
+# For how long past its deadline a server is asked to keep a result, so that another run can still collect it.
 KEEP_S: Final = 3_600.0
-"""For how long past its deadline a server is asked to keep a result, so that another run can still collect it."""
 KEEP_MAX_S: Final = 86_400.0
 _REQUEST_S: Final = 30.0
-_QUESTION_S: Final = 2.0
-"""For a server of 2025-11-25 to ask, and to be answered, once it may."""
+_QUESTION_S: Final = 2.0  # For a server of 2025-11-25 to ask, and to be answered, once it may
 _ANSWERS_MAX: Final = 1_000
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
-_METHOD_NOT_FOUND: Final = -32601
-_FORGOTTEN: Final = frozenset({-32602, _METHOD_NOT_FOUND, -32002})
-"""How servers say that they do not know a task."""
+# How servers say that they do not know a task; -32002 is "resource not found" before 2026-07-28.
+_FORGOTTEN: Final = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, -32002})
 
 
 def has_extension(session: McpSession) -> bool:
@@ -69,8 +67,7 @@ class McpTasks:
         self._clock = clock
         self._answers: dict[str, tuple[JsonObject, McpSession]] = {}
         self._wanted_input: set[str] = set()
-        self.reporters: dict[str, Reporter] = {}
-        """By job: where a call that is answered at once reports its progress."""
+        self.reporters: dict[str, Reporter] = {}  # By job: where a call that is answered at once reports its progress
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         reporter = self.reporters.get(call.call.job_id)
@@ -96,7 +93,7 @@ class McpTasks:
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         if not mark.remote_id:
             return
-        wanted = TaskInput(call, self._server.elicitation, self._caller.redact)
+        wanted = TaskQuestions(call, self._server.elicitation, self._caller.redact)
         async for progress in self._poller.poll(lambda: self._poll_task(call, mark, wanted), key=mark.remote_id):
             yield progress
 
@@ -108,7 +105,7 @@ class McpTasks:
         except Unreachable as silent:
             raise RemoteUnclear("The server could not be asked to cancel its task.") from silent
         except MCPError as error:
-            if error.error.code == _METHOD_NOT_FOUND:
+            if error.error.code == METHOD_NOT_FOUND:
                 return False
         self._poller.poll_now(mark.remote_id)
         return True
@@ -126,13 +123,13 @@ class McpTasks:
         if status == "cancelled":
             raise refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled on its server.")
         result = as_object(task.get("result"))
-        if session.is_modern and result is None:
+        if result is None and session.is_modern:
             said = as_object(task.get("error")) or {}
             raise failures.tool_said(call, str(said.get("message", "")), self._caller.redact)
-        if result is None:
-            payload, session = await self._poller.answer(lambda: self._payload(call, mark))
-            return await self._caller.outcome(self._server, session, call, payload)
-        return await self._caller.outcome(self._server, session, call, result)
+        if result is not None:
+            return await self._caller.outcome(self._server, session, call, result)
+        payload, session = await self._poller.answer(lambda: self._payload(call, mark))
+        return await self._caller.outcome(self._server, session, call, payload)
 
     async def _collect_at_once(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
         """Of a call that was answered without a task: its answer is in this process, or nowhere."""
@@ -144,15 +141,14 @@ class McpTasks:
         answer, session = held
         return await self._caller.outcome(self._server, session, call, answer)
 
-    async def _poll_task(self, call: GrantedCall, mark: RemoteMark, wanted: TaskInput) -> Answer[Progress]:
+    async def _poll_task(self, call: GrantedCall, mark: RemoteMark, wanted: TaskQuestions) -> Answer[Progress]:
         """The progress of a task. Raises Unreachable, RemoteUnclear, QuestionAsked."""
         task, session = (await self._task(call, mark)).value
         status = str(task.get("status"))
         if status == STATUS and not await self._give_input(call, mark, task, session, wanted):
             self._wanted_input.add(mark.remote_id)
             await self.cancel(call, mark)
-        said = task.get("statusMessage")
-        words = one_line(said, MESSAGE_MAX_CHARS) if isinstance(said, str) else ""
+        words = one_line(as_string(task.get("statusMessage")), MESSAGE_MAX_CHARS)
         message = f"{status.replace('_', ' ')}{f': {words}' if words else ''}"
         is_over = status in _OVER
         return Answer(
@@ -162,12 +158,12 @@ class McpTasks:
         )
 
     async def _give_input(
-        self, call: GrantedCall, mark: RemoteMark, task: JsonObject, session: McpSession, wanted: TaskInput
+        self, call: GrantedCall, mark: RemoteMark, task: JsonObject, session: McpSession, wanted: TaskQuestions
     ) -> bool:
         """Whether a task that wants input has it, or will. Raises Unreachable, QuestionAsked."""
         if not session.is_modern:
             return wanted.may_be_asked() and await self._open_question_stream(call, mark)
-        answers = wanted.answers(task)
+        answers = wanted.answers_for(task)
         if answers:
             try:
                 await self._ask(call, mark, "tasks/update", inputResponses=answers)
@@ -210,34 +206,21 @@ class McpTasks:
         self, call: GrantedCall, mark: RemoteMark, method: str, *, timeout_s: float = _REQUEST_S, **more: JsonValue
     ) -> tuple[JsonObject, McpSession]:
         """One request about a task. Raises Unreachable, and MCPError for what the server itself says."""
-        now_s = asyncio.get_running_loop().time()
-        link = self._server.link
         try:
-            session = await link.session(now_s + _REQUEST_S)
+            session = await self._server.link.session(asyncio.get_running_loop().time() + _REQUEST_S)
         except ToolFailure as failure:
             raise Unreachable(failure.error.retry_after_s or 0.0) from failure
-        params: dict[str, Any] = {"taskId": mark.remote_id, **more}
         headers = {MCP_NAME_HEADER: encode_header_value(mark.remote_id)} if session.is_modern else None
+        params: dict[str, Any] = {"taskId": mark.remote_id, **more}
         try:
-            answer = await session.requests.send(
-                method,
-                params,
-                timeout_s=timeout_s,
-                headers=headers,
-                extension=EXTENSION if session.is_modern else "",
+            answer = await self._server.link.send(
+                session, method, params, timeout_s=timeout_s, headers=headers, extension=EXTENSION
             )
         except MCPError as error:
-            if failures.is_closed(error) or failures.is_lost_session(error):
-                link.lost(session, "its connection is closed")
-                raise Unreachable from error
-            if failures.breakage_in(error) or error.error.code == failures.REQUEST_TIMEOUT:
+            is_silent = failures.breakage_in(error) or error.error.code == REQUEST_TIMEOUT
+            if is_silent or failures.is_lost_session(error):
                 raise Unreachable from error
             raise
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            link.lost(session, "its connection broke")
-            raise Unreachable from None
         return answer, session
 
     def _ttl_ms(self, call: GrantedCall) -> int:
@@ -274,5 +257,5 @@ def _task_in(answer: JsonObject) -> JsonObject | None:
 
 def _poll_interval_s(task: JsonObject) -> float:
     """`pollInterval` was renamed `pollIntervalMs` in the extension."""
-    said = task.get("pollIntervalMs", task.get("pollInterval"))
-    return said / 1_000 if isinstance(said, int | float) and said > 0 else 0.0
+    said_ms = as_number(task.get("pollIntervalMs", task.get("pollInterval"))) or 0.0
+    return max(0.0, said_ms / 1_000)

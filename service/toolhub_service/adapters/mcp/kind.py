@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -125,10 +125,6 @@ def _missing(source: McpSource, _trusted_namespaces: tuple[str, ...]) -> Iterato
         yield f"there is no program `{source.command}` on the path"
 
 
-def _entry_of(_given: Mapping[str, Any]) -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class StdioTerms:
     """A program that speaks MCP on its standard input and output."""
@@ -186,7 +182,13 @@ class McpTerms:
     @cached_property
     def endpoint(self) -> str:
         """Where it is, for people and records: no credentials, at most 300 characters."""
-        shown = _shown_url(self.where.url) if isinstance(self.where, HttpTerms) else _shown_argv(self.where)
+        where = self.where
+        if isinstance(where, HttpTerms):
+            parts = urlsplit(where.url)
+            shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # a query may hold a key
+        else:
+            argv = [where.command, *where.args]
+            shown = "stdio:" + " ".join(Redactor(tuple(where.env.values())).value(argv))
         return shown if len(shown) <= _ENDPOINT_MAX_CHARS else shown[: _ENDPOINT_MAX_CHARS - 1] + "…"
 
     @cached_property
@@ -200,16 +202,6 @@ class McpTerms:
         return (*own, *values, *(value.rpartition(" ")[2] for value in values))
 
 
-def _shown_url(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _shown_argv(where: StdioTerms) -> str:
-    argv = [where.command, *where.args]
-    return "stdio:" + " ".join(Redactor(tuple(where.env.values())).value(argv))
-
-
 MCP = SourceKind(
     ToolKind.MCP,
     McpSource,
@@ -220,5 +212,5 @@ MCP = SourceKind(
     values=_values,
     files={McpSource: ("cwd",)},
     missing=_missing,
-    entry_of=_entry_of,
+    entry_of=lambda _given: {},
 )

@@ -14,8 +14,7 @@ from itertools import islice
 from typing import Final
 
 LINES_MAX = 200
-BYTES_MAX = 32 * 1024
-"""To look through so much for secrets takes 5 ms."""
+BYTES_MAX = 32 * 1024  # To look through so much for secrets takes 5 ms
 LINE_MAX_BYTES = 2_000
 
 
@@ -53,9 +52,9 @@ class Tail:
 # millisecond a megabyte, small values a hundred times as much. Counted are the commas and openings outside strings, at
 # most one less than there are values; piece by piece as the message arrives, so that the count does not block either.
 
+# In one message: about 15 ms of the loop, or 75 where the SDK reads it (HTTP). Each takes two bytes, so that a message
+# of no more bytes than this need not be counted.
 VALUES_MAX: Final = 100_000
-"""In one message: about 15 ms of the loop, or 75 where the SDK reads it (HTTP). Each takes two bytes, so that a message
-of no more bytes than this need not be counted."""
 _STEP_BYTES: Final = 64 * 1024
 _BEFORE_VALUES: Final = b",", b"[", b"{"
 
@@ -66,8 +65,7 @@ class ValueCounter:
     def __init__(self) -> None:
         self._marks = 0
         self._quotes = 0
-        self._is_escaped = False
-        """Whether the last byte takes the meaning from the next."""
+        self._is_escaped = False  # Whether the last byte takes the meaning from the next
 
     @property
     def is_over_limit(self) -> bool:
@@ -165,15 +163,12 @@ class Lines:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._short_bytes = min(max_bytes, VALUES_MAX)
-        """So much is never too much."""
+        self._short_bytes = min(max_bytes, VALUES_MAX)  # So much is never too much
         self._pieces: list[bytes] = []
         self._held_bytes = 0
-        self._too_long: bytes | None = None
-        """The head of the line that is being skipped."""
+        self._too_long: bytes | None = None  # The head of the line that is being skipped
         self._tail = b""
-        self._counter: ValueCounter | None = None
-        """Of a line that may hold too many values."""
+        self._counter: ValueCounter | None = None  # Of a line that may hold too many values
 
     def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
         """The lines that this piece completes, without their ends. Consume it wholly."""

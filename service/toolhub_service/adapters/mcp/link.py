@@ -4,8 +4,8 @@ One owner task a server starts one connection after another; the task of a conne
 session (`connection.py`), so that what the SDK does to that task when a server dies (a stray cancellation, an
 ExceptionGroup; python-sdk #3560, #3522) ends there: the owner itself is only ever cancelled by `close`.
 
-Callers send by `session.requests`. When a call finds its connection broken, or its session unknown to the server, it
-says so by `lost(session, why)`; the link itself notices a program that ended and a session that HTTP refuses.
+Callers send by `send`, which leaves a connection that it finds broken, or whose session is unknown to the server; the
+link itself notices a program that ended and a session that HTTP refuses.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
-from mcp import ClientSession
-from mcp.client.session import ElicitationFnT
+from mcp import ClientSession, MCPError
 from mcp.shared.inbound import x_mcp_header_map
 
 from toolhub_service.adapters.definitions import Overrides
+from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, server_of
-from toolhub_service.adapters.mcp.elicitation import elicitation_callback
+from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.http import HttpTransport
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms
-from toolhub_service.adapters.mcp.requests import RequestSender, is_modern
+from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
+from toolhub_service.adapters.upstream import is_cancelled
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Randomness
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
@@ -46,8 +48,6 @@ class McpSession:
     """The version that was agreed on."""
     server: str
     """`name version` as the server calls itself, untrusted, at most 100 characters; empty when it does not."""
-    generation: int
-    """Counts the link's connections, from 1."""
     extensions: frozenset[str] = frozenset()
     """Identifiers of the extensions that the server declares."""
 
@@ -55,16 +55,8 @@ class McpSession:
 class McpLink:
     """Keeps one server connected. All methods belong to the loop that `start` ran on."""
 
-    def __init__(
-        self,
-        terms: McpTerms,
-        randomness: Randomness,
-        *,
-        on_elicit: ElicitationFnT | None = None,
-    ) -> None:
-        """`on_elicit` answers the server's questions instead of what `terms.elicitation` says; not with `decline`."""
-        declines = terms.elicitation == "decline"
-        self._terms = terms
+    def __init__(self, terms: McpTerms, randomness: Randomness) -> None:
+        self.terms = terms
         self._redactor = Redactor(terms.secrets)
         self._said: list[str] = []
         self._shown: tuple[str, ...] = ()
@@ -72,20 +64,17 @@ class McpLink:
             terms=terms,
             http=HttpTransport(terms.where, terms.max_message_bytes) if isinstance(terms.where, HttpTerms) else None,
             randomness=randomness,
-            on_elicit=None if declines else on_elicit or elicitation_callback(terms.elicitation),
             changed=self._notify_changed,
         )
         self._backoff = Backoff(randomness)
         self._changed: list[Callable[[], None]] = []
         self._reconnect_task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
-        self._task: asyncio.Task[None] | None = None
-        """Of the connection."""
+        self._task: asyncio.Task[None] | None = None  # Of the connection
         self._session: McpSession | None = None
-        self._attempt_done = asyncio.Event()
-        """Set, and replaced, whenever an attempt has succeeded or failed."""
+        self._attempt_done = asyncio.Event()  # Set, and replaced, whenever an attempt has succeeded or failed
         self._retry_now = asyncio.Event()
-        self._connects = 0
+        self.connects = 0  # How many connections were made
         self._attempts = 0
         self._next_try_s = 0.0
         self._closed = asyncio.Event()
@@ -94,11 +83,6 @@ class McpLink:
     @property
     def is_connected(self) -> bool:
         return self._session is not None
-
-    @property
-    def connects(self) -> int:
-        """How many connections were made."""
-        return self._connects
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Have `changed` called when the server says that its tools changed, and whenever they may have: when a
@@ -110,7 +94,7 @@ class McpLink:
         """Begin to connect; returns at once."""
         if self._reconnect_task is None:
             self._reconnect_task = asyncio.get_running_loop().create_task(
-                self._keep_connected(), name=f"mcp:{self._terms.name}"
+                self._keep_connected(), name=f"mcp:{self.terms.name}"
             )
 
     async def close(self) -> None:
@@ -140,6 +124,25 @@ class McpLink:
             raise self._unavailable()
         return session
 
+    async def send(
+        self, session: McpSession, method: str, params: dict[str, Any], **options: Unpack[SendOptions]
+    ) -> JsonObject:
+        """As `RequestSender.send`: raises MCPError, for what broke as well. A connection that is of no use is left."""
+        try:
+            return await session.requests.send(method, params, **options)
+        except MCPError as error:
+            if failures.is_closed(error):
+                self.lost(session, "its connection is closed")
+            elif failures.is_lost_session(error):
+                self.lost(session, "the server does not know the session any more")
+            raise
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:
+            # The SDK cancels whoever waits on a connection that dies (python-sdk #3560).
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            self.lost(session, "its connection broke")
+            raise failures.broken_error(Breakage.LOST) from error
+
     def lost(self, session: McpSession, why: str) -> None:
         """This connection is of no use any more: leave it and make another. `why` without text of exceptions."""
         if session is self._session and self._connection is not None:
@@ -149,7 +152,7 @@ class McpLink:
         """The tail of standard error, state, what went wrong last; secrets hidden."""
         session = self._session
         state = f"connected: {session.server or 'a server'} speaks {session.protocol}" if session else "not connected"
-        lines = [f"{self._terms.endpoint}: {state}", f"connections: {self._connects} in {self._attempts} attempts"]
+        lines = [f"{self.terms.endpoint}: {state}", f"connections: {self.connects} in {self._attempts} attempts"]
         if self._last_error:
             lines.append(f"last trouble: {self._last_error}")
         said = self._connection.diagnostics() if self._connection else []
@@ -189,7 +192,7 @@ class McpLink:
             await self._pause(pause_s, has_failed=not had_connected)
 
     async def _run(self, connection: Connection) -> None:
-        self._task = asyncio.create_task(connection.run(), name=f"mcp:{self._terms.name}:connection")
+        self._task = asyncio.create_task(connection.run(), name=f"mcp:{self.terms.name}:connection")
         try:
             await asyncio.wait({self._task})
         finally:
@@ -212,14 +215,13 @@ class McpLink:
 
     def _has_connected(self, session: ClientSession, requests: RequestSender) -> None:
         self._retry_now.clear()
-        self._connects += 1
+        self.connects += 1
         protocol, capabilities = session.protocol_version or "", session.server_capabilities
         self._session = McpSession(
             requests=requests,
             is_modern=is_modern(protocol),
             protocol=protocol,
             server=server_of(session),
-            generation=self._connects,
             extensions=frozenset(capabilities.extensions or ()) if capabilities else frozenset(),
         )
         self._finish_attempt()
@@ -244,16 +246,16 @@ class McpLink:
         if self._closed.is_set():
             return refuse(
                 ErrorKind.TOOL_UNAVAILABLE,
-                f"The source {self._terms.name} has been stopped. Use another tool.",
+                f"The source {self.terms.name} has been stopped. Use another tool.",
                 retryable=False,
-                source=self._terms.name,
+                source=self.terms.name,
             )
         reason = self._last_error or "The connection is still being made."
         return refuse(
             ErrorKind.TOOL_UNAVAILABLE,
-            f"The MCP server of {self._terms.name} is not connected. {reason} Use another tool, or try again later.",
+            f"The MCP server of {self.terms.name} is not connected. {reason} Use another tool, or try again later.",
             retry_after_s=round(max(FLOOR_S, self._next_try_s - _now_s()), 2),
-            source=self._terms.name,
+            source=self.terms.name,
             reason=reason,
         )
 
@@ -273,11 +275,8 @@ def _nothing() -> None: ...
 class McpServer:
     """Shared by `McpAdapter` and `McpToolSource`; one a source."""
 
-    name: str
-    """Of the source."""
     link: McpLink
     overrides: Overrides
-    elicitation: Elicitation = "decline"
     task_support: dict[str, str] = field(default_factory=dict)
     """By own name: `required` or `optional`, as the last reading brought it; others are not there."""
     has_task_extension: bool = False
@@ -285,6 +284,10 @@ class McpServer:
     changed: Callable[[], None] = _nothing
     """To be called when a tool's definition turns out to be another than the one that is known."""
     _header_maps: dict[str, HeaderMap] = field(default_factory=dict)
+
+    @property
+    def elicitation(self) -> Elicitation:
+        return self.link.terms.elicitation
 
     def runs_as_task(self, spec: ToolSpec) -> bool:
         """Whether a job of this tool runs as a task of the server."""

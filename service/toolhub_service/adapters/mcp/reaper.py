@@ -77,8 +77,7 @@ class Reaper:
             return False
 
 
-REAPER = Reaper()
-"""Of this process: a pipe more for each source would be a process more for each."""
+REAPER = Reaper()  # Of this process: a pipe more for each source would be a process more for each
 
 
 def _watch() -> None:

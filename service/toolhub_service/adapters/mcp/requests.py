@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import httpx2
 import msgspec
@@ -25,30 +25,30 @@ from mcp.shared.inbound import (
     NAME_BEARING_METHODS,
     encode_header_value,
 )
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-
-from toolhub_service.adapters.mcp.failures import (
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
     INTERNAL_ERROR,
     INVALID_REQUEST,
+    METHOD_NOT_FOUND,
     PARSE_ERROR,
+    PROTOCOL_VERSION_META_KEY,
     REQUEST_TIMEOUT,
-    Breakage,
-    error_of,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from toolhub_service.adapters.mcp.failures import Breakage, broken_error
+from toolhub_service.adapters.upstream import as_number
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import CallOptions, Outbound, ProgressFnT
     from mcp_types import ClientCapabilities, Implementation
 
 
-METHOD_NOT_FOUND: Final = -32601
-_decoded: Final = msgspec.json.Decoder().decode
-"""Strict, and exact for integers of any size."""
+_decoded: Final = msgspec.json.Decoder().decode  # Strict, and exact for integers of any size
 _ALWAYS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _PROGRESS: Final = "notifications/progress"
-_YIELD_EVERY: Final = 32
-"""Events in a row before other tasks run."""
+_YIELD_EVERY: Final = 32  # Events in a row before other tasks run
 
 
 class Redirected(Exception):
@@ -137,19 +137,15 @@ async def _streamed(response: httpx2.Response, asked: str, on_progress: Progress
                 await _report(message.get("params"), asked, on_progress)
     except (httpx2.TransportError, httpx2.SSEError):
         pass
-    raise _broken(Breakage.LOST)
+    raise broken_error(Breakage.LOST)
 
 
 async def _report(params: object, asked: str, on_progress: ProgressFnT) -> None:
     if not isinstance(params, dict) or params.get("progressToken") != asked:
         return
-    step, total, message = _number(params.get("progress")), _number(params.get("total")), params.get("message")
+    step, total, message = as_number(params.get("progress")), as_number(params.get("total")), params.get("message")
     if step is not None:
         await on_progress(step, total, message if isinstance(message, str) else None)
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _answer(status: int, media: str, content: bytes) -> dict[str, Any]:
@@ -203,19 +199,22 @@ def _unreadable() -> MCPError:
     return MCPError(PARSE_ERROR, "Failed to parse JSON response")
 
 
-def _broken(breakage: Breakage) -> MCPError:
-    error = error_of(breakage)
-    return MCPError(error["code"], error["message"], error["data"])
-
-
 _EXTENSIONS: Final = "extensions"
-_WRITE_S: Final = 0.5
-"""For a request that is not written in its time."""
+_WRITE_S: Final = 0.5  # For a request that is not written in its time
 
 
 def is_modern(protocol_version: str) -> bool:
     """2026-07-28 or later: no sessions, questions by InputRequiredResult."""
     return protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+class SendOptions(TypedDict, total=False):
+    """What a request may have besides its method and params."""
+
+    timeout_s: float | None
+    on_progress: ProgressFnT | None
+    headers: Mapping[str, str] | None
+    extension: str
 
 
 class RequestSender:
@@ -311,10 +310,10 @@ Answer = TypeVar("Answer")
 
 _ID: Final = rb'(\d{1,18}|"[^"\\]{1,64}")'
 _REQUEST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":' + _ID + rb',"method":')
+# As the SDK writes them; what is written in another way is not cancelled.
 _CANCELLATION: Final = re.compile(
     rb'\{"jsonrpc":"2\.0","method":"notifications/cancelled","params":\{"requestId":' + _ID
 )
-"""As the SDK writes them; what is written in another way is not cancelled."""
 
 
 class RequestCancelled(Exception):
@@ -324,26 +323,33 @@ class RequestCancelled(Exception):
 class Request:
     """One request, until its answer has been read."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes, in_flight: dict[bytes, Request]) -> None:
+        self._key = key
+        self._in_flight = in_flight
         self._scope: asyncio.Timeout | None = None
-        self._is_over = False
+        self._is_cancelled = False
 
     async def wait(self, part: Awaitable[Answer]) -> Answer:
         """Waits for a part of the exchange. Raises RequestCancelled."""
         try:
-            async with asyncio.timeout(0 if self._is_over else None) as self._scope:
+            async with asyncio.timeout(0 if self._is_cancelled else None) as self._scope:
                 return await part
         except TimeoutError:
-            if self._is_over:
+            if self._is_cancelled:
                 raise RequestCancelled from None
             raise
         finally:
             self._scope = None
 
     def cancel(self) -> None:
-        self._is_over = True
+        self._is_cancelled = True
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def end(self) -> None:
+        """Its answer has been read, or nobody reads it any more."""
+        if self._in_flight.get(self._key) is self:
+            del self._in_flight[self._key]
 
 
 class InFlight:
@@ -359,17 +365,14 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def begin(self, content: bytes) -> tuple[bytes, Request]:
-        """The key and the state of a request that is about to be sent; `end` takes both back."""
+    def begin(self, content: bytes) -> Request:
+        """A request that is about to be sent."""
         found = _REQUEST.match(content)
-        key, request = found[1] if found else b"", Request()
+        key = found[1] if found else b""
+        request = Request(key, self._requests)
         if key:
             self._requests[key] = request
-        return key, request
-
-    def end(self, key: bytes, request: Request) -> None:
-        if self._requests.get(key) is request:
-            del self._requests[key]
+        return request
 
     def cancel_named_in(self, content: bytes) -> None:
         """Cancel the request that this message, which was sent, cancels."""

@@ -11,37 +11,30 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
-from mcp.shared.exceptions import MCPError
+from mcp import MCPError
+from mcp_types import METHOD_NOT_FOUND
 
-from toolhub_service.adapters.definitions import Unnamed, limited
+from toolhub_service.adapters.definitions import NO_MASK, SourceTerms, Unnamed, limited
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.definitions import (
-    FORBIDDEN,
-    NO_MASK,
-    DefinitionReader,
-    SourceTerms,
-    task_support,
-)
+from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, task_support
 from toolhub_service.adapters.mcp.job import has_extension
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
-from toolhub_service.adapters.upstream import is_cancelled, one_line, written
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.adapters.upstream import as_number, one_line, quoted, written
+from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.guards.masking import Mask
-from toolhub_service.guards.secrets import Redact
+from toolhub_service.guards.secrets import Mask, Redact
 from toolhub_service.registry.catalog import skeleton
 from toolhub_service.registry.cooperative import TimeSlice, in_thread
 
+# What a server can make the hub read and keep at the most.
 PAGES_MAX: Final = 100
 TOOLS_MAX: Final = 2_000
-LIST_MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of all tools together, as JSON."""
+LIST_MAX_BYTES: Final = 64 * 1024 * 1024  # Of all tools together, as JSON
 CURSOR_MAX_CHARS: Final = 64 * 1024
+# Of a tool that is judged in a thread: the schemas of the largest take a quarter of a second.
 _LARGE_BYTES: Final = 16 * 1024
-"""Of a tool that is judged in a thread: the schemas of the largest take a quarter of a second."""
-_METHOD_NOT_FOUND: Final = -32601
 
 
 class McpToolSource:
@@ -64,23 +57,12 @@ class McpToolSource:
         `mask` hides the source's own secrets in what it says of its tools; `redact` all that the hub knows in the rest.
         """
         self._server = server
-        self._terms = terms
-        self._trust = trust
+        self.name = terms.name
+        self.endpoint = terms.endpoint
+        self.trust = trust
         self._redact = redact
         self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
-        self._reading = asyncio.Lock()
-
-    @property
-    def name(self) -> str:
-        return self._terms.name
-
-    @property
-    def trust(self) -> Trust:
-        return self._trust
-
-    @property
-    def endpoint(self) -> str:
-        return self._terms.endpoint
+        self._reading = asyncio.Lock()  # The reader compares with the last reading, so there is one at a time.
 
     def restored(self, remote: JsonObject) -> Definition | None:
         """A definition as it was pinned, under today's terms; None when its tool is not offered any more."""
@@ -135,7 +117,7 @@ class McpToolSource:
         await self._server.link.close()
 
     async def _list(self, session: McpSession, listing: _Listing) -> None:
-        cursors: set[str] = set()
+        cursors: set[str] = set()  # Nothing keeps a server from handing out the same one for ever.
         cursor = ""
         for _ in range(PAGES_MAX):
             page = await self._page(session, cursor, listing)
@@ -157,30 +139,17 @@ class McpToolSource:
     async def _page(self, session: McpSession, cursor: str, listing: _Listing) -> JsonObject | None:
         """One page; None when the server has none, or none after the ones that were read."""
         try:
-            return await session.requests.send("tools/list", {"cursor": cursor} if cursor else {})
+            return await self._server.link.send(session, "tools/list", {"cursor": cursor} if cursor else {})
         except MCPError as error:
-            if not cursor and error.error.code == _METHOD_NOT_FOUND:
+            if not cursor and error.error.code == METHOD_NOT_FOUND:
                 listing.problems.append("The server offers no tools at all.")
                 return None
-            reason = self._reason(session, error)
+            breakage = failures.breakage_in(error)
+            reason = breakage.value if breakage else f"The server says: {quoted(error.error.message, self._redact)}"
             if not cursor:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The list of tools could not be read. {reason}") from error
             listing.problems.append(f"The list of tools was not read to its end. {reason}")
             return None
-        except (OSError, TimeoutError) as error:
-            self._server.link.lost(session, "its connection broke")
-            raise _broken() from error
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            self._server.link.lost(session, "its connection broke")
-            raise _broken() from None
-
-    def _reason(self, session: McpSession, error: MCPError) -> str:
-        if failures.is_closed(error) or failures.is_lost_session(error):
-            self._server.link.lost(session, "its connection is closed")
-        breakage = failures.breakage_in(error)
-        return breakage.value if breakage else f"The server says: {failures.quoted(error.error.message, self._redact)}"
 
 
 class _Listing:
@@ -243,9 +212,6 @@ class _Listing:
 
     def _note_ttl(self, ttl_ms: JsonValue) -> None:
         """The shortest of all pages counts; 0 only forbids to keep copies."""
-        if self._is_modern and isinstance(ttl_ms, int | float) and ttl_ms > 0:
-            self.ttl_s = min(ttl_ms / 1_000, inf if self.ttl_s is None else self.ttl_s)
-
-
-def _broken() -> ToolFailure:
-    return refuse(ErrorKind.TOOL_UNAVAILABLE, "The list of tools could not be read. The connection broke.")
+        said_ms = as_number(ttl_ms) or 0.0
+        if self._is_modern and said_ms > 0:
+            self.ttl_s = min(said_ms / 1_000, inf if self.ttl_s is None else self.ttl_s)

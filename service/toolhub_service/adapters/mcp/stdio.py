@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 import msgspec
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
 
@@ -34,15 +34,13 @@ from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messa
 from toolhub_service.adapters.mcp.reaper import REAPER
 from toolhub_service.tools.process import Child, Program, spawn, within
 
-HELD_MAX = 256
-"""Messages, after which the pipe is not read until half of them are taken."""
+HELD_MAX = 256  # Messages, after which the pipe is not read until half of them are taken
 HELD_MAX_BYTES = 1024 * 1024
 _CANCELLED = "notifications/cancelled"
-_YIELD_EVERY = 32
-"""Messages in a row before the loop gets its turn."""
+_YIELD_EVERY = 32  # Messages in a row before the loop gets its turn
 
 
-class ReceiveQueue:
+class ReceiveQueue(ObjectReceiveStream[SessionMessage | Exception]):
     """Messages from the server that the SDK has not taken yet: the stream that its dispatcher reads.
 
     It is filled by the protocol of the pipe, which is not read while the SDK does not keep up.
@@ -95,26 +93,8 @@ class ReceiveQueue:
         self._held.clear()
         self._held_bytes = 0
 
-    def __aiter__(self) -> ReceiveQueue:
-        return self
 
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        await self.aclose()
-        return None
-
-
-class SendQueue:
+class SendQueue(ObjectSendStream[SessionMessage]):
     """Messages to the server: the stream that the SDK's dispatcher writes.
 
     It writes to the pipe, and waits while the program does not read; the deadline of the call that waits ends that.
@@ -143,7 +123,7 @@ class SendQueue:
         self._is_over = True
         self._open.set()
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         """Raises anyio.BrokenResourceError when the program cannot be written to any more.
 
         While the pipe is full a cancellation is dropped: the SDK would hold the cancelled call back for its sake.
@@ -159,22 +139,11 @@ class SendQueue:
     async def aclose(self) -> None:
         self.end()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        await self.aclose()
-        return None
-
 
 INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-GRACE_S = 2.0
-"""From the closing of standard input to SIGTERM, as the SDK has it."""
+GRACE_S = 2.0  # From the closing of standard input to SIGTERM, as the SDK has it
 TERM_GRACE_S = 1.0
-_LAST_WORDS_S = 0.2
-"""For what a program wrote right before it ended."""
+_LAST_WORDS_S = 0.2  # For what a program wrote right before it ended
 GARBAGE_MAX = 1_000
 _GARBAGE_KEPT = 5
 _GARBAGE_KEPT_BYTES = 200
@@ -182,52 +151,15 @@ _GARBAGE_KEPT_BYTES = 200
 _NO_OUTPUT = "Its program closed its output."
 _NO_INPUT = "Its program closed its input."
 _NO_PROGRAM = "Its program ended."
+# Reasons that are replaced once it is known how the program ended.
 PIPE_REASONS = frozenset({_NO_OUTPUT, _NO_INPUT, _NO_PROGRAM})
-"""Reasons that are replaced once it is known how the program ended."""
 
 _read = msgspec.json.Decoder().decode
-OnEnd = Callable[[str], None]
-"""Called once, with the reason, when the program or its pipes are gone."""
-
-
-class StdioTransport:
-    """One run of the program. Enter once."""
-
-    def __init__(self, terms: StdioTerms, max_message_bytes: int, on_end: OnEnd) -> None:
-        self._terms = terms
-        self.wire = PipeProtocol(max_message_bytes, on_end)
-        self._child: Child | None = None
-
-    async def __aenter__(self) -> tuple[ReceiveQueue, SendQueue]:
-        """Raises NotConnected when the program cannot be started."""
-        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        terms = self._terms
-        program = Program((terms.command, *terms.args), {**inherited, **terms.env}, terms.cwd or None, has_input=True)
-        try:
-            self._child = await spawn(program, self.wire)
-        except (OSError, ValueError) as error:
-            raise NotConnected(_why_not_started(error, terms)) from None
-        return self.wire.inbox, self.wire.outbox
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._child is not None
-        await _end(self._child, self.wire, GRACE_S if error is None else _LAST_WORDS_S)
-        return None
-
-    @property
-    def ended(self) -> str:
-        """How the program ended by itself; empty when it did not."""
-        return self.wire.ended
-
-    def diagnostics(self) -> list[str]:
-        """What it wrote to standard error, and what was wrong with its output; secrets not hidden."""
-        return self.wire.diagnostics()
+OnEnd = Callable[[str], None]  # Called once, with the reason, when the program or its pipes are gone
 
 
 class PipeProtocol(asyncio.SubprocessProtocol):
-    """Receives what the program writes, and notices its end."""
+    """One run of the program: receives what it writes, and notices its end."""
 
     def __init__(self, max_message_bytes: int, on_end: OnEnd) -> None:
         self.inbox = ReceiveQueue(self._pause_reading)
@@ -239,8 +171,41 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         self._garbage = 0
         self._garbage_kept: list[bytes] = []
         self._too_long = 0
-        self.ended = ""
-        self.is_signalled = False
+        self._is_signalled = False
+        self.ended = ""  # How the program ended by itself; empty when it did not
+
+    @asynccontextmanager
+    async def running(self, terms: StdioTerms) -> AsyncIterator[None]:
+        """Once: starts the program, and leaves nothing of it running. Raises NotConnected when it cannot be started."""
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        program = Program((terms.command, *terms.args), {**inherited, **terms.env}, terms.cwd or None, has_input=True)
+        try:
+            child = await spawn(program, self)
+        except (OSError, ValueError) as error:
+            raise NotConnected(_why_not_started(error, terms)) from None
+        grace_s = _LAST_WORDS_S
+        try:
+            yield
+            grace_s = GRACE_S
+        finally:
+            await self._end_program(child, grace_s)
+
+    async def _end_program(self, child: Child, grace_s: float) -> None:
+        """When it is cancelled it kills at once."""
+        self.end("")
+        stdin = child.get_pipe_transport(0)
+        term_grace_s = 0.0
+        try:
+            if isinstance(stdin, asyncio.WriteTransport):
+                stdin.close()
+            await within(grace_s, child.exited)
+            term_grace_s = TERM_GRACE_S
+        finally:
+            self._is_signalled = True
+            try:
+                await child.end(term_grace_s)
+            finally:
+                REAPER.forget(child.get_pid())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
@@ -263,7 +228,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         code = self._transport.get_returncode() if self._transport else None
-        if not self.is_signalled and code is not None:
+        if not self._is_signalled and code is not None:
             self.ended = (
                 f"Its program ended (exit code {code})." if code >= 0 else f"Its program was killed (signal {-code})."
             )
@@ -289,6 +254,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             on_end(why)
 
     def diagnostics(self) -> list[str]:
+        """What it wrote to standard error, and what was wrong with its output; secrets not hidden."""
         lines = [f"stderr: {line}" for line in self._tail.lines()]
         if self._garbage:
             lines.append(f"{self._garbage} lines on standard output were not JSON-RPC, such as:")
@@ -344,24 +310,6 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             pipe.pause_reading()
         else:
             pipe.resume_reading()
-
-
-async def _end(child: Child, wire: PipeProtocol, grace_s: float) -> None:
-    """Leave nothing running. When it is cancelled it kills at once."""
-    wire.end("")
-    stdin = child.get_pipe_transport(0)
-    term_grace_s = 0.0
-    try:
-        if isinstance(stdin, asyncio.WriteTransport):
-            stdin.close()
-        await within(grace_s, child.exited)
-        term_grace_s = TERM_GRACE_S
-    finally:
-        wire.is_signalled = True
-        try:
-            await child.end(term_grace_s)
-        finally:
-            REAPER.forget(child.get_pid())
 
 
 def _why_not_started(error: OSError | ValueError, terms: StdioTerms) -> str:

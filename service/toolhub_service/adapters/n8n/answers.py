@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from toolhub_service.adapters.n8n.client import LARGE_BYTES, FailureSign, Reply, WorkflowTerms, quoted
+from toolhub_service.adapters.n8n.client import LARGE_BYTES, Reply, quoted
 from toolhub_service.adapters.n8n.failures import as_text
-from toolhub_service.adapters.n8n.resources import id_of
-from toolhub_service.adapters.upstream import as_object
-from toolhub_service.domain.artifact import OCTETS, ArtifactDesk, ArtifactRef
+from toolhub_service.adapters.n8n.kind import BusinessError, N8nWorkflow
+from toolhub_service.adapters.n8n.workflow import id_of
+from toolhub_service.adapters.upstream import as_object, kept_bytes
+from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -37,8 +37,6 @@ STARTED: Final[JsonObject] = {"message": "Workflow was started"}
 """How n8n answers at once, of a workflow that nobody waits for."""
 _DEPTH_MAX: Final = 64
 _JSON_BEGINS: Final = frozenset(b'{["-0123456789tfn')
-_CHUNK_BYTES: Final = 256 * 1024
-_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}")
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -55,22 +53,20 @@ class Read(NamedTuple):
     binary: bytes | None = None
     """What is neither JSON nor text."""
 
-    @property
-    def is_json(self) -> bool:
-        return self.binary is None
-
 
 def read(answer: Reply) -> Read:
     """The body. Raises Unreadable."""
     body = answer.body.strip()
     if not body:
         return Read(None)
+    # By its content: what `responseData` makes of a webhook that answers at once is JSON sent as text/html.
     if body[0] in _JSON_BEGINS:
         try:
             return Read(loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX))
         except ToolFailure as failure:
             if body[:1] in (b"{", b"[") or "json" in answer.headers.get("content-type", ""):
-                why = "it is nested too deeply" if _is_too_deep(failure) else "it is not valid JSON"
+                is_too_deep = failure.error.details.get("reason") == "too_deep"
+                why = "it is nested too deeply" if is_too_deep else "it is not valid JSON"
                 raise Unreadable(why) from failure
     try:
         return Read({"text": answer.body.decode()})
@@ -111,43 +107,21 @@ def at(value: JsonValue, pointer: str) -> JsonValue:
     return value
 
 
-async def kept(
-    data: bytes, media_type: str, call: Call, desk: ArtifactDesk | None
-) -> tuple[JsonObject, tuple[ArtifactRef, ...]]:
-    """Bytes as a value: where they are kept, or why they are not. An effect that was had is answered all the same.
-
-    `media_type`: as somebody else names it; parameters are put aside, and what is none is not believed.
-    """
-    facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    if desk is None:
-        return {**facts, "dropped": "this hub keeps no artifacts"}, ()
-    said = media_type.partition(";")[0].strip()
-    try:
-        artifact = await desk.keep(_chunks(data), call=call, media_type=said if _MEDIA_TYPE.fullmatch(said) else OCTETS)
-    except ToolFailure as failure:
-        return {**facts, "dropped": f"it could not be kept: {failure.error.kind.value}"}, ()
-    return {**facts, "artifact": artifact.artifact_id}, (artifact.ref,)
+def plain_media_type(value: str) -> str:
+    """The media type without its parameters."""
+    return value.partition(";")[0].strip()
 
 
-def _is_too_deep(failure: ToolFailure) -> bool:
-    return failure.error.details.get("reason") == "too_deep"
-
-
-async def _chunks(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), _CHUNK_BYTES):
-        yield data[start : start + _CHUNK_BYTES]
-
-
-def failure_in(terms: WorkflowTerms, value: JsonValue) -> str | None:
+def failure_in(entry: N8nWorkflow, value: JsonValue) -> str | None:
     """What the workflow says of its failure, perhaps nothing; None: it has not failed."""
-    sign = next((sign for sign in terms.fails_when if _matches(sign, value)), None)
+    sign = next((sign for sign in entry.fails_when if _matches(sign, value)), None)
     if sign is None:
         return None
     message = at(value, sign.message) if sign.message else None
     return "" if message is None else as_text(message)
 
 
-def _matches(sign: FailureSign, value: JsonValue) -> bool:
+def _matches(sign: BusinessError, value: JsonValue) -> bool:
     found = at(value, sign.at)
     if sign.equals is None:
         return found is not None and found is not False and found not in ("", [], {})
@@ -174,7 +148,7 @@ class ItemFile(NamedTuple):
     """From 0."""
     name: str
     """The property."""
-    told: JsonObject
+    fields: JsonObject
 
 
 @dataclass(slots=True)
@@ -198,26 +172,36 @@ class Files:
 
 
 def files_in(items: Sequence[JsonObject]) -> list[ItemFile]:
-    return [*_files(items)]
+    return [
+        ItemFile(at, name, file)
+        for at, item in enumerate(items)
+        for name, described in (as_object(item.get("binary")) or {}).items()
+        if (file := as_object(described)) is not None
+    ]
 
 
 async def keep_files(
-    found: Sequence[ItemFile], call: Call, desk: ArtifactDesk | None, redact: Redact, execution_id: str
+    found: Sequence[ItemFile], call: Call, artifacts: ArtifactService | None, redact: Redact, execution_id: str
 ) -> Files:
     """Each kept, or told why it is not."""
     files = Files()
     for file in found[:FILES_MAX]:
-        about = {name: quoted(_text(file.told, key), redact, _WORD_MAX_CHARS) for name, key in _WORDS.items()}
-        said: JsonObject = {name: words for name, words in about.items() if words}
+        about = {name: quoted(_text(file.fields, key), redact, _WORD_MAX_CHARS) for name, key in _WORDS.items()}
+        described: JsonObject = {name: words for name, words in about.items() if words}
         shown = f"`{quoted(file.name, redact, _WORD_MAX_CHARS)}` of item {file.item + 1}"
-        data = await _data(file.told)
+        data = await _data(file.fields)
         if isinstance(data, str):
-            value: JsonObject = {**said, "dropped": data}
+            value: JsonObject = {**described, "dropped": data}
         else:
-            value, refs = await kept(data, _text(file.told, "mimeType"), call, desk)
-            value = {**said, **value}
+            media_type = plain_media_type(_text(file.fields, "mimeType"))
+            value, refs = await kept_bytes(data, call, artifacts, media_type=media_type)
+            value = {**described, **value}
             files.artifacts += refs
-            files.evidence += [_evidence(ref, shown, about) for ref in refs]
+            for ref in refs:
+                summary = f"file {shown}: {ref.media_type}, {ref.size_bytes:,} bytes"
+                files.evidence.append(
+                    Evidence(EvidenceType.FILE, ref.artifact_id, summary, sha256=ref.sha256, attributes=about)
+                )
         if "artifact" not in value:
             files.missing.append(f"{shown} ({', '.join(about[name] for name in _SHOWN if about[name]) or 'a file'})")
         files.by_item.setdefault(file.item, {})[file.name] = value
@@ -232,18 +216,10 @@ _WORDS: Final = {"filename": "fileName", "media_type": "mimeType", "size": "file
 _SHOWN: Final = ("filename", "media_type", "size")
 
 
-def _files(items: Sequence[JsonObject]) -> Iterator[ItemFile]:
-    for at, item in enumerate(items):
-        for name, told in (as_object(item.get("binary")) or {}).items():
-            file = as_object(told)
-            if file is not None:
-                yield ItemFile(at, name, file)
-
-
-async def _data(told: JsonObject) -> bytes | str:
+async def _data(fields: JsonObject) -> bytes | str:
     """Its bytes, or why there are none; a clause."""
-    text = told.get("data")
-    if not isinstance(text, str) or told.get("id"):
+    text = fields.get("data")
+    if not isinstance(text, str) or fields.get("id"):
         return _ELSEWHERE
     return _decoded(text) if len(text) <= LARGE_BYTES else await asyncio.to_thread(_decoded, text)
 
@@ -255,14 +231,9 @@ def _decoded(text: str) -> bytes | str:
         return _UNREADABLE
 
 
-def _text(told: JsonObject, name: str) -> str:
-    value = told.get(name)
+def _text(fields: JsonObject, name: str) -> str:
+    value = fields.get(name)
     return value if isinstance(value, str) else ""
-
-
-def _evidence(ref: ArtifactRef, shown: str, about: dict[str, str]) -> Evidence:
-    summary = f"file {shown}: {ref.media_type}, {ref.size_bytes:,} bytes"
-    return Evidence(EvidenceType.FILE, ref.artifact_id, summary, sha256=ref.sha256, attributes=about)
 
 
 def _missing_evidence(missing: Sequence[str], execution_id: str) -> Evidence:

@@ -15,15 +15,16 @@ from math import inf
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
-from toolhub_service.adapters.n8n.client import LARGE_BYTES, N8nClient, N8nTerms, NoReply, Reply, said
-from toolhub_service.adapters.n8n.resources import Execution, execution_of, has_all_keys, id_of, keys_of, published
+from toolhub_service.adapters.n8n.client import LARGE_BYTES, N8nClient, NoReply, Reply, message_of
+from toolhub_service.adapters.n8n.execution import Execution, execution_of, has_all_keys, keys_of
+from toolhub_service.adapters.n8n.workflow import id_of, published
 from toolhub_service.adapters.upstream import as_object, retry_after_s
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.strict_json import loads
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 # The first answer after a start of n8n took 2.3 s.
 REQUEST_S: Final = 30.0
@@ -32,6 +33,16 @@ WORKFLOWS_MAX: Final = 2_000
 _WORKFLOWS_A_PAGE: Final = 50
 _DEPTH_MAX: Final = 64
 _CURSOR_MAX_CHARS: Final = 4_096
+CLOCK_SKEW_MS: Final = 120_000
+"""By how much n8n's clock may be behind."""
+_STATUSES: Final = ("running", "waiting", "")
+# Of executions that a call may have begun; those of timers and the like are not.
+_MODES: Final = frozenset({"", "webhook", "retry"})
+_LISTED_MAX: Final = 50
+_READ_MAX: Final = 60
+_REMEMBERED_MAX: Final = 4_096
+# Of one execution; one with more is read again each time.
+_KEYS_MAX: Final = 16
 _NO_EXECUTION: Final = "Not Found"
 _NOT_STOPPABLE: Final = "Only running or waiting executions can be stopped"
 
@@ -49,8 +60,19 @@ class ApiRefused(ApiError):
     """It does not accept the key, or the key may not do this: nothing that passes by itself."""
 
 
+class ApiTooLarge(ApiError):
+    """What it tells is there, and more than may be read."""
+
+
 class NotFound(Exception):
     """It says that it has no such thing."""
+
+
+class Found(NamedTuple):
+    execution: Execution
+    """With its data."""
+    others: int = 0
+    """Executions that bear the same key."""
 
 
 class Stop(Enum):
@@ -62,26 +84,31 @@ class Stop(Enum):
 
 
 class N8nApi:
-    """Questions to it. Each raises ApiTrouble when there is no answer worth the name."""
+    """Questions to it. Each raises ApiError when there is no answer worth the name."""
 
-    def __init__(self, client: N8nClient, terms: N8nTerms) -> None:
+    def __init__(self, client: N8nClient, url: str, api_key: str) -> None:
         self._client = client
-        self._url = f"{terms.url}{terms.api_path}"
-        self._headers = (("x-n8n-api-key", terms.api_key),)
+        self._url = url
+        self._headers = (("x-n8n-api-key", api_key),)
         self._reading = asyncio.Semaphore(1)
+        self._keys: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
+        """By execution and its start: under which keys it was called, all there will ever be."""
 
     async def execution(self, execution_id: str, *, with_data: bool, timeout_s: float = REQUEST_S) -> Execution:
-        """Raises Absent; ApiTooLarge when what it brought is too large to be read."""
-        return await self._execution(execution_id, with_data, timeout_s, _whole)
+        """Raises NotFound; ApiTooLarge when what it brought is too large to be read."""
+        return await self.judged(execution_id, lambda execution: execution, with_data=with_data, timeout_s=timeout_s)
 
-    async def judged(self, execution_id: str, judge: Callable[[Execution], Told]) -> Told:
-        """What `judge` makes of an execution with its data, in a thread where they are large. Raises as `execution`."""
-        return await self._execution(execution_id, True, REQUEST_S, judge)
+    async def judged(
+        self,
+        execution_id: str,
+        judge: Callable[[Execution], Value],
+        *,
+        with_data: bool = True,
+        timeout_s: float = REQUEST_S,
+    ) -> Value:
+        """What `judge` makes of an execution, in a thread where its data are large. Raises as `execution`."""
 
-    async def _execution(
-        self, execution_id: str, with_data: bool, timeout_s: float, judge: Callable[[Execution], Told]
-    ) -> Told:
-        def read(value: JsonValue) -> tuple[Told] | None:
+        def read(value: JsonValue) -> tuple[Value] | None:
             if (as_object(value) or {}).get("dataTooLargeToDisplay") is True:
                 return None
             execution = execution_of(value)
@@ -97,9 +124,9 @@ class N8nApi:
             raise ApiTooLarge("Its API does not hand the data of the execution out.")
         return found[0]
 
-    async def executions(self, workflow_id: str, status: str, limit: int) -> Sequence[Execution]:
+    async def executions(self, workflow_id: str, status: str) -> Sequence[Execution]:
         """The newest of a workflow, or of all (empty); of one status, or, empty, of those that have ended."""
-        query = {"limit": str(limit), "includeData": "false"}
+        query = {"limit": str(_LISTED_MAX), "includeData": "false"}
         if workflow_id:
             query["workflowId"] = workflow_id
         if status:
@@ -108,14 +135,63 @@ class N8nApi:
         rows = page.get("data")
         if not isinstance(rows, list):
             raise ApiError("Its API lists executions in a way that cannot be understood.")
-        return [execution for execution in map(execution_of, rows[:limit]) if execution is not None]
+        return [execution for execution in map(execution_of, rows[:_LISTED_MAX]) if execution is not None]
+
+    # Which execution a call has begun, where its answer does not say, is found by the key that was sent along. n8n has
+    # no search by key, so the newest executions are read one by one. A list may miss one that has just ended, and what
+    # is not saved is never listed: that nothing was found proves nothing. One call may have begun two executions, where
+    # a proxy repeats requests; the older one counts, for a workflow that checks its keys does its work in that one.
+    #
+    # Lists come without data. The data of each candidate are read whole, for n8n has no other way, and once: the key of
+    # an execution never changes, so those found to be another call's are remembered.
+
+    async def find(self, workflow_id: str, key: str, sent_at_unix_ms: int) -> Found | None:
+        """The execution that bears the key, begun after it was sent. Raises ApiError when it cannot be looked for."""
+        found: dict[str, Execution] = {}
+        seen: set[str] = set()
+        # The list without a status leaves out what runs and what waits (2.8.4).
+        for status in _STATUSES:
+            for listed in await self.executions(workflow_id, status):
+                if listed.id in seen or len(seen) >= _READ_MAX or not self._may_be(listed, key, sent_at_unix_ms):
+                    continue
+                seen.add(listed.id)
+                execution = await self._with_key(listed, key)
+                if execution is not None:
+                    found[listed.id] = execution
+        if not found:
+            return None
+        return Found(min(found.values(), key=_age), len(found) - 1)
+
+    def _may_be(self, listed: Execution, key: str, sent_at_unix_ms: int) -> bool:
+        started = listed.started_unix_ms
+        is_older = started is not None and started < sent_at_unix_ms - CLOCK_SKEW_MS
+        return listed.mode in _MODES and not is_older and key in self._keys.get((listed.id, listed.started_at), (key,))
+
+    async def _with_key(self, listed: Execution, key: str) -> Execution | None:
+        """The execution with its data when it bears the key. Of any other they are dropped where they were read."""
+
+        def judge(execution: Execution) -> tuple[Execution | None, frozenset[str] | None]:
+            keys = keys_of(execution)
+            return execution if key in keys else None, keys if has_all_keys(execution) else None
+
+        try:
+            execution, keys = await self.judged(listed.id, judge)
+        except (NotFound, ApiTooLarge):
+            return None  # whose it was cannot be told
+        if keys is not None and len(keys) <= _KEYS_MAX:
+            self._keys[listed.id, listed.started_at] = keys
+            if len(self._keys) > _REMEMBERED_MAX:
+                self._keys.popitem(last=False)
+        return execution
 
     async def stop(self, execution_id: str) -> Stop:
-        """Raises Absent when there is no such execution."""
+        """Raises NotFound when there is no such execution."""
+        # Older than 2.10 there is no such route: `not found` of the router, where an execution is `Not Found`. One that
+        # has ended is answered with 500 and a sentence.
         answer = await self._ask("POST", f"/executions/{execution_id}/stop", REQUEST_S)
         if answer.status // 100 == 2:
             return Stop.ASKED
-        words, _ = said(answer.body)
+        words, _ = message_of(answer.body)
         if _NOT_STOPPABLE in words:
             return Stop.OVER
         if answer.status == 404 and words == _NO_EXECUTION:
@@ -125,17 +201,15 @@ class N8nApi:
         raise _error(answer)
 
     async def workflow(self, workflow_id: str) -> JsonObject:
-        """As it answers calls, with its description, which lists do not tell. Raises Absent."""
+        """As it answers calls, with its description, which lists do not tell. Raises NotFound."""
         found = await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S, _fields)
         if id_of(found.get("id")) != workflow_id:
             raise ApiError("Its API tells of a workflow in a way that cannot be understood.")
         return published(found)
 
-    async def workflows(self, tags: Sequence[str] = ()) -> AsyncIterator[JsonObject]:
+    async def workflows(self) -> AsyncIterator[JsonObject]:
         """The active ones, all pages of them, within bounds."""
         query = {"active": "true", "limit": str(_WORKFLOWS_A_PAGE), "excludePinnedData": "true"}
-        if tags:
-            query["tags"] = ",".join(tags)
         seen, cursors = 0, set[str]()
         for _ in range(PAGES_MAX):
             page = await self._get("/workflows", query, REQUEST_S, _fields)
@@ -143,10 +217,10 @@ class N8nApi:
             if not isinstance(rows, list):
                 raise ApiError("Its API lists workflows in a way that cannot be understood.")
             for row in rows:
-                told = as_object(row)
-                if told is not None and seen < WORKFLOWS_MAX:
+                workflow = as_object(row)
+                if workflow is not None and seen < WORKFLOWS_MAX:
                     seen += 1
-                    yield published(told)
+                    yield published(workflow)
             cursor = page.get("nextCursor")
             if not cursor:
                 return
@@ -156,10 +230,12 @@ class N8nApi:
             query["cursor"] = cursor
         raise ApiError(f"Its list of workflows has more than {PAGES_MAX} pages and was not read to its end.")
 
-    async def _get(self, path: str, query: dict[str, str], timeout_s: float, read: Callable[[JsonValue], Told]) -> Told:
+    async def _get(
+        self, path: str, query: dict[str, str], timeout_s: float, read: Callable[[JsonValue], Value]
+    ) -> Value:
         """What `read` makes of the answer; of a large one in a thread, one at a time."""
         answer = await self._ask("GET", f"{path}?{urlencode(query)}" if query else path, timeout_s)
-        if answer.status == 404 and said(answer.body)[0] == _NO_EXECUTION:
+        if answer.status == 404 and message_of(answer.body)[0] == _NO_EXECUTION:
             raise NotFound
         if answer.status != 200:
             raise _error(answer)
@@ -180,10 +256,6 @@ class N8nApi:
             raise ApiError(failure.error.message) from failure
 
 
-class ApiTooLarge(ApiError):
-    """What it tells is there, and more than may be read."""
-
-
 def _value(body: bytes) -> JsonValue:
     try:
         return loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX)
@@ -195,10 +267,6 @@ def _fields(value: JsonValue) -> JsonObject:
     return as_object(value) or {}
 
 
-def _whole(execution: Execution) -> Execution:
-    return execution
-
-
 def _error(answer: Reply) -> ApiError:
     if answer.status == 401:
         return ApiRefused("Its API does not accept the `api_key`; an operator must correct it.")
@@ -208,87 +276,6 @@ def _error(answer: Reply) -> ApiError:
         return ApiError("Its API is not where `url` and `api_path` say; an operator must correct them.")
     wait_s = retry_after_s(answer.headers.get("retry-after"))
     return ApiError(f"Its API answered with status {answer.status}.", retry_after_s=wait_s)
-
-
-# Which execution a call has begun, where its answer does not say, is found by the key that was sent along. n8n has no
-# search by key, so the newest executions are read one by one: those that run (the plain list leaves them out), those
-# that wait, those that have ended. A list may miss one that has just ended, and what is not saved is never listed: that
-# nothing was found proves nothing. One call may have begun two executions, where a proxy repeats requests; the older
-# one counts, for a workflow that checks its keys does its work in that one.
-#
-# Lists come without data. The data of each candidate are read whole, for n8n has no other way, and once: the key of an
-# execution never changes, so those found to be another call's are remembered.
-
-CLOCK_SKEW_MS: Final = 120_000
-"""By how much n8n's clock may be behind."""
-_STATUSES: Final = ("running", "waiting", "")
-_MODES: Final = frozenset({"", "webhook", "retry"})
-"""Of executions that a call may have begun; those of timers and the like are not."""
-_LISTED_MAX: Final = 50
-_READ_MAX: Final = 60
-_REMEMBERED_MAX: Final = 4_096
-_KEYS_MAX: Final = 16
-"""Of one execution; one with more is read again each time."""
-
-
-class Found(NamedTuple):
-    execution: Execution
-    """With its data."""
-    others: int = 0
-    """Executions that bear the same key."""
-
-
-class Lookup:
-    """Finds executions of one server by the key that they were called with."""
-
-    def __init__(self, api: N8nApi) -> None:
-        self._api = api
-        self._keys: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
-        """By execution and its start: under which keys it was called, all there will ever be."""
-
-    async def find(self, workflow_id: str, key: str, sent_at_unix_ms: int) -> Found | None:
-        """The execution that bears the key, begun after it was sent. Raises ApiTrouble when it cannot be looked for."""
-        found: dict[str, Execution] = {}
-        seen: set[str] = set()
-        # The list without a status leaves out what runs and what waits (2.8.4).
-        for status in _STATUSES:
-            for listed in await self._api.executions(workflow_id, status, _LISTED_MAX):
-                if listed.id in seen or len(seen) >= _READ_MAX or not self._may_be(listed, key, sent_at_unix_ms):
-                    continue
-                seen.add(listed.id)
-                execution = await self._with_key(listed, key)
-                if execution is not None:
-                    found[listed.id] = execution
-        if not found:
-            return None
-        return Found(min(found.values(), key=_age), len(found) - 1)
-
-    def _may_be(self, listed: Execution, key: str, sent_at_unix_ms: int) -> bool:
-        if listed.mode not in _MODES or _is_older(listed, sent_at_unix_ms):
-            return False
-        return key in self._keys.get((listed.id, listed.started_at), (key,))
-
-    async def _with_key(self, listed: Execution, key: str) -> Execution | None:
-        """The execution with its data when it bears the key. Of any other they are dropped where they were read."""
-
-        def judge(execution: Execution) -> tuple[Execution | None, frozenset[str] | None]:
-            keys = keys_of(execution)
-            return execution if key in keys else None, keys if has_all_keys(execution) else None
-
-        try:
-            execution, keys = await self._api.judged(listed.id, judge)
-        except (NotFound, ApiTooLarge):
-            return None  # whose it was cannot be told
-        if keys is not None and len(keys) <= _KEYS_MAX:
-            self._keys[listed.id, listed.started_at] = keys
-            if len(self._keys) > _REMEMBERED_MAX:
-                self._keys.popitem(last=False)
-        return execution
-
-
-def _is_older(execution: Execution, sent_at_unix_ms: int) -> bool:
-    started = execution.started_unix_ms
-    return started is not None and started < sent_at_unix_ms - CLOCK_SKEW_MS
 
 
 def _age(execution: Execution) -> tuple[int, int, str]:

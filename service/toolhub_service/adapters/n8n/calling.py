@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -21,34 +22,32 @@ from toolhub_service.adapters.n8n.answers import (
     failure_in,
     files_in,
     keep_files,
-    kept,
+    plain_media_type,
     read_in_thread,
 )
-from toolhub_service.adapters.n8n.api import ApiError, Found, Lookup, N8nApi, NotFound
+from toolhub_service.adapters.n8n.api import ApiError, Found, N8nApi, NotFound
 from toolhub_service.adapters.n8n.client import NoReply
-from toolhub_service.adapters.n8n.resources import (
+from toolhub_service.adapters.n8n.execution import (
     AnswerNotKept,
     Execution,
     NoData,
-    Webhook,
     answer_of,
     result_items,
     result_of,
 )
-from toolhub_service.adapters.n8n.server import (
+from toolhub_service.adapters.n8n.webhook import (
     N8nServer,
     Sent,
-    Trace,
     Workflow,
     facts,
     found_facts,
     key_of,
-    no_trace,
     run_evidence,
     send,
 )
-from toolhub_service.adapters.upstream import kept_json
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.adapters.n8n.workflow import Webhook
+from toolhub_service.adapters.upstream import kept_bytes, kept_json
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
@@ -77,22 +76,20 @@ class WorkflowCaller:
         redact: Redact,
         clock: Clock,
         *,
-        desk: ArtifactDesk | None = None,
-        trace: Trace = no_trace,
+        artifacts: ArtifactService | None = None,
         keep_raw: bool = False,
         pause_s: float = _PAUSE_S,
         lookup_timeout_s: float = LOOKUP_TIMEOUT_S,
     ) -> None:
-        """`desk`: where binary answers go; `keep_raw`: whether outcomes carry n8n's own answer (bounded).
+        """`artifacts`: where binary answers go; `keep_raw`: whether outcomes carry n8n's own answer (bounded).
 
         `pause_s`: between two requests about one execution; `lookup_timeout_s`: how long one is looked for.
         """
         self.redact = redact
-        self.trace = trace
         self.clock = clock
-        self._desk = desk
+        self._artifacts = artifacts
         self._keep_raw = keep_raw
-        self._pause_s = pause_s
+        self.pause_s = pause_s
         self.lookup_timeout_s = lookup_timeout_s
 
     async def run(self, server: N8nServer, workflow: Workflow, call: GrantedCall) -> Outcome:
@@ -113,14 +110,11 @@ class WorkflowCaller:
         known: dict[str, str],
     ) -> Outcome:
         """What an execution that is over has come to. Raises ToolFailure as its verdict, NoData."""
-        if execution.has_failed:
-            raise failures.failed(call, execution, self.redact, known)
-        if execution.was_cancelled:
-            raise failures.cancelled(call, known)
+        failures.check_end(call, execution, self.redact, known)
         value, found = _result_and_files(workflow, call, execution)
-        value = server.mask.value(value)
+        value = server.terms.mask.value(value)
         self._judge(workflow, call, value, known)
-        files = await keep_files(found, call.call, self._desk, self.redact, execution.id)
+        files = await keep_files(found, call.call, self._artifacts, self.redact, execution.id)
         return Outcome(
             files.merged(value),
             (run_evidence(call, known, "ran in n8n"), *files.evidence),
@@ -139,13 +133,13 @@ class WorkflowCaller:
         known: dict[str, str],
     ) -> Outcome:
         """What a successful answer says. Raises ToolFailure."""
-        if server.mask.finds(sent.answer.body):
-            value = Read(server.mask.value(value.value), value.binary)
+        if server.terms.mask.finds(sent.answer.body):
+            value = Read(server.terms.mask.value(value.value), value.binary)
         if value.binary is not None:
-            media_type = sent.answer.headers.get("content-type", "")
-            held, artifacts = await kept(value.binary, media_type, call.call, self._desk)
+            media_type = plain_media_type(sent.answer.headers.get("content-type", ""))
+            held, refs = await kept_bytes(value.binary, call.call, self._artifacts, media_type=media_type)
             proof = run_evidence(call, known, "answered with a file")
-            return Outcome(held, (proof,), artifacts, truncated=not artifacts)
+            return Outcome(held, (proof,), refs, truncated=not refs)
         self._judge(workflow, call, value.value, known)
         if value.value == STARTED or (value.value is None and sent.webhook.response_mode == "onReceived"):
             proof = run_evidence(call, known, "was only started: how it ends is not known here", started_only="true")
@@ -154,11 +148,8 @@ class WorkflowCaller:
         raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
         return Outcome(value.value, (proof,), raw=raw, is_large=is_large(sent.answer.body))
 
-    async def pause(self) -> None:
-        await asyncio.sleep(self._pause_s)
-
     def _judge(self, workflow: Workflow | None, call: GrantedCall, value: JsonValue, known: dict[str, str]) -> None:
-        words = failure_in(workflow.terms, value) if workflow is not None else None
+        words = failure_in(workflow.entry, value) if workflow is not None else None
         if words is not None:
             raise failures.says_failed(call, words, self.redact, known)
 
@@ -171,7 +162,7 @@ def _result_and_files(
         value = result_of(execution) if call.spec.cost.is_async else answer_of(execution)
         return value, files_in(result_items(execution))
     except AnswerNotKept:
-        if workflow is not None and not workflow.terms.is_async:
+        if workflow is not None and not workflow.entry.is_async:
             raise
         return None, ()  # its answer was the execution's id
 
@@ -194,14 +185,7 @@ class _Run:
     async def outcome(self) -> Outcome:
         call = self._call
         try:
-            sent = await send(
-                self._server,
-                self._workflow,
-                call,
-                self._key,
-                deadline_s=self._answer_deadline_s(),
-                trace=self._by.trace,
-            )
+            sent = await send(self._server, self._workflow, call, self._key, deadline_s=self._answer_deadline_s())
         except NoReply as broken:
             if not broken.was_sent:
                 self._has_ended = True
@@ -215,18 +199,17 @@ class _Run:
 
     async def stop(self) -> None:
         """Ask n8n to stop it, once and for a bounded time; in a task of its own, for this one is being cancelled."""
-        api, lookup = self._server.api, self._server.lookup
-        if self._has_ended or api is None or lookup is None:
+        if self._has_ended or self._server.api is None:
             return
-        asking = asyncio.create_task(self._stop_once(api, lookup))
+        asking = asyncio.create_task(self._stop_once(self._server.api))
         await asyncio.wait({asking}, timeout=STOP_TIMEOUT_S)
         asking.cancel()
 
-    async def _stop_once(self, api: N8nApi, lookup: Lookup) -> None:
+    async def _stop_once(self, api: N8nApi) -> None:
         try:
             execution_id = self._execution_id
             if not execution_id:
-                found = await lookup.find(self._workflow_id, self._key, self._sent_at_unix_ms)
+                found = await api.find(self._workflow_id, self._key, self._sent_at_unix_ms)
                 execution_id = found.execution.id if found and not found.execution.is_over else ""
             if execution_id:
                 await api.stop(execution_id)
@@ -236,13 +219,14 @@ class _Run:
     async def _read(self, sent: Sent) -> Outcome:
         answer, call = sent.answer, self._call
         if answer.is_cut:
-            raise failures.too_large(call, self._server.terms.max_response_bytes, self._known())
+            raise failures.too_large(call, self._server.terms.entry.max_response_bytes, self._known())
         if failures.is_gateway(answer):
             return await self._outcome_by_lookup(f"Something before n8n answered with status {answer.status}.")
         # `Error in workflow` tells neither the cause nor the execution.
         if failures.is_in_workflow(answer):
             raise await self._workflow_failure()
-        if answer.status == 409 and self._workflow.terms.deduplicates:
+        # What a workflow answers that knows the key already; the recipe in docs/n8n.md answers so.
+        if answer.status == 409 and self._workflow.entry.deduplicates:
             return await self._first_outcome(sent)
         if not 200 <= answer.status < 300:
             raise failures.refused(call, answer, self._by.redact)
@@ -251,7 +235,7 @@ class _Run:
             value = await read_in_thread(answer)
         except Unreadable as unreadable:
             raise failures.unreadable(call, unreadable.why) from None
-        self._execution_id = execution_named(answer, value.value, self._workflow.terms.execution_id)
+        self._execution_id = execution_named(answer, value.value, self._workflow.entry.execution_id)
         # n8n answers 200 with an empty body when a workflow fails before its Respond node (n8n #21827, #25340).
         if not answer.body.strip() and not sent.webhook.answers_nothing:
             return await self._outcome_of_empty(sent)
@@ -265,10 +249,7 @@ class _Run:
         if found is None:
             raise failures.answered_nothing(self._call, looked, self._known())
         known = found_facts(self._server, self._webhook, found)
-        if found.execution.has_failed:
-            raise failures.failed(self._call, found.execution, self._by.redact, known, status=sent.answer.status)
-        if found.execution.was_cancelled:
-            raise failures.cancelled(self._call, known)
+        failures.check_end(self._call, found.execution, self._by.redact, known, status=sent.answer.status)
         if found.execution.status == "success" or found.execution.status in ("running", "waiting"):
             is_only_started = found.execution.status != "success"
             more = {"started_only": "true"} if is_only_started else {}
@@ -308,7 +289,7 @@ class _Run:
         looked = "Its execution was found and goes on."
         try:
             while not execution.is_over and self._remaining_s() > self._stop_reserve_s():
-                await self._by.pause()
+                await asyncio.sleep(self._by.pause_s)
                 execution = await api.execution(execution.id, with_data=False, timeout_s=self._remaining_s())
             if execution.is_over:
                 execution = await api.execution(execution.id, with_data=True, timeout_s=self._remaining_s())
@@ -328,8 +309,8 @@ class _Run:
 
     async def _look(self) -> tuple[Found | None, str]:
         """Its execution, and what can be said of the search."""
-        lookup = self._server.lookup
-        if lookup is None:
+        api = self._server.api
+        if api is None:
             return None, _NO_API
         until_s = min(
             self._now_s() + self._by.lookup_timeout_s, self._now_s() + self._remaining_s() - self._stop_reserve_s()
@@ -337,10 +318,10 @@ class _Run:
         try:
             async with asyncio.timeout_at(max(until_s, self._now_s() + 0.05)):
                 while True:
-                    found = await lookup.find(self._workflow_id, self._key, self._sent_at_unix_ms)
+                    found = await api.find(self._workflow_id, self._key, self._sent_at_unix_ms)
                     if found is not None:
                         return found, ""
-                    await self._by.pause()
+                    await asyncio.sleep(self._by.pause_s)
         except ApiError as error:
             return None, f"It could not be looked up. {error.reason}"
         except TimeoutError:
@@ -348,7 +329,7 @@ class _Run:
 
     @property
     def _workflow_id(self) -> str:
-        return (self._webhook.workflow_id if self._webhook else "") or self._workflow.terms.workflow_id
+        return replace(self._workflow, webhook=self._webhook).workflow_id
 
     def _known(self) -> dict[str, str]:
         return facts(self._server, self._webhook, None, self._execution_id)

@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, NoReply, Reply, quoted, said
-from toolhub_service.adapters.n8n.resources import Execution, error_of
-from toolhub_service.adapters.upstream import retry_after_s
+from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, NoReply, Reply, message_of, quoted
+from toolhub_service.adapters.n8n.execution import Execution, error_of
+from toolhub_service.adapters.upstream import in_its_words, retry_after_s
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonValue
@@ -30,12 +30,6 @@ _CREDENTIAL: Final = re.compile(r"Authorization (data is wrong|is required|heade
 _IN_WORKFLOW: Final = "Error in workflow"
 _BUSY: Final = frozenset({429, 503})
 _GATEWAY: Final = frozenset({502, 504})
-
-
-def no_source(call: GrantedCall) -> ToolFailure:
-    """Its source was taken away while the call was on its way."""
-    message = f"{call.spec.name} is not available: its source is not connected to this hub any more. Use another tool."
-    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 
 def no_webhook(call: GrantedCall, why: str) -> ToolFailure:
@@ -63,20 +57,22 @@ def is_gateway(answer: Reply) -> bool:
     return answer.status in _GATEWAY
 
 
+# `Error in workflow` is all that a webhook says of a workflow that failed: neither the cause nor the execution.
 def is_in_workflow(answer: Reply) -> bool:
     """Whether n8n says that the workflow failed, and not why."""
-    return answer.status == 500 and said(answer.body)[0] == _IN_WORKFLOW
+    return answer.status == 500 and message_of(answer.body)[0] == _IN_WORKFLOW
 
 
 def is_not_registered(answer: Reply) -> bool:
     """Whether n8n has no such webhook: nothing has run."""
-    return answer.status == 404 and NOT_REGISTERED.match(said(answer.body)[0]) is not None
+    return answer.status == 404 and NOT_REGISTERED.match(message_of(answer.body)[0]) is not None
 
 
 def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
     """An answer that is no success, as far as it tells by itself."""
-    words, value = said(answer.body)
+    words, value = message_of(answer.body)
     status, excerpt = answer.status, quoted(words, redact)
+    # The same 404 for a path that is unknown and for a workflow that is not active; 403 comes as plain text.
     if status == 404 and (NOT_REGISTERED.match(words) or _WRONG_METHOD.match(words)):
         return _no_such_webhook(call, words)
     if status in (401, 403) and _CREDENTIAL.search(words[:200]):
@@ -89,11 +85,11 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s)
     if status >= 500:
         message = f"{call.spec.name} failed in n8n; correct the call by what it says, or use another tool. "
-        return refuse(ErrorKind.EXECUTION_ERROR, message + _in(excerpt), upstream=Upstream(status, excerpt))
+        return refuse(ErrorKind.EXECUTION_ERROR, message + in_its_words(excerpt), upstream=Upstream(status, excerpt))
     advice = _ADVICE.get(status, "Correct the call by what it says, or use another tool.")
     if 300 <= status < 400:
         advice = "The hub follows no redirect of a workflow, which has run. Use another tool, or tell an operator."
-    message = f"n8n answered the call of {call.spec.name} with status {status}. {advice} {_in(excerpt)}"
+    message = f"n8n answered the call of {call.spec.name} with status {status}. {advice} {in_its_words(excerpt)}"
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status, excerpt))
 
 
@@ -108,12 +104,23 @@ def failed(
 ) -> ToolFailure:
     """The workflow ran into an error, and its execution tells of it. `status`: what its webhook answered, if it did."""
     message, node = error_of(execution)
-    told = quoted(message, redact, MESSAGE_MAX_CHARS)
+    excerpt = quoted(message, redact, MESSAGE_MAX_CHARS)
     where = f" in its node `{quoted(node, redact, 80)}`" if node else ""
-    says = _in(told) if told else "n8n tells no cause."
+    says = in_its_words(excerpt) if excerpt else "n8n tells no cause."
     ended = "crashed" if execution.status == "crashed" else "failed"
     text = f"{call.spec.name} {ended} in n8n{where}; what it did before that stays done. {says}"
-    return _with(ErrorKind.EXECUTION_ERROR, text, details, upstream=Upstream(status, told))
+    return _with(ErrorKind.EXECUTION_ERROR, text, details, upstream=Upstream(status, excerpt))
+
+
+def check_end(
+    call: GrantedCall, execution: Execution, redact: Redact, details: Mapping[str, JsonValue], *, status: int = 0
+) -> None:
+    """Raises ToolFailure for an execution that has failed or was stopped."""
+    if execution.has_failed:
+        raise failed(call, execution, redact, details, status=status)
+    if execution.was_cancelled:
+        text = f"{call.spec.name} was stopped in n8n; what it did before that stays done."
+        raise _with(ErrorKind.CANCELLED, text, details)
 
 
 def in_workflow(call: GrantedCall, looked: str) -> ToolFailure:
@@ -122,16 +129,11 @@ def in_workflow(call: GrantedCall, looked: str) -> ToolFailure:
     return refuse(ErrorKind.EXECUTION_ERROR, message.strip(), upstream=Upstream(500, _IN_WORKFLOW))
 
 
-def cancelled(call: GrantedCall, details: Mapping[str, JsonValue]) -> ToolFailure:
-    text = f"{call.spec.name} was stopped in n8n; what it did before that stays done."
-    return _with(ErrorKind.CANCELLED, text, details)
-
-
 def says_failed(call: GrantedCall, words: str, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
     """Its result is one that means failure, by the operator's `fails_when`."""
-    told = quoted(words, redact, MESSAGE_MAX_CHARS)
+    excerpt = quoted(words, redact, MESSAGE_MAX_CHARS)
     text = f"{call.spec.name} ran and reports a failure; correct the call by what it says, or use another tool. "
-    return _with(ErrorKind.EXECUTION_ERROR, text + _in(told), details, upstream=Upstream(200, told))
+    return _with(ErrorKind.EXECUTION_ERROR, text + in_its_words(excerpt), details, upstream=Upstream(200, excerpt))
 
 
 def answered_nothing(call: GrantedCall, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
@@ -149,14 +151,6 @@ def unreadable(call: GrantedCall, why: str) -> ToolFailure:
 def too_large(call: GrantedCall, max_bytes: int, details: Mapping[str, str]) -> ToolFailure:
     text = f"{call.spec.name} ran, and its answer has more than {max_bytes:,} bytes. What it did is done. Ask for less."
     return _with(ErrorKind.HTTP_TOO_LARGE, text, {**details, "max_bytes": max_bytes})
-
-
-def unforeseen(call: GrantedCall) -> ToolFailure:
-    message = (
-        f"The hub failed while it called {call.spec.name}, which may have run. Check that before you call it again; "
-        "operators find it logged."
-    )
-    return refuse(ErrorKind.INTERNAL, message)
 
 
 def nested(call: GrantedCall, names: list[str]) -> ToolFailure:
@@ -186,10 +180,6 @@ def _is_before_the_workflow(answer: Reply, value: JsonValue) -> bool:
     if isinstance(value, Mapping):
         return value.get("code") == answer.status or value.keys() == {"message"}
     return value is None
-
-
-def _in(excerpt: str) -> str:
-    return f"In its own words: {excerpt}" if excerpt else "It gave no reason."
 
 
 def _with(

@@ -16,12 +16,14 @@ from msgspec.structs import replace
 
 from toolhub_service.adapters.n8n import failures
 from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read_in_thread
-from toolhub_service.adapters.n8n.api import ApiError, ApiRefused, ApiTooLarge, Lookup, N8nApi, NotFound, Stop
+from toolhub_service.adapters.n8n.api import ApiError, ApiRefused, ApiTooLarge, N8nApi, NotFound, Stop
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.client import NoReply
-from toolhub_service.adapters.n8n.resources import ID, Execution, NoData, is_of_another_call
-from toolhub_service.adapters.n8n.server import N8nServer, Sent, Workflow, facts, found_facts, send
+from toolhub_service.adapters.n8n.execution import Execution, NoData, is_of_another_call
+from toolhub_service.adapters.n8n.webhook import N8nServer, Sent, Workflow, facts, found_facts, send
+from toolhub_service.adapters.n8n.workflow import ID
 from toolhub_service.adapters.remote_polling import Answer, PollTerms, Unreachable
+from toolhub_service.adapters.upstream import no_source
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, refuse
 from toolhub_service.domain.job import RemoteMark
@@ -34,8 +36,8 @@ _SENT_AT: Final = "sent_at_unix_ms"
 _SAVED: Final = "n8n may have pruned it, or is set not to save executions of this workflow."
 _NO_KEY: Final = "The source has no `api_key` any more, so that nothing can be followed."
 _REFUSED_PAUSE_S: Final = 15.0
+# Questions without an answer, one after the other, before who watches is told.
 _SILENT_LOOKS: Final = 3
-"""Questions without an answer, one after the other, before who watches is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,10 @@ class N8nJob:
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         workflow = self._server.workflows.get(call.spec.resource_id)
         if workflow is None:
-            raise failures.no_source(call)
+            raise no_source(call)
         until_s = min(call.deadline_s, asyncio.get_running_loop().time() + START_S)
         try:
-            sent = await send(self._server, workflow, call, mark.key, deadline_s=until_s, trace=self._caller.trace)
+            sent = await send(self._server, workflow, call, mark.key, deadline_s=until_s)
         except NoReply as broken:
             if not broken.was_sent:
                 raise failures.not_sent(call, broken) from None
@@ -69,10 +71,10 @@ class N8nJob:
 
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
         workflow = self._server.workflows.get(call.spec.resource_id)
-        workflow_id = mark.details.get("workflow_id") or _workflow_id(workflow)
+        workflow_id = mark.details.get("workflow_id") or (workflow.workflow_id if workflow else "")
         sent_at = mark.details.get(_SENT_AT, "")
         try:
-            found = await self._lookup().find(workflow_id, mark.key, int(sent_at) if sent_at.isdecimal() else 0)
+            found = await self._api().find(workflow_id, mark.key, int(sent_at) if sent_at.isdecimal() else 0)
         except ApiError as error:
             raise RemoteUnclear(error.reason) from error
         if found is not None:
@@ -116,17 +118,18 @@ class N8nJob:
         except NotFound:
             raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}") from None
         except ApiTooLarge:
-            raise failures.too_large(call, self._server.terms.max_response_bytes, mark.details) from None
+            raise failures.too_large(call, self._server.terms.entry.max_response_bytes, mark.details) from None
         except ApiError as error:
             raise Unreachable(error.retry_after_s) from error
         return Answer(execution, is_over=True)
 
     async def _own(self, call: GrantedCall, mark: RemoteMark) -> None:
-        """Raises RemoteUnclear for an execution of another call, ApiTrouble, Absent."""
+        """Raises RemoteUnclear for an execution of another call, ApiError, NotFound."""
         api, execution_id = self._api(), _checked(mark.remote_id)
         try:
             execution = await api.execution(execution_id, with_data=True)
         except ApiTooLarge:
+            # Without its data the workflow is still known, if not the key.
             execution = await api.execution(execution_id, with_data=False)
         self._judge(call, mark, execution)
 
@@ -135,8 +138,8 @@ class N8nJob:
 
         Raises RemoteUnclear.
         """
-        own_id = _workflow_id(self._server.workflows.get(call.spec.resource_id))
-        if is_of_another_call(execution, mark.key, own_id):
+        workflow = self._server.workflows.get(call.spec.resource_id)
+        if is_of_another_call(execution, mark.key, workflow.workflow_id if workflow else ""):
             raise RemoteUnclear(f"The answer named the execution {execution.id}, which another call has begun.")
 
     async def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
@@ -144,14 +147,14 @@ class N8nJob:
         answer = sent.answer
         if failures.is_gateway(answer):
             raise RemoteUnclear(f"Something before n8n answered with status {answer.status}.")
-        if answer.status == 409 and workflow.terms.deduplicates:
+        if answer.status == 409 and workflow.entry.deduplicates:
             raise RemoteUnclear("The workflow knows the key already.")
         if failures.is_in_workflow(answer) or answer.is_cut:
             raise RemoteUnclear("n8n answered that the workflow failed, or at such length that it was not read.")
         if not 200 <= answer.status < 300:
             raise failures.refused(call, answer, self._caller.redact)
         try:
-            execution_id = execution_named(answer, (await read_in_thread(answer)).value, workflow.terms.execution_id)
+            execution_id = execution_named(answer, (await read_in_thread(answer)).value, workflow.entry.execution_id)
         except Unreadable:
             execution_id = ""
         if not execution_id:
@@ -162,11 +165,6 @@ class N8nJob:
         if self._server.api is None:
             raise RemoteUnclear(_NO_KEY)
         return self._server.api
-
-    def _lookup(self) -> Lookup:
-        if self._server.lookup is None:
-            raise RemoteUnclear(_NO_KEY)
-        return self._server.lookup
 
 
 class _ExecutionPoll:
@@ -187,6 +185,7 @@ class _ExecutionPoll:
         except NotFound:
             return self._not_found()
         except ApiRefused as refused:
+            # An operator can correct the key while the execution goes on, so it is asked about again.
             return Answer(_progress(refused.reason), retry_after_s=_REFUSED_PAUSE_S)
         except ApiError as error:
             return self._no_reply(error)
@@ -198,8 +197,8 @@ class _ExecutionPoll:
         self._silent += 1
         if self._silent < _SILENT_LOOKS:
             raise Unreachable(error.retry_after_s) from error
-        told = f"{error.reason} n8n is asked again."
-        return Answer(_progress(told), retry_after_s=error.retry_after_s)
+        message = f"{error.reason} n8n is asked again."
+        return Answer(_progress(message), retry_after_s=error.retry_after_s)
 
     def _not_found(self) -> Answer[Progress]:
         now_s = asyncio.get_running_loop().time()
@@ -211,6 +210,7 @@ class _ExecutionPoll:
 
 
 def _progress_of(execution: Execution) -> Progress:
+    # A Wait of more than 65 s is put away as `waiting`, with its end; a shorter one goes on as `running`.
     if execution.status == "waiting":
         until = f" until {execution.wait_till}" if execution.wait_till else " for something outside"
         return _progress(f"waiting{until}")
@@ -230,9 +230,3 @@ def _checked(execution_id: str) -> str:
     if not ID.fullmatch(execution_id):
         raise RemoteUnclear("What was kept is no id of an execution.")
     return execution_id
-
-
-def _workflow_id(workflow: Workflow | None) -> str:
-    if workflow is None:
-        return ""
-    return (workflow.webhook.workflow_id if workflow.webhook else "") or workflow.terms.workflow_id

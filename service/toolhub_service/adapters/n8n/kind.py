@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,15 +20,13 @@ from toolhub_service.adapters.source_config import (
 )
 from toolhub_service.adapters.source_kind import SourceKind, SourceOption
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.guards.headers import Headers
-
-if TYPE_CHECKING:
-    from toolhub_service.adapters.n8n.client import WorkflowTerms
 
 Pointer = Annotated[str, Meta(pattern=r"^(/([^~/]|~[01])*)*$")]
 """A JSON Pointer (RFC 6901)."""
+Method = Literal["POST", "PUT", "PATCH", "GET", "DELETE"]
+WITHOUT_BODY = frozenset({"GET", "DELETE"})
+"""Methods whose arguments go into the query."""
 WORKFLOWS_MAX = 256
-_BODILESS: Final = frozenset({"GET", "DELETE"})
 
 
 class BusinessError(Section, frozen=True):
@@ -54,7 +52,7 @@ class N8nWorkflow(Section, frozen=True):
         str, Meta(description="Its id in n8n; with `api_key`, answers that say nothing are looked up by it.")
     ] = ""
     method: Annotated[
-        Literal["POST", "PUT", "PATCH", "GET", "DELETE"],
+        Method,
         Meta(description="HTTP method of its webhook; arguments are the body, of GET and DELETE the query."),
     ] = "POST"
     mode: Annotated[
@@ -91,6 +89,16 @@ class N8nWorkflow(Section, frozen=True):
         tuple[BusinessError, ...],
         Meta(description="Answers of status 200 that mean failure; the first that matches counts."),
     ] = ()
+
+    @property
+    def path(self) -> str:
+        """Of its webhook, below `/webhook/`; empty: looked up by `workflow_id`."""
+        return self.webhook.strip("/")
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the answer names an execution that goes on, instead of being the result."""
+        return self.mode == "async"
 
 
 class N8nDiscovery(Section, frozen=True):
@@ -155,7 +163,7 @@ def _check_workflow(place: str, workflow: N8nWorkflow, *, has_key: bool) -> None
         raise SourceInvalid(f"{place}.mode: async needs the source's `api_key`, by which executions are followed")
     if "://" in workflow.webhook or ".." in workflow.webhook.split("/"):
         raise SourceInvalid(f"{place}.webhook: must be a path below `/webhook/`, such as `send-message`")
-    if workflow.idempotency_field and workflow.method in _BODILESS:
+    if workflow.idempotency_field and workflow.method in WITHOUT_BODY:
         raise SourceInvalid(f"{place}.idempotency_field: a {workflow.method} has no body")
 
 
@@ -165,28 +173,6 @@ def _values(source: N8nSource) -> Iterator[tuple[str, Value]]:
     yield "api_key", source.api_key
     for name, workflow in source.workflows.items():
         yield from named_values(f"workflows.{name}.headers", workflow.headers)
-
-
-def workflow_terms(entry: N8nWorkflow, headers: Headers = ()) -> WorkflowTerms:
-    """`headers`: all that its calls are sent with, secrets resolved."""
-    from toolhub_service.adapters.n8n.client import FailureSign, WorkflowTerms
-
-    return WorkflowTerms(
-        description=entry.description,
-        webhook=entry.webhook.strip("/"),
-        workflow_id=entry.workflow_id,
-        method=entry.method,
-        is_async=entry.mode == "async",
-        execution_id=entry.execution_id,
-        input_schema=entry.input_schema,
-        output_schema=entry.output_schema,
-        version=entry.version,
-        headers=headers,
-        idempotency_field=entry.idempotency_field,
-        derived_key=entry.derived_key,
-        deduplicates=entry.deduplicates,
-        fails_when=tuple(FailureSign(sign.at, sign.equals, sign.message) for sign in entry.fails_when),
-    )
 
 
 def _entry_of(given: Mapping[str, Any]) -> dict[str, Any]:

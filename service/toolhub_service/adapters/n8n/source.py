@@ -14,10 +14,18 @@ from typing import Final, NamedTuple
 
 from toolhub_service.adapters.definitions import Unnamed, limited
 from toolhub_service.adapters.n8n.api import ApiError, N8nApi, NotFound
-from toolhub_service.adapters.n8n.client import WorkflowTerms
-from toolhub_service.adapters.n8n.definitions import DefinitionMaker, Discovered, description_of, discovered, restored
-from toolhub_service.adapters.n8n.resources import Webhook, id_of, webhooks_of
-from toolhub_service.adapters.n8n.server import N8nServer, Workflow, named_webhook
+from toolhub_service.adapters.n8n.definitions import DefinitionMaker
+from toolhub_service.adapters.n8n.kind import N8nWorkflow
+from toolhub_service.adapters.n8n.webhook import N8nServer, Workflow, named_webhook
+from toolhub_service.adapters.n8n.workflow import (
+    Discovered,
+    Webhook,
+    description_of,
+    discovered,
+    id_of,
+    restored,
+    webhooks_of,
+)
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
@@ -37,58 +45,43 @@ class Compared(NamedTuple):
     """Why it cannot be called at all, with what to do."""
 
 
-def has_webhook_at(workflow: JsonObject, paths: set[str]) -> bool:
-    """Whether one of its webhooks stands at one of these paths."""
-    return any(webhook.path in paths for webhook in webhooks_of(workflow))
-
-
-def compared(terms: WorkflowTerms, workflows: Mapping[str, JsonObject]) -> Compared:
+def compared(entry: N8nWorkflow, workflows: Mapping[str, JsonObject]) -> Compared:
     """`workflows`: of n8n, by id; those that are not active only where they are named by their ids."""
-    if terms.workflow_id and terms.workflow_id not in workflows:
-        missing = f"n8n has no workflow {terms.workflow_id}: correct `workflow_id`."
-        return Compared(named_webhook(terms), missing) if terms.webhook else Compared(None, "", missing)
-    if terms.workflow_id:
-        return _by_id(terms, workflows[terms.workflow_id])
-    return _by_path(terms, workflows)
-
-
-def _by_id(terms: WorkflowTerms, workflow: JsonObject) -> Compared:
+    if not entry.workflow_id:
+        at_path = [found for each in workflows.values() for found in webhooks_of(each) if found.path == entry.path]
+        if at_path:
+            return _fitting(entry, at_path)
+        note = f"no active workflow has the webhook `{entry.path}`: activate it in n8n, or correct `webhook`."
+        return Compared(named_webhook(entry), note)
+    workflow = workflows.get(entry.workflow_id)
+    if workflow is None:
+        missing = f"n8n has no workflow {entry.workflow_id}: correct `workflow_id`."
+        return Compared(named_webhook(entry), missing) if entry.path else Compared(None, "", missing)
     webhooks = webhooks_of(workflow)
-    is_active = workflow.get("active") is True
-    wanted = [webhook for webhook in webhooks if not terms.webhook or webhook.path == terms.webhook]
-    if not terms.webhook and len(webhooks) != 1:
+    if not entry.path and len(webhooks) != 1:
         why = "has several webhooks: say which with `webhook`" if webhooks else "has no webhook that can be called"
         return Compared(None, "", f"The workflow {why}.")
+    wanted = [webhook for webhook in webhooks if not entry.path or webhook.path == entry.path]
     if not wanted:
         paths = ", ".join(sorted(webhook.path for webhook in webhooks)[:5]) or "none"
-        return Compared(named_webhook(terms), f"its workflow has no webhook `{terms.webhook}` but {paths}.")
-    told = _fitting(terms, wanted)
-    return told if is_active else told._replace(note="its workflow is not active: activate it in n8n.")
+        return Compared(named_webhook(entry), f"its workflow has no webhook `{entry.path}` but {paths}.")
+    found = _fitting(entry, wanted)
+    if workflow.get("active") is True:
+        return found
+    return found._replace(note="its workflow is not active: activate it in n8n.")
 
 
-def _by_path(terms: WorkflowTerms, workflows: Mapping[str, JsonObject]) -> Compared:
-    webhooks = [
-        webhook for workflow in workflows.values() for webhook in webhooks_of(workflow) if webhook.path == terms.webhook
-    ]
-    if not webhooks:
-        note = f"no active workflow has the webhook `{terms.webhook}`: activate it in n8n, or correct `webhook`."
-        return Compared(named_webhook(terms), note)
-    return _fitting(terms, webhooks)
-
-
-def _fitting(terms: WorkflowTerms, webhooks: list[Webhook]) -> Compared:
-    """The webhook among some at the right path whose method is right, too."""
-    if not terms.webhook:
-        return Compared(webhooks[0], _mode_note(terms, webhooks[0]))
-    webhook = next((webhook for webhook in webhooks if webhook.method == terms.method), None)
+def _fitting(entry: N8nWorkflow, webhooks: list[Webhook]) -> Compared:
+    """The webhook among some at the right path whose method is right, too; any method where no path is named."""
+    webhook = next((webhook for webhook in webhooks if not entry.path or webhook.method == entry.method), None)
     if webhook is None:
-        note = f"its webhook takes {webhooks[0].method} and not {terms.method}: correct `method`."
-        return Compared(named_webhook(terms), note)
-    return Compared(webhook, _mode_note(terms, webhook))
+        note = f"its webhook takes {webhooks[0].method} and not {entry.method}: correct `method`."
+        return Compared(named_webhook(entry), note)
+    return Compared(webhook, _mode_note(entry, webhook))
 
 
-def _mode_note(terms: WorkflowTerms, webhook: Webhook) -> str:
-    if not terms.is_async and webhook.response_mode == "onReceived":
+def _mode_note(entry: N8nWorkflow, webhook: Webhook) -> str:
+    if not entry.is_async and webhook.response_mode == "onReceived":
         return (
             "its webhook answers at once (onReceived), so that results only say that it was started: let it answer "
             "with its last node or a Respond node, or set `mode: async`."
@@ -117,19 +110,17 @@ class N8nToolSource:
     def __init__(
         self,
         server: N8nServer,
-        maker: DefinitionMaker,
         redact: Redact,
         close: Callable[[], Awaitable[None]],
-        *,
-        trust: Trust = Trust.FIRST_USE,
     ) -> None:
         """`close` ends all connections."""
         self._server = server
+        self._entry = server.terms.entry
         self._close = close
         self._is_closed = False
-        self._maker = maker
+        self._maker = DefinitionMaker(server.terms)
         self._redact = redact
-        self._trust = trust
+        self.trust = Trust(server.terms.entry.trust)
         self._reading = asyncio.Lock()
         self._last: tuple[Discovered, ...] = ()
         self._error = ""
@@ -138,20 +129,16 @@ class N8nToolSource:
 
     @property
     def name(self) -> str:
-        return self._server.name
-
-    @property
-    def trust(self) -> Trust:
-        return self._trust
+        return self._server.terms.name
 
     @property
     def endpoint(self) -> str:
-        return self._server.endpoint
+        return self._server.terms.endpoint
 
     def restored(self, remote: JsonObject) -> Definition | None:
         """A discovered workflow as it was pinned, under today's terms; None when it is not offered any more."""
         found = restored(remote)
-        if found is None or self._server.terms.discover is None or found.name in self._server.terms.workflows:
+        if found is None or self._entry.discover is None or found.name in self._entry.workflows:
             return None
         try:
             definition = self._maker.discovered(found)
@@ -167,8 +154,8 @@ class N8nToolSource:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.")
             reading = await self._read()
             definitions, problems = await self._definitions(reading)
-            told = [self._redact(problem) for problem in (*reading.problems, *problems)]
-            return Discovery(definitions, limited(told), server="n8n")
+            redacted = [self._redact(problem) for problem in (*reading.problems, *problems)]
+            return Discovery(definitions, limited(redacted), server="n8n")
 
     def listen(self, changed: Callable[[], None]) -> None:
         """n8n does not tell of changes."""
@@ -187,8 +174,8 @@ class N8nToolSource:
 
     async def _read(self) -> _Reading:
         """What the API tells; without it, what it told last."""
-        terms, api = self._server.terms, self._server.api
-        reading = _Reading({}, list(self._last), [_NO_KEY] if terms.discover is not None and api is None else [])
+        api, misses_key = self._server.api, self._entry.discover is not None and self._server.api is None
+        reading = _Reading({}, list(self._last), [_NO_KEY] if misses_key else [])
         if api is None:
             return reading
         try:
@@ -202,15 +189,16 @@ class N8nToolSource:
         return fresh
 
     async def _read_all(self, api: N8nApi) -> _Reading:
-        """Raises ApiTrouble when not everything could be read."""
-        terms, time_slice = self._server.terms, TimeSlice()
+        """Raises ApiError when not everything could be read."""
+        entry, time_slice = self._entry, TimeSlice()
         reading = _Reading({}, [], [])
-        wanted = {workflow.workflow_id for workflow in terms.workflows.values() if workflow.workflow_id}
-        paths = {workflow.webhook for workflow in terms.workflows.values() if workflow.webhook}
-        if wanted or paths or terms.discover is not None:
+        wanted = {workflow.workflow_id for workflow in entry.workflows.values() if workflow.workflow_id}
+        paths = {workflow.path for workflow in entry.workflows.values() if workflow.path}
+        if wanted or paths or entry.discover is not None:
             async for workflow in api.workflows():
                 self._take(reading, workflow, wanted, paths)
                 await time_slice.pause_if_due()
+        # The list has the active ones only: those that are named by id are asked for one by one, to say what is wrong.
         for workflow_id in sorted(wanted - reading.named.keys()):
             try:
                 reading.named[workflow_id] = await api.workflow(workflow_id)
@@ -230,12 +218,11 @@ class N8nToolSource:
         return replace(found, description=known)
 
     def _take(self, reading: _Reading, workflow: JsonObject, wanted: set[str], paths: set[str]) -> None:
-        own_id, terms = id_of(workflow.get("id")), self._server.terms
-        is_named = own_id in wanted or has_webhook_at(workflow, paths)
-        if is_named:
+        own_id, terms = id_of(workflow.get("id")), self._entry.discover
+        if own_id in wanted or any(webhook.path in paths for webhook in webhooks_of(workflow)):
             reading.named[own_id] = workflow
-        elif terms.discover is not None:
-            found = discovered(workflow, terms.discover)
+        elif terms is not None:
+            found = discovered(workflow, terms)
             if isinstance(found, str):
                 reading.problems.append(found)
             elif found is not None:
@@ -247,12 +234,13 @@ class N8nToolSource:
         unique: dict[str, Definition] = {}
         workflows: dict[str, Workflow] = {}
         knows = self._server.api is not None and not self._error
-        for own_name, terms in sorted(self._server.terms.workflows.items()):
-            told: Compared = compared(terms, reading.named) if knows else Compared(self._known(own_name))
-            if told.note:
-                problems.append(f"`{own_name}`: {told.note}")
-            workflows[own_name] = Workflow(terms, told.webhook)
-            self._keep(unique, problems, partial(self._maker.configured, own_name, terms, told.problem))
+        for own_name, entry in sorted(self._entry.workflows.items()):
+            before = self._server.workflows.get(own_name)
+            result = compared(entry, reading.named) if knows else Compared(before.webhook if before else None)
+            if result.note:
+                problems.append(f"`{own_name}`: {result.note}")
+            workflows[own_name] = self._server.configured(own_name, result.webhook)
+            self._keep(unique, problems, partial(self._maker.configured, own_name, entry, result.problem))
         for found in sorted(reading.offered, key=lambda found: (found.name, found.webhook.workflow_id)):
             if self._keep(unique, problems, partial(self._maker.discovered, found)):
                 workflows[found.name] = self._bound(found)
@@ -272,12 +260,8 @@ class N8nToolSource:
             problems.append(f"A workflow was left out: its name reads like that of `{first.spec.name}`.")
         return first is definition
 
-    def _known(self, own_name: str) -> Webhook | None:
-        before = self._server.workflows.get(own_name)
-        return before.webhook if before is not None else None
-
     def _bound(self, found: Discovered) -> Workflow:
-        return Workflow(found.workflow(self._server.terms.headers), found.webhook)
+        return Workflow(found.entry(), self._server.terms.headers, found.webhook)
 
 
 def _version(found: Discovered) -> tuple[str, str]:

@@ -20,20 +20,20 @@ class Finding:
 
     name: str
     state: State
-    told: str
+    text: str
     advice: str = ""
     """What to do; empty when all is well."""
     disables: tuple[str, ...] = ()
     """Tools that cannot be called because of it."""
 
 
-def ok(name: str, told: str) -> Finding:
-    return Finding(name, State.OK, told)
+def ok(name: str, text: str) -> Finding:
+    return Finding(name, State.OK, text)
 
 
-def warn(name: str, told: str, advice: str, *disables: str) -> Finding:
-    return Finding(name, State.WARN, told, advice, disables)
+def warn(name: str, text: str, advice: str, *disables: str) -> Finding:
+    return Finding(name, State.WARN, text, advice, disables)
 
 
-def fail(name: str, told: str, advice: str) -> Finding:
-    return Finding(name, State.FAIL, told, advice)
+def fail(name: str, text: str, advice: str) -> Finding:
+    return Finding(name, State.FAIL, text, advice)

@@ -22,7 +22,7 @@ from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid, read_or_make_key
 from toolhub_service.app.listening import ListenRefused, host_and_port, listening_of
-from toolhub_service.app.offline import CannotLook, configured_tools, policy_file_of, policy_of
+from toolhub_service.app.offline import OfflineRefused, configured_tools, policy_file_of, policy_of
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.tool import ToolState
@@ -66,8 +66,8 @@ def _database(name: str, path: Path, version_max: int = 0) -> Iterator[Finding]:
         if problem:
             yield fail(name, f"{path} is damaged: {problem}", _RESTORE)
         elif version_max and version > version_max:
-            told = f"{path} has version {version}, and this hub knows {version_max}"
-            yield fail(name, told, "Start the newer hub, or move the file away.")
+            text = f"{path} has version {version}, and this hub knows {version_max}"
+            yield fail(name, text, "Start the newer hub, or move the file away.")
         else:
             how = "whole" if size_bytes <= _READ_MAX_BYTES else "can be opened; too large to be read here"
             yield ok(name, f"{path}, {size_bytes / 1024**2:,.1f} MiB, {how}")
@@ -81,8 +81,8 @@ def _looked_at(path: Path, *, is_read_whole: bool) -> tuple[str, int]:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if not is_read_whole:
             return "", version
-        (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        return ("" if said == "ok" else " ".join(said.split())), version
+        (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        return ("" if answer == "ok" else " ".join(answer.split())), version
 
 
 def _audit_key(paths: Paths, *, has_events: bool) -> Iterator[Finding]:
@@ -91,7 +91,7 @@ def _audit_key(paths: Paths, *, has_events: bool) -> Iterator[Finding]:
     try:
         open_keyring(paths.audit_key, create=False)
     except HubFailure as unusable:
-        if unusable.reason != "AUDIT_KEY_EXPOSED":  # told among the key files
+        if unusable.reason.name != "AUDIT_KEY_EXPOSED":  # told among the key files
             yield fail("audit key", unusable.message, "Restore it from a backup: nothing else verifies what it sealed.")
     except OSError as unreadable:
         yield fail("audit key", f"{paths.audit_key}: {unreadable.strerror}", "Let the hub's user read it.")
@@ -191,7 +191,7 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
         *_secret_files(Paths(settings)),
         *kept_checks(settings),
         _tracing(settings),
-        *_stores(settings),
+        *store_checks(settings),
         *[finding async for finding in server_checks(settings)],
         *await _tools(settings),
         *source_checks(settings),
@@ -220,8 +220,8 @@ def _port(name: str, setting: str, address: str, is_ours: Callable[[str, int], b
     except OSError as taken:
         if taken.errno == errno.EADDRINUSE and is_ours(host, port):
             return ok(name, f"{address}: a hub serves there")
-        told = f"{address}: {taken.strerror}"
-        return warn(name, told, "If that is no hub of yours, stop what listens there or choose another port.")
+        text = f"{address}: {taken.strerror}"
+        return warn(name, text, "If that is no hub of yours, stop what listens there or choose another port.")
     return ok(name, f"{address} is free")
 
 
@@ -231,7 +231,7 @@ def _policy(settings: Settings) -> Finding:
         revision = policy_of(file).revision[:12]
     except InvalidPolicy as invalid:
         return fail("policy", f"{file}: {invalid}", "Correct it; `toolhub policy check` says when it is right.")
-    except CannotLook as unreadable:
+    except OfflineRefused as unreadable:
         return fail("policy", str(unreadable), "Let the hub's user read it.")
     if file is None:
         return ok("policy", f"the built-in starter, revision {revision}; `toolhub policy init` begins your own")
@@ -251,8 +251,8 @@ def _auth(settings: Settings) -> Finding:
     if settings.auth.modes == ("api-key",) and not keys:
         return warn("auth", "api-key, and there is no key yet", "Make one: `toolhub keys create NAME`.")
     if unknown := _unknown(settings, sorted({key.name for key in keys.values()})):
-        told = f"keys of principals that the policy names nowhere, which may do nothing: {', '.join(unknown)}"
-        return warn("auth", told, "Name them under `grants` or `roles` in policy.yaml, or revoke their keys.")
+        text = f"keys of principals that the policy names nowhere, which may do nothing: {', '.join(unknown)}"
+        return warn("auth", text, "Name them under `grants` or `roles` in policy.yaml, or revoke their keys.")
     return ok("auth", f"{modes}; API keys: {len(keys)}")
 
 
@@ -260,7 +260,7 @@ def _unknown(settings: Settings, names: list[str]) -> list[str]:
     """Of these principals, those that the policy gives nothing; none where it cannot be read, which is told apart."""
     try:
         policy = policy_of(policy_file_of(settings))
-    except (InvalidPolicy, CannotLook):
+    except (InvalidPolicy, OfflineRefused):
         return []
     return [name for name in names if not policy.principal(name).roles]
 
@@ -299,7 +299,7 @@ def _tracing(settings: Settings) -> Finding:
     return ok("tracing", endpoint)
 
 
-def _stores(settings: Settings) -> Iterator[Finding]:
+def store_checks(settings: Settings) -> Iterator[Finding]:
     """What the configuration wants and nobody has installed."""
     wanted = {
         "stores.redis_url": (settings.stores.redis_url, "redis", "redis"),
@@ -313,7 +313,17 @@ def _stores(settings: Settings) -> Iterator[Finding]:
         if is_set and find_spec(package) is None
     ]
     shared = ", ".join(name for name, (is_set, _, _) in wanted.items() if is_set)
-    yield from missing or [ok("stores", shared or f"{settings.stores.kind} of this hub alone")]
+    stores = settings.stores
+    if stores.kind == "postgres" and not stores.postgres_url:
+        yield fail(
+            "stores", "stores.kind is postgres, stores.postgres_url is empty", "Set it, or stores.kind to sqlite."
+        )
+    elif missing:
+        yield from missing
+    elif stores.postgres_url and not stores.redis_url and stores.kind != "postgres":
+        yield ok("stores", f"{shared}; keys, approvals and pins: {stores.kind} of this hub alone (stores.kind)")
+    else:
+        yield ok("stores", shared or f"{stores.kind} of this hub alone")
 
 
 async def _tools(settings: Settings) -> list[Finding]:

@@ -18,7 +18,7 @@ from toolhub_service import __version__
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.tools.confinement import Confinement
-from toolhub_service.tools.entries import OpenBeneath, best_opening
+from toolhub_service.tools.entries import best_opening, open_beneath
 from toolhub_service.tools.kernel_walls import landlock_abi
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
@@ -56,13 +56,13 @@ def data_dir_checks(data_dir: Path) -> Iterator[Finding]:
     else:
         yield ok("data folder", f"{data_dir} on {kind}{will_be}")
     free_bytes = shutil.disk_usage(standing).free
-    told = f"{free_bytes / 1024**3:,.1f} GiB free"
+    text = f"{free_bytes / 1024**3:,.1f} GiB free"
     if free_bytes < _FULL_BYTES:
-        yield fail("disk space", told, "Make room: without an audit log nothing with an effect may run.")
+        yield fail("disk space", text, "Make room: without an audit log nothing with an effect may run.")
     elif free_bytes < _SCARCE_BYTES:
-        yield warn("disk space", told, "Make room before the audit log needs it.")
+        yield warn("disk space", text, "Make room before the audit log needs it.")
     else:
-        yield ok("disk space", told)
+        yield ok("disk space", text)
 
 
 def file_system_of(folder: Path) -> str:
@@ -79,10 +79,10 @@ def file_system_of(folder: Path) -> str:
 
 
 def _python() -> Finding:
-    told = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.release()}"
+    text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.release()}"
     if sys.version_info < _PYTHON_MIN:
-        return fail("python", told, "Install Python 3.11 or newer.")
-    return ok("python", told)
+        return fail("python", text, "Install Python 3.11 or newer.")
+    return ok("python", text)
 
 
 def _versions() -> Iterator[str]:
@@ -94,7 +94,7 @@ def _versions() -> Iterator[str]:
 
 
 def _opening() -> Finding:
-    if isinstance(best_opening(), OpenBeneath):
+    if best_opening() is open_beneath:
         return ok("file opening", "openat2(2) with RESOLVE_BENEATH")
     advice = "Nothing need be done; Linux 5.6 without a seccomp filter against openat2 follows links that stay inside."
     return warn("file opening", "step by step, no link is followed: this kernel has no openat2(2)", advice)
@@ -121,15 +121,15 @@ def _commands(confinement: Confinement, *, is_wanted: bool) -> Finding:
     if abi := landlock_abi():
         held = "Landlock confines commands to the workspace and the system's folders"
         network = "" if abi >= _ABI_WITH_TCP else "; this kernel's keeps them from no network"
-        told = f"{problem}; {held} (ABI {abi}{network})"
-        return warn("bubblewrap", told, advice) if is_wanted else ok("bubblewrap", told)
-    told = f"{problem}, and this kernel has no Landlock: COMMANDS SEE THE HUB'S OWN DISK AND NETWORK"
-    return warn("bubblewrap", told, f"{advice} Until then set `sandbox: {{require_bubblewrap: true}}` in the policy.")
+        text = f"{problem}; {held} (ABI {abi}{network})"
+        return warn("bubblewrap", text, advice) if is_wanted else ok("bubblewrap", text)
+    text = f"{problem}, and this kernel has no Landlock: COMMANDS SEE THE HUB'S OWN DISK AND NETWORK"
+    return warn("bubblewrap", text, f"{advice} Until then set `sandbox: {{require_bubblewrap: true}}` in the policy.")
 
 
 def _bubblewrap_problem(confinement: Confinement) -> str:
     """What it says itself; empty when it works."""
-    said = ""
+    problem = ""
     try:
         with tempfile.TemporaryDirectory(prefix="toolhub-doctor-") as workspace:
             for nested in (confinement.nested, ()):
@@ -138,10 +138,10 @@ def _bubblewrap_problem(confinement: Confinement) -> str:
                 ran = subprocess.run(line, capture_output=True, text=True, timeout=_PROBE_S, check=False)  # noqa: S603 - the hub's own
                 if ran.returncode == 0:
                     return ""
-                said = (ran.stderr.strip().splitlines() or [f"exit {ran.returncode}"])[-1]
+                problem = (ran.stderr.strip().splitlines() or [f"exit {ran.returncode}"])[-1]
     except (OSError, subprocess.TimeoutExpired) as failed:
         return type(failed).__name__
-    return said
+    return problem
 
 
 def _time_zones() -> Finding:

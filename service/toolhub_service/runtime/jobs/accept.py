@@ -17,7 +17,7 @@ from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.idempotency import effect_key
-from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
+from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.steps import SILENT
 from toolhub_service.schema.canonical_json import digest
 
@@ -53,10 +53,10 @@ class OpenJobLimit:
         self._counting = asyncio.Lock()
         self._counted_at_s = float("-inf")
         self._open = 0
+        # Open jobs of those principals that were looked at since the last count.
         self._of: dict[str, int] = {}
-        """Open jobs of those principals that were looked at since the last count."""
+        # Let in, and perhaps not in the store yet; by principal.
         self._coming: Counter[str] = Counter()
-        """Let in, and perhaps not in the store yet; by principal."""
 
     async def reserve(self, principal_id: str) -> None:
         """Count one more job; `confirm` is called once it is in the store, or will not be.
@@ -108,9 +108,7 @@ class Acceptance:
         self,
         ledger: JobLedger,
         engine: JobEngine,
-        clock: Clock,
         randomness: Randomness,
-        terms: JobTerms,
         redactor: Redactor,
         *,
         trace_parent: Callable[[], str] = lambda: "",
@@ -118,12 +116,12 @@ class Acceptance:
         """`trace_parent`: the W3C traceparent of the RPC being served."""
         self._ledger = ledger
         self._engine = engine
-        self._clock = clock
+        self._clock = ledger.clock
         self._randomness = randomness
-        self._terms = terms
+        self._terms = ledger.terms
         self._trace_parent = trace_parent
         self._redactor = redactor
-        self._limit = OpenJobLimit(ledger.store, clock, terms.max_open)
+        self._limit = OpenJobLimit(ledger.store, ledger.clock, ledger.terms.max_open)
 
     def new_job_id(self, call: Call) -> str:
         """Sorts by time and cannot be guessed; under an idempotency key always the same, so that a submission that
@@ -144,7 +142,14 @@ class Acceptance:
             existing = await self._keep(job)
         except ToolFailure as failure:
             if failure.error.kind is ErrorKind.TOOL_UNAVAILABLE and not call.idempotency_key:
-                raise _unclear(job) from failure
+                # Without a key, to submit it again may be to run it twice.
+                raise refuse(
+                    ErrorKind.TOOL_UNAVAILABLE,
+                    f"The store of jobs does not answer, and may have kept this one as {job.job_id}. Look there before "
+                    "you submit it again, or submit it under an idempotency_key.",
+                    retryable=False,
+                    may_be_job_id=job.job_id,
+                ) from failure
             raise
         finally:
             self._limit.confirm(call.principal.id)
@@ -218,17 +223,6 @@ class Acceptance:
             approval_id=call.approval_id,
             trace_parent=self._trace_parent(),
         )
-
-
-def _unclear(job: Job) -> ToolFailure:
-    """The store did not say whether it has kept the job: without a key, to submit it again may be to run it twice."""
-    return refuse(
-        ErrorKind.TOOL_UNAVAILABLE,
-        f"The store of jobs does not answer, and may have kept this one as {job.job_id}. Look there before you submit "
-        "it again, or submit it under an idempotency_key.",
-        retryable=False,
-        may_be_job_id=job.job_id,
-    )
 
 
 # SubmitJob: steps 1 to 5 now, the rest as a job. Whatever comes of the steps, there is a job that tells it.

@@ -28,15 +28,19 @@ from toolhub_service.domain.result import JobState
 # timeout_s           of what its time has passed
 # cause, message      the error's own; `cause` alone where it goes back to its queue
 
+# Characters of a reason or a message.
 _TEXT_MAX = 500
-"""Characters of a reason or a message."""
 
 
 def attributes_of(before: Job | None, job: Job, attributes: Mapping[str, str]) -> dict[str, str]:
     """Of the audit event of a change from `before` to `job`, with `attributes` that the records do not show."""
     facts = {"job_id": job.job_id, "state": job.state.value, "runs": str(job.runs)}
     if before is not None:
-        facts |= _change(before, job)
+        facts |= {"from": before.state.value, "runner": job.runner or before.runner}
+        if was_taken_over(before, job):
+            facts["taken_over_from"] = before.runner
+        if JobState.AWAITING_APPROVAL in (before.state, job.state):
+            facts["approval_id"] = job.approval_id
     if job.cancel_reason is not None:
         facts |= {"cancelled_by": job.cancelled_by, "cancel_reason": job.cancel_reason}
     if job.state is JobState.TIMED_OUT:
@@ -56,15 +60,6 @@ def cause_of(error: ToolError) -> str:
     """The cause among its details, such as RUNNER_DIED; else its kind."""
     cause = error.details.get("cause")
     return cause if isinstance(cause, str) else error.kind.value
-
-
-def _change(before: Job, job: Job) -> dict[str, str]:
-    facts = {"from": before.state.value, "runner": job.runner or before.runner}
-    if was_taken_over(before, job):
-        facts["taken_over_from"] = before.runner
-    if JobState.AWAITING_APPROVAL in (before.state, job.state):
-        facts["approval_id"] = job.approval_id
-    return facts
 
 
 # How long jobs may take and are remembered, and when a process counts as dead.
@@ -105,11 +100,18 @@ class JobLedger:
     """What `JobStore` keeps, audited and observed."""
 
     def __init__(
-        self, store: JobStore, audit: AuditLog, observer: JobObserver, clock: Clock, withdraw: Withdraw
+        self,
+        store: JobStore,
+        audit: AuditLog,
+        observer: JobObserver,
+        clock: Clock,
+        terms: JobTerms,
+        withdraw: Withdraw,
     ) -> None:
         self.store = store
         self.observer = observer
         self.clock = clock
+        self.terms = terms
         self._audit = audit
         self._withdraw = withdraw
 

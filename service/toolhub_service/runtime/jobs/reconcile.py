@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import Job, moved
-from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
-from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.accept import deliver
-from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
+from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.run import Heartbeat
 from toolhub_service.runtime.jobs.settle import ended, final_state, out_of_reach, without_answer
 
@@ -61,11 +60,10 @@ class OrphanedApprovals:
 class Decisions:
     """Carries what was decided to the jobs that wait for it. What it misses, the sweep brings to `check`."""
 
-    def __init__(self, ledger: JobLedger, engine: JobEngine, approvals: ApprovalStore, terms: JobTerms) -> None:
+    def __init__(self, ledger: JobLedger, engine: JobEngine, approvals: ApprovalStore) -> None:
         self._ledger = ledger
         self._engine = engine
         self._approvals = approvals
-        self._terms = terms
         self._applying: set[asyncio.Task[None]] = set()
 
     def on_event(self, approval: Approval | None) -> None:
@@ -120,7 +118,7 @@ class Decisions:
             details={"approval_id": job.approval_id},
         )
         result = without_answer(job, error if job.remote is None else out_of_reach(job, error), now_unix_ms)
-        return ended(job, final_state(job, result, now_unix_ms), result, now_unix_ms, self._terms.keep_ms)
+        return ended(job, final_state(job, result, now_unix_ms), result, now_unix_ms, self._ledger.terms.keep_ms)
 
     async def _apply(self, approval: Approval) -> None:
         try:
@@ -136,12 +134,9 @@ _TIDY_S = 60.0
 class Reconciler:
     def __init__(
         self,
-        store: JobStore,
+        ledger: JobLedger,
         engine: JobEngine,
         heartbeat: Heartbeat,
-        observer: JobObserver,
-        clock: Clock,
-        terms: JobTerms,
         *,
         awaiting: Callable[[Job], Awaitable[None]],
         give_up: Callable[[Job], Awaitable[bool]],
@@ -150,18 +145,18 @@ class Reconciler:
     ) -> None:
         """`awaiting` looks after a job that waits for a person; `give_up` ends a job of which nothing is left to be
         run, or says False; `each_time` is what else a sweep does; each of `tidy` removes what has expired at a time."""
-        self._store = store
+        self._store = ledger.store
         self._engine = engine
         self._heartbeat = heartbeat
-        self._observer = observer
-        self._clock = clock
-        self._terms = terms
+        self._observer = ledger.observer
+        self._clock = ledger.clock
+        self._terms = ledger.terms
         self._awaiting = awaiting
         self._give_up = give_up
         self._each_time = each_time
         self._tidy = tidy
+        # Where the next batch of jobs that wait for a person begins: a batch a sweep, round and round.
         self._awaiting_after: tuple[int, str] | None = None
-        """Where the next batch of jobs that wait for a person begins: a batch a sweep, round and round."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -172,20 +167,20 @@ class Reconciler:
     async def sweep(self) -> int:
         """Have every unattended job delivered; how many there were. Counts the open ones, too."""
         for work in self._each_time:
-            await self._guarded("", work)
+            await self._guarded(work)
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
-        await self._guarded("", partial(self._deliver, jobs))
-        await self._guarded("", self._check_awaiting)
+        await self._guarded(partial(self._deliver, jobs))
+        await self._guarded(self._check_awaiting)
         self._observer.tallied(await self._store.tally())
         return len(jobs)
 
     async def tidy(self) -> None:
         """Remove what has expired."""
         now_unix_ms = self._clock.unix_ms()
-        await self._guarded("", partial(self._forget, now_unix_ms))
+        await self._guarded(partial(self._forget, now_unix_ms))
         for remove in self._tidy:
-            await self._guarded("", partial(remove, now_unix_ms))
+            await self._guarded(partial(remove, now_unix_ms))
 
     async def _beat(self) -> None:
         while True:
@@ -195,7 +190,7 @@ class Reconciler:
     async def _sweep_forever(self) -> None:
         tidied_at_s = float("-inf")
         while True:
-            await self._guarded("", self.sweep)
+            await self._guarded(self.sweep)
             if self._clock.monotonic_s() - tidied_at_s >= _TIDY_S:
                 tidied_at_s = self._clock.monotonic_s()
                 await self.tidy()
@@ -203,29 +198,28 @@ class Reconciler:
 
     async def _deliver(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            is_ours_to_judge = job.state is JobState.QUEUED or self._heartbeat.may_judge
-            if is_ours_to_judge and not await self._has_ended(job):
+            if job.state is not JobState.QUEUED and not self._heartbeat.may_judge:
+                continue
+            has_ended = False
+            try:
+                has_ended = await self._give_up(job)
+            except Exception as problem:  # noqa: BLE001 - then its delivery tells
+                self._observer.troubled(job.job_id, problem)
+            if not has_ended:
                 await self._engine.enqueue(job.job_id)  # when it cannot be reached, it cannot be for the others
-
-    async def _has_ended(self, job: Job) -> bool:
-        try:
-            return await self._give_up(job)
-        except Exception as problem:  # noqa: BLE001 - then its delivery tells
-            self._observer.troubled(job.job_id, problem)
-            return False
 
     async def _check_awaiting(self) -> None:
         jobs = await self._store.awaiting(self._awaiting_after, _BATCH)
         is_round = len(jobs) < _BATCH
         self._awaiting_after = None if is_round else (jobs[-1].status.at_unix_ms, jobs[-1].job_id)
         for job in jobs:
-            await self._guarded(job.job_id, partial(self._awaiting, job))
+            await self._guarded(partial(self._awaiting, job), job.job_id)
 
     async def _forget(self, now_unix_ms: int) -> None:
         while await self._store.forget(now_unix_ms, _BATCH) == _BATCH:
             pass
 
-    async def _guarded(self, job_id: str, work: Callable[[], Awaitable[object]]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[object]], job_id: str = "") -> None:
         try:
             await work()
         except Exception as problem:  # noqa: BLE001 - the other work must go on, whatever fails

@@ -13,22 +13,20 @@ from collections.abc import Callable
 from contextvars import Context
 
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ToolError, ToolFailure
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job import ForbiddenTransition, Job, JobNews, RemoteMark, amended, moved
-from toolhub_service.domain.job_ports import JobObserver, JobStore
-from toolhub_service.domain.ports import Clock, Invoker
+from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import JobState, Plan, ToolResult
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, JobTerms, LiveJob, Step, Superseded, not_ours
+from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, LiveJob, Step, Superseded, not_ours
 from toolhub_service.runtime.jobs.settle import (
     JobSettlement,
     JobSink,
-    ended,
+    broken_off,
+    ended_unanswered,
     never_ran,
-    runner_died,
     stopped,
     too_late,
-    without_answer,
 )
 from toolhub_service.schema.strict_json import has_many_values
 
@@ -36,13 +34,13 @@ from toolhub_service.schema.strict_json import has_many_values
 class Heartbeat:
     """One runner's signs of life, and whether this process may judge that other runners are dead."""
 
-    def __init__(self, store: JobStore, observer: JobObserver, clock: Clock, runner: str, terms: JobTerms) -> None:
+    def __init__(self, ledger: JobLedger, runner: str) -> None:
         self.runner = runner
         """Names this process, anew each time it starts."""
-        self._store = store
-        self._observer = observer
-        self._clock = clock
-        self._terms = terms
+        self._store = ledger.store
+        self._observer = ledger.observer
+        self._clock = ledger.clock
+        self._terms = ledger.terms
         self._steady_since_s: float | None = None
         self._alive_until_unix_ms = 0
 
@@ -95,10 +93,9 @@ class Heartbeat:
 
 
 class JobClaims:
-    def __init__(self, ledger: JobLedger, heartbeat: Heartbeat, terms: JobTerms) -> None:
+    def __init__(self, ledger: JobLedger, heartbeat: Heartbeat) -> None:
         self._ledger = ledger
         self._heartbeat = heartbeat
-        self._terms = terms
 
     async def claim(self, job_id: str) -> Job | None:
         """The job, now this process's; None when there is nothing to run."""
@@ -148,38 +145,30 @@ class JobClaims:
     def _claimed(self, job: Job) -> Job:
         """The record after the one in the store, of a job that nobody runs."""
         now_unix_ms = self._ledger.clock.unix_ms()
-        is_over = now_unix_ms >= job.deadline_unix_ms
         if job.begun and job.remote is None:
-            return self._ended(job, JobState.LOST, runner_died(job))
+            unclear = broken_off(job, f"The process that ran {job.call.tool} died while it ran", "RUNNER_DIED")
+            return ended_unanswered(self._ledger, job, JobState.LOST, unclear)
         if job.state is JobState.CANCELLING and job.remote is None:
-            return self._ended(job, JobState.CANCELLED, stopped(job) if job.runs else never_ran())
-        if is_over and job.remote is None:
-            return self._ended(job, JobState.TIMED_OUT, too_late(job))
+            error = stopped(job) if job.runs else never_ran()
+            return ended_unanswered(self._ledger, job, JobState.CANCELLED, error)
+        if now_unix_ms >= job.deadline_unix_ms and job.remote is None:
+            return ended_unanswered(self._ledger, job, JobState.TIMED_OUT, too_late(job))
         state = job.state if job.state is JobState.CANCELLING else JobState.RUNNING
         return moved(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)
 
-    def _ended(self, job: Job, state: JobState, error: ToolError) -> Job:
-        now_unix_ms = self._ledger.clock.unix_ms()
-        return ended(job, state, without_answer(job, error, now_unix_ms), now_unix_ms, self._terms.keep_ms)
 
-
+# For work on a remote side whose deadline passed while nobody followed it: to be collected, or asked to stop.
 _LAST_LOOK_S = 5.0
-"""For work on a remote side whose deadline passed while nobody followed it: to be collected, or asked to stop."""
 _PAUSE_MAX_S = 10.0
+# About: of arguments that are walked beside other calls; a store does not tell.
 _MANY_VALUES_BYTES = 64 * 1024
-"""About: of arguments that are walked beside other calls; a store does not tell."""
 
 
 class JobRuns:
     """Implements `RunningJobs`; `run` is what engines deliver to."""
 
     def __init__(
-        self,
-        ledger: JobLedger,
-        heartbeat: Heartbeat,
-        redactor: Redactor,
-        terms: JobTerms,
-        describe: Callable[[str], Principal],
+        self, ledger: JobLedger, heartbeat: Heartbeat, redactor: Redactor, describe: Callable[[str], Principal]
     ) -> None:
         """`describe`: roles and rights of a principal under the policy in force."""
         self._ledger = ledger
@@ -187,10 +176,10 @@ class JobRuns:
         self._describe = describe
         self._clock = ledger.clock
         self._runner = heartbeat.runner
-        self._claims = JobClaims(ledger, heartbeat, terms)
-        self._settlement = JobSettlement(ledger, terms)
+        self._claims = JobClaims(ledger, heartbeat)
+        self._settlement = JobSettlement(ledger)
+        # Whether an event of the job came before it was claimed.
         self._delivered: dict[str, bool] = {}
-        """Whether an event of the job came before it was claimed."""
         self._live: dict[str, LiveJob] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
         self.invoker: Invoker | None = None

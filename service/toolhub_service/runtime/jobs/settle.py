@@ -18,8 +18,8 @@ from toolhub_service.domain.ports import Sleep
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, JobState, Progress, ToolResult
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_record import UNASKED
-from toolhub_service.runtime.failures import broke_off, crash
-from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, JobTerms, LiveJob, Step, Superseded, cause_of
+from toolhub_service.runtime.failures import broke_off, crash, redact_text
+from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, LiveJob, Step, Superseded, cause_of
 
 # Reports of a running job on their way into its history: the newest one, at most ten a second.
 #
@@ -27,8 +27,8 @@ from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, JobTerms, Li
 
 INTERVAL_S = 0.1
 INTERVAL_MAX_S = 2.0
+# Each running job lengthens the interval of all: a thousand of them make no more entries than forty.
 _JOB_S = 0.005
-"""Each running job lengthens the interval of all: a thousand of them make no more entries than forty."""
 _MESSAGE_CHARS = 500
 _UNIT_CHARS = 32
 
@@ -95,12 +95,9 @@ class JobSink:
 
     def _cleaned(self, progress: Progress) -> Progress:
         """As it may be shown and can be kept: a remote side's words are anything but plain text."""
-        message = self._plain(progress.message)[:_MESSAGE_CHARS]
-        unit = self._plain(progress.unit)[:_UNIT_CHARS]
+        message = redact_text(progress.message, self._redactor)[:_MESSAGE_CHARS]
+        unit = redact_text(progress.unit, self._redactor)[:_UNIT_CHARS]
         return Progress(progress.step, progress.total, unit, message, progress.eta_s)
-
-    def _plain(self, text: str) -> str:
-        return self._redactor.text(text.encode("utf-8", "replace").decode()) if text else ""
 
 
 def carried_on(job: Job, report: Progress) -> Progress:
@@ -167,21 +164,18 @@ def without_answer(job: Job, error: ToolError, now_unix_ms: int) -> ToolResult:
     )
 
 
-def runner_died(job: Job) -> ToolError:
-    return ToolError(
-        kind=ErrorKind.OUTCOME_UNKNOWN,
-        message=f"The process that ran {job.call.tool} died while it ran, and the call may have had its effect. "
-        "Check that before you submit it again.",
-        details={"cause": "RUNNER_DIED", "runs": job.runs},
-    )
+def ended_unanswered(ledger: JobLedger, job: Job, state: JobState, error: ToolError) -> Job:
+    """The job with its last entry, of now, where no pipeline has answered."""
+    now_unix_ms = ledger.clock.unix_ms()
+    return ended(job, state, without_answer(job, error, now_unix_ms), now_unix_ms, ledger.terms.keep_ms)
 
 
-def hub_stopped(job: Job) -> ToolError:
+def broken_off(job: Job, how: str, cause: str) -> ToolError:
+    """`how`: what broke its run off, as a clause."""
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
-        message=f"The hub was stopped while {job.call.tool} ran, and the call may have had its effect. "
-        "Check that before you submit it again.",
-        details={"cause": "HUB_STOPPED", "runs": job.runs},
+        message=f"{how}, and the call may have had its effect. Check that before you submit it again.",
+        details={"cause": cause, "runs": job.runs},
     )
 
 
@@ -219,17 +213,16 @@ def too_late(job: Job) -> ToolError:
 
 
 _PASSING = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN, ErrorKind.TOOL_UNAVAILABLE})
+# Deliveries of one job; one that has been turned away so often ends with that refusal.
 _RUNS_MAX = 1_000
-"""Deliveries of one job; one that has been turned away so often is told so."""
 LEAVING_S = 5.0
 """How long a process that shuts down tries to persist an end."""
 
 
 class JobSettlement:
-    def __init__(self, ledger: JobLedger, terms: JobTerms) -> None:
+    def __init__(self, ledger: JobLedger) -> None:
         self._ledger = ledger
         self._clock = ledger.clock
-        self._terms = terms
 
     async def settle(self, live: LiveJob, progress: Progress | None) -> None:
         """Persist how the work ended, for as long as it takes."""
@@ -262,16 +255,14 @@ class JobSettlement:
             self._ledger.observer.troubled(live.job.job_id, problem)
 
     def _requeued(self, job: Job) -> Job:
-        now_unix_ms = self._clock.unix_ms()
         if job.begun and job.remote is None:
-            result = without_answer(job, hub_stopped(job), now_unix_ms)
-            return ended(job, JobState.LOST, result, now_unix_ms, self._terms.keep_ms)
+            unclear = broken_off(job, f"The hub was stopped while {job.call.tool} ran", "HUB_STOPPED")
+            return ended_unanswered(self._ledger, job, JobState.LOST, unclear)
         if job.state is not JobState.CANCELLING:
-            return moved(job, JobState.QUEUED, now_unix_ms, runner="")
+            return moved(job, JobState.QUEUED, self._clock.unix_ms(), runner="")
         if job.remote is not None:
             return amended(job, runner="")
-        result = without_answer(job, stopped(job), now_unix_ms)
-        return ended(job, JobState.CANCELLED, result, now_unix_ms, self._terms.keep_ms)
+        return ended_unanswered(self._ledger, job, JobState.CANCELLED, stopped(job))
 
     def _result(self, live: LiveJob) -> ToolResult:
         work = live.work
@@ -305,7 +296,7 @@ class JobSettlement:
         if job.remote is not None and result.error is not None and result.attempts == 0:
             result = without_answer(job, out_of_reach(job, result.error), now_unix_ms)
         state = final_state(job, result, now_unix_ms)
-        return ended(job, state, result, now_unix_ms, self._terms.keep_ms, progress)
+        return ended(job, state, result, now_unix_ms, self._ledger.terms.keep_ms, progress)
 
     def _waiting(self, job: Job, result: ToolResult, approval_id: str) -> Job:
         """A person has been asked: its tool has a question, or policy has changed since it was accepted."""

@@ -20,16 +20,15 @@ from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, moved
 from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import JobState
+from toolhub_service.runtime.failures import mended
 from toolhub_service.runtime.jobs.accept import deliver
-from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
-from toolhub_service.runtime.jobs.settle import ended, never_ran, without_answer
+from toolhub_service.runtime.jobs.ledger import JobLedger
+from toolhub_service.runtime.jobs.settle import ended_unanswered, never_ran
 
 TAIL_ENTRIES = 64
 _READ_ENTRIES = 256
-COME_AGAIN_S = 0.5
-"""How long those who are sent away by a hub that leaves do well to wait."""
+# Between attempts to read a store that is away: the watchers stay.
 _RETRY_S = 0.5
-"""Between attempts to read a store that is away: the watchers stay."""
 
 _Read = TypeVar("_Read")
 
@@ -130,7 +129,8 @@ class JobWatch:
                         yield status
                     sequence, is_over = status.sequence, status.state.is_final
                 if self._is_draining and not is_over:
-                    raise draining()
+                    message = "This hub is leaving; watch again with the last sequence you have seen."
+                    raise HubFailure(Reason.DRAINING, message)
                 if not entries and changed is topic.changed:
                     await changed.wait()
         finally:
@@ -190,26 +190,17 @@ def unknown(job_id: str) -> ToolFailure:
     )
 
 
-def draining() -> HubFailure:
-    return HubFailure(
-        Reason.DRAINING,
-        "This hub is leaving; watch again with the last sequence you have seen.",
-        retry_after_s=COME_AGAIN_S,
-    )
-
-
 # What principals ask about jobs: get, list, cancel.
 
 _SEE_ALL = frozenset({Role.OPERATOR, Role.AUDITOR})
 
 
 class PrincipalJobs:
-    """Implements `JobDesk`."""
+    """Implements `JobService`."""
 
-    def __init__(self, ledger: JobLedger, engine: JobEngine, terms: JobTerms) -> None:
+    def __init__(self, ledger: JobLedger, engine: JobEngine) -> None:
         self._ledger = ledger
         self._engine = engine
-        self._terms = terms
 
     async def get(self, principal: Principal, job_id: str) -> Job:
         job = await self._ledger.store.get(job_id)
@@ -231,7 +222,7 @@ class PrincipalJobs:
         job = await self.get(principal, job_id)
         if job.call.principal.id != principal.id and Role.OPERATOR not in principal.roles:
             raise unknown(job_id)
-        said = reason.encode("utf-8", "replace").decode()  # a model's words are not always fit to be kept
+        said = mended(reason)  # a model's words are not always fit to be kept
         cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, principal.id, said))
         if cancelled is None:
             raise unknown(job_id)
@@ -245,7 +236,5 @@ class PrincipalJobs:
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.state is JobState.RUNNING or job.remote is not None:
             return moved(job, JobState.CANCELLING, now_unix_ms, cancel_reason=reason, cancelled_by=by)
-        over = ended(
-            job, JobState.CANCELLED, without_answer(job, never_ran(), now_unix_ms), now_unix_ms, self._terms.keep_ms
-        )
+        over = ended_unanswered(self._ledger, job, JobState.CANCELLED, never_ran())
         return replace(over, cancel_reason=reason, cancelled_by=by)

@@ -14,6 +14,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,17 +141,11 @@ def _write(path: Path, keys: Sequence[bytes], *, replace: bool) -> None:
         if replace:
             Path(name).replace(path)
         else:
-            _link(name, path)
+            with suppress(FileExistsError):  # another worker was first; its key is the key
+                os.link(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def _link(name: str, path: Path) -> None:
-    try:
-        os.link(name, path)
-    except FileExistsError:
-        return  # Another worker was first; its key is the key.
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -120,7 +120,7 @@ class CheckpointFile:
         unsigned = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous)
         mac = self._keyring.checkpoint()
         assert mac is not None
-        signed = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous, mac.hex(unsigned.sealed()))
+        signed = replace(unsigned, mac=mac.hex(unsigned.sealed()))
         self._write(descriptor, signed)
         opened = os.fstat(descriptor)
         self._place = (opened.st_dev, opened.st_ino)

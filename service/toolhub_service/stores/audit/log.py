@@ -208,10 +208,6 @@ class ChainedAuditLog:
         """Whether more waits than goes into one commit: who has much to append had better `flush` first."""
         return self.depth > self._rhythm.group_limit
 
-    def is_almost_full(self) -> bool:
-        """Whether an event that can wait for the disk had better do so."""
-        return self.depth > self._rhythm.queue_limit * _ALMOST_FULL
-
     def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
         """The next rows of the chain, each sealed when it is asked for; in any thread, never in two at once."""
         self._are_clean = are_clean(events, self._redactor)

@@ -8,7 +8,7 @@ database and file rolled back together to one earlier moment; `witnesses` (lines
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -108,26 +108,18 @@ class Claims:
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
-        self._heads: dict[str, dict[int, str]] = {}
+        self.heads: dict[str, dict[int, str]] = {}
+        """The tag that each writer's chain had after so many events."""
         self.pruned: dict[str, tuple[int, str]] = {}
         self.faults: list[ChainFault] = []
         self._lines: set[bytes] = set()
 
     def add(self, writer: str, count: int, head: str) -> None:
-        self._heads.setdefault(writer, {}).setdefault(count, head)
-
-    def writers(self) -> Iterator[str]:
-        return iter(self._heads)
-
-    def attested(self, writer: str) -> bool:
-        return writer in self._heads
-
-    def head_at(self, writer: str, count: int) -> str | None:
-        return self._heads.get(writer, {}).get(count)
+        self.heads.setdefault(writer, {}).setdefault(count, head)
 
     def count(self, writer: str) -> int:
         """The most events that were ever attested; 0 when none were."""
-        return max(self._heads.get(writer, {}), default=0)
+        return max(self.heads.get(writer, {}), default=0)
 
     def add_file(self, lines: list[bytes]) -> None:
         """Take every genuine line; name the places where the file itself was tampered with."""
@@ -216,7 +208,7 @@ class _Chains:
         expected = self.seen[writer] + 1
         reason = fault_of(row, expected, self._head, self._keyring)
         if not reason:
-            claim = self._claims.head_at(writer, sequence)
+            claim = self._claims.heads.get(writer, {}).get(sequence)
             if claim is not None and claim != row[10]:
                 expected, reason = self._agreed + 1, f"checkpoint at {sequence} attests another event"
             elif claim is not None:
@@ -247,11 +239,11 @@ class _Chains:
     def finish(self) -> None:
         """Hold the ends of all chains against what was attested."""
         for writer in list(self.seen):
-            if writer not in self._faulty and not self._claims.attested(writer):
+            if writer not in self._faulty and writer not in self._claims.heads:
                 self._blame(
                     writer, self.seen[writer] + 1, "no checkpoint attests this chain: its end may have been cut"
                 )
-        for writer in self._claims.writers():
+        for writer in self._claims.heads:
             end = max(self.seen.get(writer, 0), self._claims.pruned.get(writer, (0, ""))[0])
             if writer not in self._faulty and end < self._claims.count(writer):
                 self._blame(

@@ -1,4 +1,5 @@
-"""Resolve once, judge every answer, connect to an address that was judged (no second lookup, hence no rebinding).
+"""Connections: resolve once, judge every answer, connect to an address that was judged (no second lookup, hence no
+rebinding), and hand on one response at a time.
 
 If one answer of a name is not allowed the name is refused as a whole: an attacker who controls the zone could otherwise
 wait until the resolver's order favours the forbidden one. Answers are tried in turn, each with its share of the time.
@@ -85,19 +86,19 @@ class MessageStream(httpcore.AsyncNetworkStream):
         self._closings = closings
         self._is_tls = False
         self._part = _Part.HEAD
+        # Received and not yet handed on.
         self._arrived = b""
-        """Received and not yet handed on."""
+        # Still to come of a counted body.
         self._body_bytes = 0
-        """Still to come of a counted body."""
         self._chunks: h11.Connection | None = None
         self._chunk_count = 0
+        # Received of a chunked body, framing included.
         self._chunk_bytes = 0
-        """Received of a chunked body, framing included."""
+        # What the chunks held.
         self._carried_bytes = 0
-        """What the chunks held."""
         self._head_bytes = 0
+        # Last bytes of the head so far: its blank line may arrive in two pieces.
         self._head_tail = b""
-        """Last bytes of the head so far: its blank line may arrive in two pieces."""
         self._heads = 0
         self._answers = 0
         self._is_waiting = True

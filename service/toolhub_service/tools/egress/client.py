@@ -1,4 +1,4 @@
-"""Requests to the world under egress rules: each hop judged, dialled, bounded in time, and told in typed failures.
+"""Requests to the world under egress rules: each hop judged, dialled, bounded in time, with typed failures.
 
 One client for the process, by httpx through `GuardedTransport`. Redirects are followed by hand, at most five, each
 judged as a new request; https never leads to http; fields that may be credentials never cross an origin (RFC 9110
@@ -47,7 +47,9 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
     """
     if status not in _REDIRECTS or not location:
         return None
-    method = _method_after(hop.method, status)
+    method = hop.method
+    if (status == 303 and method != "HEAD") or (status in {301, 302} and method == "POST"):
+        method = "GET"
     try:
         url = judge_url(join_url(hop.url, location), method, egress)
     except ToolFailure as failure:
@@ -58,23 +60,6 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
     if method == hop.method:
         return Hop(url, method, headers, hop.body)
     return Hop(url, method, bodiless_headers(headers), b"")
-
-
-def too_many_redirects(url: JudgedUrl, redirects_max: int) -> ToolFailure:
-    return refuse(
-        ErrorKind.UPSTREAM_ERROR,
-        f"There were more than {redirects_max} redirects, the last by {url.host}. Request the final URL itself.",
-        retryable=False,
-        host=url.host,
-    )
-
-
-def _method_after(method: str, status: int) -> str:
-    if status == 303 and method != "HEAD":
-        return "GET"
-    if status in {301, 302} and method == "POST":
-        return "GET"
-    return method
 
 
 def _refused(hop: Hop, reason: str, host: object) -> ToolFailure:
@@ -212,33 +197,39 @@ class EgressClient:
 
     async def _follow(self, hops: list[Hop], request: HttpRequest, egress: tuple[EgressRule, ...]) -> HttpResponse:
         """The last response; `hops` gets each request that was made."""
-        redirects: tuple[JudgedUrl, ...] = ()
-        hop = hops[0]
-        while len(redirects) <= self._redirects_max:
-            response = await self._exchange(hop, request, redirects)
+        while len(hops) <= self._redirects_max + 1:
+            response = await self._exchange(hops, request)
             try:
-                following = next_hop(hop, response.status, response.header(b"location"), egress)
+                following = next_hop(hops[-1], response.status, response.header(b"location"), egress)
             except BaseException:
                 await response.answer.aclose()
                 raise
             if following is None:
                 return response
             await response.answer.aclose()
-            redirects, hop = (*redirects, hop.url), following
-            hops.append(hop)
-        raise too_many_redirects(redirects[-1], self._redirects_max)
+            hops.append(following)
+        last = hops[-2].url
+        raise refuse(
+            ErrorKind.UPSTREAM_ERROR,
+            f"There were more than {self._redirects_max} redirects, the last by {last.host}. "
+            "Request the final URL itself.",
+            retryable=False,
+            host=last.host,
+        )
 
-    async def _exchange(self, hop: Hop, request: HttpRequest, redirects: tuple[JudgedUrl, ...]) -> HttpResponse:
+    async def _exchange(self, hops: list[Hop], request: HttpRequest) -> HttpResponse:
         """One request, one response head. A kept connection may have died unseen: then a safe request goes anew."""
         for _ in range(_DEAD_CONNECTIONS_MAX):
             try:
-                return await self._send(hop, request, redirects)
+                return await self._send(hops, request)
             except WireError as error:
-                if not error.on_kept or hop.method not in REPEATABLE:
+                if not error.on_kept or hops[-1].method not in REPEATABLE:
                     raise
-        return await self._send(hop, request, redirects)
+        return await self._send(hops, request)
 
-    async def _send(self, hop: Hop, request: HttpRequest, redirects: tuple[JudgedUrl, ...]) -> HttpResponse:
+    async def _send(self, hops: list[Hop], request: HttpRequest) -> HttpResponse:
+        *before, hop = hops
+        redirects = tuple(earlier.url for earlier in before)
         answer = await self._http.send(self._prepared(hop, request), stream=True)
         fields = answer.extensions[_FIELDS]
         return HttpResponse(hop.url, hop.method, answer.status_code, fields, address_of(answer), redirects, answer)

@@ -16,6 +16,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,8 +140,8 @@ class Pools:
 # One request and its response on a pooled connection, from taking a place to giving it back, exactly once.
 
 
-class Exchange:
-    """Holds a place and an entry of a pool until it is closed."""
+class Exchange(httpx.AsyncByteStream):
+    """Holds a place and an entry of a pool until it is closed. Iterated over, the response's body as it was sent."""
 
     def __init__(self, pools: Pools, pool: Pool, places: asyncio.Semaphore) -> None:
         self._pools = pools
@@ -157,21 +158,22 @@ class Exchange:
         self._chunks = aiter(self._answer.aiter_stream())
         return self._answer
 
-    async def next_chunk(self) -> bytes:
-        """The next bytes of the body as they were sent; empty at its end. Raises WireError."""
-        if self._chunks is None:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while chunk := await self._next_chunk():
+            yield chunk
+
+    async def _next_chunk(self) -> bytes:
+        """The next bytes; empty at the end, and after a failure or a cancellation. Raises WireError."""
+        chunks, self._chunks = self._chunks, None
+        if chunks is None:
             return b""
         try:
-            async for chunk in self._chunks:
+            async for chunk in chunks:
                 if chunk:
+                    self._chunks = chunks
                     return chunk
         except WIRE_ERRORS as error:
-            self._chunks = None
             raise wire_error(error) from None
-        except BaseException:
-            self._chunks = None
-            raise
-        self._chunks = None
         self._is_complete = True
         return b""
 
@@ -193,18 +195,14 @@ class Exchange:
         stream = answer.extensions["network_stream"]
         try:
             if isinstance(stream, MessageStream):
-                await self._read_what_has_arrived(stream)
+                stream.stop_waiting()
+                # What has not arrived is not waited for: the connection is closed instead.
+                with suppress(WireError):
+                    while await self._next_chunk():
+                        continue
+                    await stream.look_for_more()
         finally:
             await answer.aclose()
-
-    async def _read_what_has_arrived(self, stream: MessageStream) -> None:
-        stream.stop_waiting()
-        try:
-            while await self.next_chunk():
-                continue
-        except WireError:
-            return  # what has not arrived is not waited for: the connection is closed instead
-        await stream.look_for_more()
 
 
 FIELDS_MAX = 256
@@ -325,22 +323,7 @@ def _response(answer: httpcore.Response, exchange: Exchange, method: str) -> htt
         "reason_phrase": answer.extensions["reason_phrase"],
         _ADDRESS: stream.address,
     }
-    body = _Body(exchange)
-    return httpx.Response(answer.status, headers=answer.headers, stream=body, extensions=extensions)
-
-
-class _Body(httpx.AsyncByteStream):
-    """A response's body as it was sent."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while chunk := await self._exchange.next_chunk():
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._exchange.aclose()
+    return httpx.Response(answer.status, headers=answer.headers, stream=exchange, extensions=extensions)
 
 
 def _default_tls() -> ssl.SSLContext:

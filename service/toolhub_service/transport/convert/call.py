@@ -5,9 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Literal, Protocol, overload
+from typing import Final, TypeAlias
 
-from toolhub.v1 import artifact_pb2, call_pb2, error_pb2, job_state_pb2, plan_pb2, progress_pb2, result_pb2
+from toolhub.v1 import (
+    artifact_pb2,
+    call_pb2,
+    error_pb2,
+    job_pb2,
+    job_service_pb2,
+    job_state_pb2,
+    plan_pb2,
+    progress_pb2,
+    result_pb2,
+)
+from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
@@ -31,27 +42,13 @@ from toolhub_service.transport.convert.payload import (
 from toolhub_service.transport.convert.tables import Writer
 from toolhub_service.transport.rpc import ServicerContext
 
-
-class Submits(Protocol):
-    """What every request with a call in it has."""
-
-    @property
-    def intent(self) -> call_pb2.ToolIntent: ...
-    @property
-    def context(self) -> call_pb2.ExecContext: ...
-    @property
-    def plan_digest(self) -> str: ...
-    @property
-    def approval_id(self) -> str: ...
-    @property
-    def result_encoding(self) -> int: ...
-    def HasField(self, field_name: Literal["context"], /) -> bool: ...  # noqa: N802 - protobuf's name
-
+CallRequest: TypeAlias = pb.InvokeRequest | pb.InvokeStreamRequest | pb.SessionCall | job_service_pb2.SubmitJobRequest
+ResultHolder: TypeAlias = pb.InvokeResponse | pb.InvokeStreamResponse | pb.SessionEvent | job_pb2.JobStatus
 
 AT_ONCE_BYTES = 32 * 1024
 """Of JSON that is read at once, whatever it holds."""
+# Of JSON that is read at once where it holds few values.
 _LIGHT_BYTES = 1024 * 1024
-"""Of JSON that is read at once where it holds few values."""
 _STRUCT_AT_ONCE_BYTES = 16 * 1024
 
 _AS_TEXT = (
@@ -66,12 +63,7 @@ MODES = {
 }
 
 
-def to_submitted_call(request: Submits, principal: Principal, *, call_id: str) -> Call:
-    """Of a job: the deadline is its budget's, not the RPC's. As `to_call` otherwise."""
-    return to_call(request, principal, call_id=call_id, deadline_s=None, mode=Mode.SUBMIT)
-
-
-def to_call(request: Submits, principal: Principal, *, call_id: str, deadline_s: float | None, mode: Mode) -> Call:
+def to_call(request: CallRequest, principal: Principal, *, call_id: str, deadline_s: float | None, mode: Mode) -> Call:
     """Never raises for bad arguments: the call carries the error to step 2, so that it is answered and recorded."""
     intent = request.intent
     raw = intent.args_json
@@ -104,12 +96,12 @@ def to_call(request: Submits, principal: Principal, *, call_id: str, deadline_s:
         # One search of the bytes, which every call pays. A `$` may be spelt as an escape.
         names_artifacts=is_struct or b"$artifact" in raw or b"\\u0024" in raw,
         deadline_s=deadline_s,
-        unread=partial(_read_large_args, intent) if unread_bytes else None,
+        unread=partial(_read_args, intent, is_large=True) if unread_bytes else None,
         unread_bytes=unread_bytes,
     )
 
 
-def wants_struct(request: Submits) -> bool:
+def wants_struct(request: CallRequest) -> bool:
     """Whether the answer's JSON travels as a Struct: as asked, else as the question did."""
     if request.result_encoding == call_pb2.RESULT_ENCODING_UNSPECIFIED:
         return request.intent.HasField("args_struct")
@@ -125,25 +117,16 @@ def _large_bytes(intent: call_pb2.ToolIntent) -> int:
     return size_bytes if size_bytes > _STRUCT_AT_ONCE_BYTES else 0
 
 
-def _read_args(intent: call_pb2.ToolIntent) -> tuple[JsonObject, ToolError | None]:
+def _read_args(intent: call_pb2.ToolIntent, *, is_large: bool = False) -> tuple[JsonObject, ToolError | None]:
+    """`is_large`: the structure of a text is counted first."""
     try:
         if intent.HasField("args_struct"):
             value = strict_json.struct_numbers(from_struct(intent.args_struct))
         else:
-            value = strict_json.loads(intent.args_json) if intent.args_json else {}
+            value = (strict_json.loads_bounded if is_large else strict_json.loads)(intent.args_json)
     except ToolFailure as failure:
         return {}, failure.error
     return _object(value)
-
-
-def _read_large_args(intent: call_pb2.ToolIntent) -> tuple[JsonObject, ToolError | None]:
-    """The same in a thread, the structure of the text counted first."""
-    if intent.HasField("args_struct"):
-        return _read_args(intent)
-    try:
-        return _object(strict_json.loads_bounded(intent.args_json))
-    except ToolFailure as failure:
-        return {}, failure.error
 
 
 def _object(value: JsonValue) -> tuple[JsonObject, ToolError | None]:
@@ -181,8 +164,8 @@ def _to_budget(budget: call_pb2.CallBudget) -> BudgetRequest:
 
 # Deadlines
 
+# Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult.
 _RESERVE_S = 0.1
-"""Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult."""
 
 
 def answer_deadline_s(clock: Clock, context: ServicerContext) -> float | None:
@@ -199,13 +182,9 @@ _TAIL_BYTES = 8
 _DRAWN = 64
 
 
-def new_call_id(clock: Clock, randomness: Randomness) -> str:
-    """`call_` + 12 hex digits of Unix milliseconds + 16 random ones."""
-    return f"call_{clock.unix_ms():012x}{randomness.token_hex(_TAIL_BYTES)}"
-
-
 class CallIds:
-    """The same, many at a time: each draw of randomness is a call of the system that lets go of the interpreter."""
+    """`call_` + 12 hex digits of Unix milliseconds + 16 random ones, drawn many at a time: each draw is a call of the
+    system that lets go of the interpreter."""
 
     def __init__(self, clock: Clock, randomness: Randomness) -> None:
         self._clock = clock
@@ -221,39 +200,21 @@ class CallIds:
 
 # What leaves: results, plans, errors, progress.
 
+# More leave as JSON bytes: each is a message of its own, made on the event loop; a call may not bring more, either.
 _STRUCT_VALUES_MAX = 15_000
-"""More leave as JSON bytes: each is a message of its own, made on the event loop; a call may not bring more, either."""
 
 
-_PLAN = Writer(plan_pb2.Plan, Plan, apart={"steps", "args_json", "args_struct"})
-_STEP = Writer(plan_pb2.StepVerdict, StepVerdict, apart={"error"})
-_PROGRESS = Writer(progress_pb2.Progress, Progress)
-_CHUNK = Writer(progress_pb2.Chunk, Chunk)
-_ARTIFACT = Writer(artifact_pb2.Artifact, ArtifactRef, apart={"principal", "task_id", "call_id", "created_at"})
+from_progress = Writer(progress_pb2.Progress, Progress)
+from_chunk = Writer(progress_pb2.Chunk, Chunk)
+# As results name it: without its owner.
+from_artifact_ref = Writer(artifact_pb2.Artifact, ArtifactRef, apart={"principal", "task_id", "call_id", "created_at"})
 _JOB = Writer(job_state_pb2.JobRef, JobRef)
 
 
-class HasResult(Protocol):
-    """What every message with a result in it has."""
-
-    @property
-    def result(self) -> result_pb2.ToolResult: ...
-
-
-class HasAnswer(HasResult, Protocol):
-    """InvokeResponse, InvokeStreamResponse and SessionEvent."""
-
-    @property
-    def plan(self) -> plan_pb2.Plan: ...
-
-
-@overload
-def write_answer(holder: HasAnswer, answer: ToolResult | Plan, *, as_struct: bool) -> None: ...
-@overload
-def write_answer(holder: HasResult, answer: ToolResult, *, as_struct: bool) -> None: ...
-def write_answer(holder: Any, answer: ToolResult | Plan, *, as_struct: bool) -> None:
+def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: bool) -> None:
     """Fills the message where it stands, within the holder: a message handed to another is copied."""
     if isinstance(answer, Plan):
+        assert not isinstance(holder, job_pb2.JobStatus)  # a job runs: it is never answered with a plan
         holder.plan.CopyFrom(from_plan(answer, as_struct=as_struct))
         return
     message, result = holder.result, answer
@@ -281,7 +242,7 @@ def write_answer(holder: Any, answer: ToolResult | Plan, *, as_struct: bool) -> 
     message.MergeFromString(_durations(result.durations_us))
     if result.error is not None:
         message.error.CopyFrom(from_error(result.error))
-    elif result.ok and not (as_struct and _set_struct(message, result.value)):
+    elif result.ok and result.job is None and not (as_struct and _set_struct(message, result.value)):
         message.result_json = canonical_json.dumps(result.value)
     if result.artifacts or result.job is not None or result.raw is not None:
         _add_what_few_have(message, result)
@@ -319,8 +280,8 @@ def _set_struct(message: result_pb2.ToolResult, value: JsonValue) -> bool:
 # Durations are serialised here: eight small messages a call would cost 8 µs, and a cache of them by value is missed
 # whenever steps take longer than usual. Wire format: protobuf.dev/programming-guides/encoding.
 _DURATIONS_TAG: Final = b"\x82\x01"  # field 16, a message
+# A StepDuration up to its microseconds.
 _TAKEN_BY: Final = {step: bytes([1 << 3, STEPS.to_wire[step], 2 << 3]) for step in StepName}
-"""A StepDuration up to its microseconds."""
 
 
 def _durations(durations_us: Mapping[StepName, int]) -> bytes:
@@ -357,27 +318,14 @@ def from_error(error: ToolError) -> error_pb2.ToolError:
     return message
 
 
+_STEP = Writer(plan_pb2.StepVerdict, StepVerdict, nested={"error": from_error})
+_PLAN = Writer(plan_pb2.Plan, Plan, apart={"args_json", "args_struct"}, nested={"steps": _STEP})
+
+
 def from_plan(plan: Plan, *, as_struct: bool) -> plan_pb2.Plan:
-    message = _PLAN(plan, steps=[_from_step(step) for step in plan.steps])
+    message = _PLAN(plan)
     if as_struct and not has_many_values(plan.args, _STRUCT_VALUES_MAX):
         message.args_struct.CopyFrom(lossy_struct(plan.args))
     else:
         message.args_json = canonical_json.dumps(plan.args)
     return message
-
-
-def _from_step(step: StepVerdict) -> plan_pb2.StepVerdict:
-    return _STEP(step, error=from_error(step.error) if step.error else None)
-
-
-def from_progress(progress: Progress) -> progress_pb2.Progress:
-    return _PROGRESS(progress)
-
-
-def from_chunk(chunk: Chunk) -> progress_pb2.Chunk:
-    return _CHUNK(chunk)
-
-
-def from_artifact_ref(artifact: ArtifactRef) -> artifact_pb2.Artifact:
-    """As results name it: without its owner."""
-    return _ARTIFACT(artifact)

@@ -6,8 +6,7 @@ Struct cannot hold exactly travels as JSON bytes whatever was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from math import isfinite
 from typing import Any
@@ -26,10 +25,10 @@ from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind,
 from toolhub_service.schema import canonical_json
 
 _EXACT_MAX = 2**53
+# Levels of a Struct that leaves. Each takes up to three messages, and parsers refuse more than 100 in one another.
 _DEPTH_MAX = 24
-"""Levels of a Struct that leaves. Each takes up to three messages, and parsers refuse more than 100 in one another."""
+# Characters shown of a value that is shown as text.
 _TEXT_MAX = 2_000
-"""Characters shown of a value that is told as text."""
 
 
 class NotInStruct(ValueError):
@@ -63,7 +62,9 @@ def to_value(json: JsonValue, depth: int = _DEPTH_MAX) -> Value:
     if isinstance(json, str):
         return Value(string_value=json)
     if isinstance(json, int | float):
-        return _to_number(json)
+        if not isfinite(json) or (isinstance(json, int) and abs(json) >= _EXACT_MAX):
+            raise NotInStruct(str(json)[:40])
+        return Value(number_value=json)
     if not depth:
         raise NotInStruct("nested too deep")
     if isinstance(json, Mapping):
@@ -76,7 +77,7 @@ def to_struct(json: Mapping[str, JsonValue], depth: int = _DEPTH_MAX) -> Struct:
 
 
 def lossy_struct(json: Mapping[str, JsonValue]) -> Struct:
-    """For details meant for reading: what a Struct cannot hold is told as text."""
+    """For details meant for reading: what a Struct cannot hold is shown as text."""
     return Struct(fields={key: lossy_value(value) for key, value in json.items()})
 
 
@@ -93,12 +94,6 @@ def _as_text(json: JsonValue) -> str:
         return canonical_json.dumps(json).decode()[:_TEXT_MAX]
     except canonical_json.NotJson:
         return "(cannot be shown)"
-
-
-def _to_number(number: float) -> Value:
-    if not isfinite(number) or (isinstance(number, int) and abs(number) >= _EXACT_MAX):
-        raise NotInStruct(str(number)[:40])
-    return Value(number_value=number)
 
 
 def timestamp(unix_ms: int) -> Timestamp | None:
@@ -119,11 +114,6 @@ def seconds(span: Duration) -> float:
     return float(span.seconds) + float(span.nanos) / 1e9
 
 
-def iso(stamp_unix_ms: int) -> str:
-    """RFC 3339 in UTC with milliseconds."""
-    return datetime.fromtimestamp(stamp_unix_ms / 1_000, UTC).isoformat(timespec="milliseconds")
-
-
 # Enums: a domain member and its wire member have the same name
 
 
@@ -134,10 +124,18 @@ WIRE_ENUMS: dict[str, WireEnum] = {}
 class WireEnum:
     """A table both ways between a domain enum and a protobuf enum."""
 
-    def __init__(self, domain: type[Enum], wire: Any, prefix: str) -> None:
-        self.to_wire: dict[Any, Any] = {member: wire.Value(f"{prefix}_{member.name}") for member in domain}
+    def __init__(self, domain: type[Enum], wire: Any, prefix: str, *, unspecified: Enum | None = None) -> None:
+        """`unspecified`: the domain's word for a field that is not set."""
+        self.to_wire: dict[Any, Any] = {
+            member: 0 if member is unspecified else wire.Value(f"{prefix}_{member.name}") for member in domain
+        }
         self.to_domain: dict[int, Any] = {number: member for member, number in self.to_wire.items()}
         WIRE_ENUMS[wire.DESCRIPTOR.full_name] = self
+
+    def filtered(self, numbers: Iterable[int]) -> frozenset[Any]:
+        """The members that a filter names; the unspecified one among them means every one, as none at all does."""
+        named = frozenset(numbers)
+        return frozenset() if 0 in named else frozenset(self.to_domain[number] for number in named)
 
 
 KINDS = WireEnum(ToolKind, tool_pb2.ToolKind, "TOOL_KIND")

@@ -83,7 +83,13 @@ def shows_struct(encoding: int) -> bool:
 _KIND_NAMES = {kind.value: kind for kind in ErrorKind}
 _EVENT = Writer(event_pb2.Event, Event, ChainedEvent, apart={"error_kind", "duration"})
 _EVENT_FILTER = Reader(EventFilter, event_pb2.EventFilter, apart={"types", "from_unix_ms", "to_unix_ms"})
-_FAULT = Writer(audit_service_pb2.ChainFault, ChainFault)
+_VERIFICATION = Writer(
+    audit_service_pb2.VerifyAuditResponse,
+    Verification,
+    apart={"first_bad"},
+    renamed={"writers_checked": "writers"},
+    nested={"faults": Writer(audit_service_pb2.ChainFault, ChainFault)},
+)
 
 
 def from_event(chained: ChainedEvent) -> event_pb2.Event:
@@ -107,20 +113,17 @@ def to_filter(message: event_pb2.EventFilter) -> EventFilter:
 
 
 def from_verification(verification: Verification) -> audit_service_pb2.VerifyAuditResponse:
-    faults = [_FAULT(fault) for fault in verification.faults]
-    return audit_service_pb2.VerifyAuditResponse(
-        ok=verification.ok,
-        events_checked=verification.events_checked,
-        writers_checked=verification.writers,
-        first_bad=faults[0] if faults else None,
-        faults=faults,
-    )
+    message = _VERIFICATION(verification)
+    if message.faults:
+        message.first_bad.CopyFrom(message.faults[0])
+    return message
 
 
 # Approvals
 
 APPROVAL_STATES = WireEnum(ApprovalState, approval_pb2.ApprovalState, "APPROVAL_STATE")
 _APPROVAL = Writer(approval_pb2.Approval, Approval, Binding, apart={"args_summary_json", "question"})
+_APPROVAL_FILTER = Reader(ApprovalFilter, approval_service_pb2.ListApprovalsRequest, apart={"states"})
 
 
 def from_approval(approval: Approval) -> approval_pb2.Approval:
@@ -129,19 +132,16 @@ def from_approval(approval: Approval) -> approval_pb2.Approval:
 
 
 def to_approval_filter(request: approval_service_pb2.ListApprovalsRequest) -> ApprovalFilter:
-    """The unspecified state in a filter means every state."""
-    every = approval_pb2.APPROVAL_STATE_UNSPECIFIED in request.states
-    states = () if every else request.states
-    return ApprovalFilter(
-        states=frozenset(APPROVAL_STATES.to_domain[state] for state in states),
-        principal=request.principal,
-        tool=request.tool,
-    )
+    return _APPROVAL_FILTER(request, states=APPROVAL_STATES.filtered(request.states))
+
+
+def is_approval(decision: int) -> bool:
+    """The envelope has been validated: it is a yes or a no."""
+    return decision == approval_pb2.DECISION_APPROVE
 
 
 def to_decision(decision: int) -> Decision:
-    """The envelope has been validated: it is a yes or a no."""
-    return ApprovalState.APPROVED if decision == approval_pb2.DECISION_APPROVE else ApprovalState.REJECTED
+    return ApprovalState.APPROVED if is_approval(decision) else ApprovalState.REJECTED
 
 
 def to_answer(answer_json: bytes) -> JsonObject | None:
@@ -173,16 +173,8 @@ def _from_question(approval: Approval) -> approval_pb2.Question | None:
 # Artifacts
 
 
-_ARTIFACT = Writer(artifact_pb2.Artifact, Artifact)
-_HEADER = Reader(ArtifactHeader, artifact_service_pb2.ArtifactHeader)
-
-
-def from_artifact(artifact: Artifact) -> artifact_pb2.Artifact:
-    return _ARTIFACT(artifact)
-
-
-def to_header(message: artifact_service_pb2.ArtifactHeader) -> ArtifactHeader:
-    return _HEADER(message)
+from_artifact = Writer(artifact_pb2.Artifact, Artifact)
+to_header = Reader(ArtifactHeader, artifact_service_pb2.ArtifactHeader)
 
 
 # Pins
@@ -223,19 +215,11 @@ def _bounded(lines: Iterator[str]) -> Iterator[str]:
 
 
 PIN_STATES = WireEnum(PinState, pin_pb2.PinState, "PIN_STATE")
-PIN_CHANGES = {
-    change: pin_pb2.PIN_CHANGE_UNSPECIFIED
-    if change is PinChange.NONE
-    else pin_pb2.PinChange.Value(f"PIN_CHANGE_{change.name}")
-    for change in PinChange
-}
-_PIN = Writer(pin_pb2.Pin, Pin, apart={"change", "diff", "tool_spec", "definition_json"})
+PIN_CHANGES = WireEnum(PinChange, pin_pb2.PinChange, "PIN_CHANGE", unspecified=PinChange.NONE)
+# As in a list: without diff, definition and tool.
+from_pin = Writer(pin_pb2.Pin, Pin, apart={"diff", "tool_spec", "definition_json"})
+_PIN_FILTER = Reader(PinFilter, registry_service_pb2.ListPinsRequest, apart={"states"})
 _DEFINITION_MAX_BYTES = 256 * 1024
-
-
-def from_pin(pin: Pin) -> pin_pb2.Pin:
-    """As in a list: without diff, definition and tool."""
-    return _PIN(pin, change=PIN_CHANGES[pin.change])
 
 
 def from_whole_pin(pin: Pin, approved: Pin | None) -> pin_pb2.Pin:
@@ -254,13 +238,4 @@ def from_whole_pin(pin: Pin, approved: Pin | None) -> pin_pb2.Pin:
 
 
 def to_pin_filter(request: registry_service_pb2.ListPinsRequest) -> PinFilter:
-    """The unspecified state in a filter means every state."""
-    states = () if pin_pb2.PIN_STATE_UNSPECIFIED in request.states else request.states
-    return PinFilter(
-        source=request.source, tool=request.tool, states=frozenset(PIN_STATES.to_domain[state] for state in states)
-    )
-
-
-def is_approval(decision: int) -> bool:
-    """The envelope has been validated: it is a yes or a no."""
-    return decision == approval_pb2.DECISION_APPROVE
+    return _PIN_FILTER(request, states=PIN_STATES.filtered(request.states))

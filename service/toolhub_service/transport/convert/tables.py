@@ -1,13 +1,14 @@
 """Messages and domain values whose fields have the same names: one conversion each, compiled when it is imported.
 
 A Timestamp `x` is the domain's `x_unix_ms`, a Duration `x` its `x_s`, an enum goes by the table of its `WireEnum`; all
-else is the same on both sides. A field that has no counterpart is an error at import unless it is named as `apart`,
-which code fills in: so that nothing is forgotten, and nothing leaves that the contract has no field for.
+else is the same on both sides, but for what is `renamed` and for messages within, which are `nested`. A field that has
+no counterpart is an error at import unless it is named as `apart`, which code fills in: so that nothing is forgotten,
+and nothing leaves that the contract has no field for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -21,19 +22,29 @@ Domain = TypeVar("Domain")
 class Writer(Generic[Wire]):
     """From domain values to a message."""
 
-    def __init__(self, wire: type[Wire], *sources: type, apart: Iterable[str] = ()) -> None:
-        """A field is filled from the first of `sources` that has its counterpart."""
+    def __init__(
+        self,
+        wire: type[Wire],
+        *sources: type,
+        apart: Iterable[str] = (),
+        renamed: Mapping[str, str] | None = None,
+        nested: Mapping[str, Callable[[Any], Message]] | None = None,
+    ) -> None:
+        """A field is filled from the first of `sources` that has its counterpart, a field or a property. By field of
+        the message: `renamed`, that counterpart where it bears another name; `nested`, what writes a message within."""
         self._wire = wire
         self._fields: list[tuple[str, int, str, Callable[[Any], Any] | None]] = []
-        left_out = set(apart)
+        left_out, renamed, nested = set(apart), renamed or {}, nested or {}
         for field in wire.DESCRIPTOR.fields:
             if field.name in left_out:
                 continue
-            name = _counterpart(field)
-            places = [place for place, source in enumerate(sources) if name in source.__annotations__]
+            name = renamed.get(field.name) or _counterpart(field)
+            places = [place for place, source in enumerate(sources) if _has(source, name)]
             if not places:
                 raise TypeError(f"{field.full_name}: none of {sources} has {name}")
-            self._fields.append((field.name, places[0], name, _to_wire(field)))
+            write = nested.get(field.name)
+            convert = _to_wire(field) if write is None else _within(write, is_repeated=field.is_repeated)
+            self._fields.append((field.name, places[0], name, convert))
 
     def __call__(self, *values: object, **apart: Any) -> Wire:
         """The message of `values`, one of each of the sources, and of what is `apart`."""
@@ -64,6 +75,16 @@ class Reader(Generic[Domain]):
             value = getattr(message, name)
             apart[name] = value if members is None else members[value]
         return self._domain(**apart)
+
+
+def _has(source: type, name: str) -> bool:
+    return name in source.__annotations__ or isinstance(getattr(source, name, None), property)
+
+
+def _within(write: Callable[[Any], Message], *, is_repeated: bool) -> Callable[[Any], Any]:
+    if is_repeated:
+        return lambda values: [write(value) for value in values]
+    return lambda value: None if value is None else write(value)
 
 
 def _counterpart(field: Any) -> str:

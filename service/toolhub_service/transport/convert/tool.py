@@ -27,27 +27,39 @@ from toolhub_service.transport.convert.payload import (
     IDEMPOTENCY,
     KINDS,
     ROLES,
-    SOURCE_STATES,
     STATES,
-    TRUST,
     duration,
     seconds,
-    timestamp,
 )
 from toolhub_service.transport.convert.tables import Reader, Writer
 
-_FROM_ANNOTATIONS = Writer(tool_pb2.ToolAnnotations, Annotations)
 _TO_ANNOTATIONS = Reader(Annotations, tool_pb2.ToolAnnotations)
-_LIMITS = Writer(tool_pb2.ToolLimits, ToolLimits)
 _SPEC = Writer(
     tool_pb2.ToolSpec,
     ToolSpec,
     apart={
-        *("capabilities", "cost_hints", "annotations", "default_limits", "endpoint", "digest"),
+        *("capabilities", "cost_hints", "endpoint"),
         *("input_schema_json", "output_schema_json", "guarded", "examples"),
     },
+    renamed={"default_limits": "limits"},
+    nested={
+        "annotations": Writer(tool_pb2.ToolAnnotations, Annotations),
+        "default_limits": Writer(tool_pb2.ToolLimits, ToolLimits),
+    },
 )
-_REASON = Writer(pb.SearchReason, SearchReason, apart={"rank"})
+_HIT = Writer(
+    pb.SearchHit,
+    SearchHit,
+    apart={"tool"},
+    renamed={"matched_fields": "fields", "matched_terms": "terms"},
+    nested={"reasons": Writer(pb.SearchReason, SearchReason, renamed={"rank": "place"})},
+)
+_SOURCE = Writer(
+    source_pb2.SourceStatus,
+    SourceStatus,
+    apart={"endpoint", "refresh_duration", "breaker", "server", "diagnostics"},
+    renamed={"source": "name", "message": "reason", "tools": "tool_count", "quarantined": "quarantined_count"},
+)
 
 
 def from_spec(spec: ToolSpec, *, full: bool, for_operator: bool = True) -> tool_pb2.ToolSpec:
@@ -56,10 +68,7 @@ def from_spec(spec: ToolSpec, *, full: bool, for_operator: bool = True) -> tool_
         spec,
         capabilities=sorted(spec.capabilities),
         cost_hints=_from_cost(spec.cost),
-        annotations=_FROM_ANNOTATIONS(spec.annotations),
-        default_limits=_LIMITS(spec.limits),
         endpoint=spec.endpoint if for_operator else "",
-        digest=spec.digest,
     )
     if full:
         message.input_schema_json = canonical_json.dumps(spec.input_schema)
@@ -143,8 +152,8 @@ BREAKERS = {
     "HALF_OPEN": source_pb2.BREAKER_STATE_HALF_OPEN,
     "OPEN": source_pb2.BREAKER_STATE_OPEN,
 }
+# Lines.
 _DIAGNOSTICS_MAX = 200
-"""Lines."""
 
 
 def to_filter(message: tool_pb2.ToolFilter) -> ToolFilter:
@@ -164,32 +173,17 @@ def is_full(view: int, *, default: bool) -> bool:
 
 
 def from_hit(hit: SearchHit, *, full: bool, for_operator: bool) -> pb.SearchHit:
-    return pb.SearchHit(
-        tool=from_spec(hit.tool, full=full, for_operator=for_operator),
-        score=hit.score,
-        matched_fields=hit.fields,
-        matched_terms=hit.terms,
-        reasons=[_REASON(reason, rank=reason.place) for reason in hit.reasons],
-    )
+    return _HIT(hit, tool=from_spec(hit.tool, full=full, for_operator=for_operator))
 
 
 def from_source(status: SourceStatus, *, for_operator: bool) -> source_pb2.SourceStatus:
     """Where it stands and what it says of itself are for operators only."""
-    return source_pb2.SourceStatus(
-        source=status.name,
-        kind=KINDS.to_wire[status.kind],
-        state=SOURCE_STATES.to_wire[status.state],
-        message=status.reason,
-        tools=status.tool_count,
-        quarantined=status.quarantined_count,
-        refreshed_at=timestamp(status.refreshed_at_unix_ms),
-        next_refresh_at=timestamp(status.next_refresh_at_unix_ms),
+    return _SOURCE(
+        status,
         endpoint=status.endpoint if for_operator else "",
         refresh_duration=duration(status.latency_ms / 1_000) if status.latency_ms else None,
         breaker=BREAKERS[status.breaker],
         server=status.server if for_operator else "",
-        protocol=status.protocol,
-        trust=TRUST.to_wire[status.trust],
         diagnostics=status.diagnostics[-_DIAGNOSTICS_MAX:] if for_operator else (),
     )
 

@@ -186,8 +186,10 @@ def presented_in(metadata: Mapping[str, str | bytes]) -> str:
 
 # Refusals
 
-REASONS: Final = frozenset({"CREDENTIAL_MISSING", "CREDENTIAL_REFUSED", "ROLE_MISSING", "PRINCIPAL_UNKNOWN"})
-"""Of ErrorInfo: what is told to the observer."""
+REASONS: Final = frozenset(
+    {Reason.CREDENTIAL_MISSING, Reason.CREDENTIAL_REFUSED, Reason.ROLE_MISSING, Reason.PRINCIPAL_UNKNOWN}
+)
+"""What is reported to the observer."""
 
 _KEY_ID: Final = re.compile(r"thk_[0-9a-f]{8}")
 """As `toolhub keys create` makes them. What else stands in its place might be a secret that was mistyped."""
@@ -203,19 +205,18 @@ class AccessLayer(Layer):
         self._observer = observer
 
     def failure(self, method: Method, context: ServicerContext, error: Exception) -> Exception:
-        reason = getattr(error, "reason", "")
-        if reason not in REASONS:
+        if not isinstance(error, RpcFailure) or error.reason not in REASONS:
             return error
         metadata = dict(context.invocation_metadata() or ())
         found = _KEY_ID.fullmatch(key_id_of(presented_in(metadata)))
         wait_s = self._observer.refused(
             peer_address(context.peer()),
             method.path,
-            reason,
+            error.reason.name,
             principal=caller_id(),
             key_id=found.group() if found else "",
         )
-        return replace(error, retry_after_s=wait_s) if wait_s and isinstance(error, RpcFailure) else error
+        return replace(error, retry_after_s=wait_s) if wait_s else error
 
 
 def peer_address(peer: str) -> str:

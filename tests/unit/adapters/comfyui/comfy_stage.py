@@ -19,15 +19,14 @@ from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.comfyui.adapter import ComfyAdapter, Opened, opened
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyTerms
+from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
-from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.upstream import RefCounted
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition
-from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.defaults import ToolSchemas
 from toolhub_service.tools.egress.transport import SystemResolver
 
@@ -48,7 +47,6 @@ class ComfyStage:
     terms: ComfyTerms
     artifacts: Kept
     kept: KeptMarks = field(default_factory=KeptMarks)
-    overrides: Overrides = field(default_factory=Overrides)
 
     def __post_init__(self) -> None:
         self.clock = LoopClock()
@@ -70,8 +68,6 @@ class ComfyStage:
             self.terms,
             self.parts.backends,
             self.parts.templates,
-            self.overrides,
-            compile_schema,
             redact,
             connections.close,
         )
@@ -126,7 +122,7 @@ class ComfyStage:
     async def successor(self) -> ComfyStage:
         """Another process, which knows what was kept; this one is closed."""
         await self.close()
-        stage = ComfyStage(self.servers, self.folder, self.terms, self.artifacts, self.kept, self.overrides)
+        stage = ComfyStage(self.servers, self.folder, self.terms, self.artifacts, self.kept)
         await stage.read()
         return stage
 
@@ -155,7 +151,7 @@ async def comfy_stage(
         stage = ComfyStage(
             servers,
             folder,
-            ComfyTerms("studio", backends, (str(places),), **chosen),
+            ComfyTerms("studio", ComfyUiSource(templates=(str(places),), **chosen), backends),
             kept_in(folder / "artifacts"),
         )
         await stage.read()

@@ -13,7 +13,8 @@ from tests.fakes.comfyui import FakeComfy
 from tests.fakes.comfyui_templates import BLUR, SCALE, changed
 from tests.unit.adapters.comfyui.comfy_stage import comfy_stage, failure_of
 from toolhub_service.adapters.comfyui.client import backend_at
-from toolhub_service.adapters.definitions import Override, Overrides
+from toolhub_service.adapters.definitions import Overrides
+from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 
@@ -133,8 +134,8 @@ async def test_a_server_that_takes_no_connection_is_passed_over(tmp_path: Path) 
 async def test_what_the_operator_says_of_a_tool_counts(tmp_path: Path) -> None:
     async with comfy_stage(tmp_path) as stage:
         said = {
-            "blur": Override(idempotent=True, capabilities=("art",), timeout_s=5.0),
-            "note": Override(offered=False),
+            "blur": ToolTerms(idempotent=True, capabilities=("art",), timeout_s=5.0),
+            "note": ToolTerms(offered=False),
         }
         stage.source._overrides = Overrides(said)
         found = await stage.read()

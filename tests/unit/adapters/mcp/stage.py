@@ -117,11 +117,9 @@ def descriptors() -> int:
 
 def pid_of(link: McpLink) -> int:
     """The process of a stdio link."""
-    connection = link._connection
-    assert connection is not None
-    assert connection._program is not None
-    assert connection._program._child is not None
-    return connection._program._child.get_pid()
+    transport = pipes_of(link)._transport
+    assert transport is not None
+    return transport.get_pid()
 
 
 def pipes_of(link: McpLink) -> PipeProtocol:
@@ -129,7 +127,7 @@ def pipes_of(link: McpLink) -> PipeProtocol:
     connection = link._connection
     assert connection is not None
     assert connection._program is not None
-    return connection._program.wire
+    return connection._program
 
 
 def kill(pid: int) -> None:

@@ -20,10 +20,10 @@ from tests.fakes.remote_stage import LoopClock
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
-from toolhub_service.adapters.definitions import Override
 from toolhub_service.adapters.mcp.adapter import McpAdapter
-from toolhub_service.adapters.mcp.calling import BLOCKS_MAX, Answerer, ToolCaller, is_result, outcome_of
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.adapters.mcp.calling import BLOCKS_MAX, ToolCaller, is_result, outcome_of
+from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
 
@@ -185,7 +185,7 @@ async def test_a_result_that_is_not_to_the_letter_is_read_as_far_as_it_goes(stag
 
 
 async def test_the_operators_error_pattern_makes_a_text_an_error() -> None:
-    async with over_http(Script(), overrides={"*": Override(error_pattern="^Error:")}) as stage:
+    async with over_http(Script(), overrides={"*": ToolTerms(error_pattern="^Error:")}) as stage:
         error = await failure_of(stage, "echo", {"text": "Error: no such file"})
         assert error.kind is ErrorKind.UPSTREAM_ERROR
         assert (await stage.run("echo", {"text": "No Error: here"})).value == {"text": "No Error: here"}
@@ -239,7 +239,6 @@ async def test_a_plan_says_where_the_call_goes(modern: McpStage) -> None:
     assert not modern.adapter.resumes(mcp_tool("echo"))
 
 
-BY = Answerer("scripted 1.2.3", "2026-07-28")
 BYTES = b"\x89PNG" * 10_000
 IMAGE = {"type": "image", "data": base64.b64encode(BYTES).decode(), "mimeType": "image/png"}
 SMALL = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
@@ -247,9 +246,10 @@ LINK = {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"}
 
 
 async def read(
-    result: dict[str, Any], desk: ArtifactDesk | None = None, *, output: Any = None, keep_raw: bool = False
+    result: dict[str, Any], artifacts: ArtifactService | None = None, *, output: Any = None, keep_raw: bool = False
 ) -> Outcome:
-    return await outcome_of(result, granted(mcp_tool("t", output=output or {})), BY, desk, keep_raw=keep_raw)
+    call = granted(mcp_tool("t", output=output or {}))
+    return await outcome_of(result, call, artifacts, server="scripted 1.2.3", protocol="2026-07-28", keep_raw=keep_raw)
 
 
 @pytest.fixture
@@ -314,8 +314,8 @@ async def test_beside_structured_content_every_picture_is_an_artifact(kept: Kept
 
 async def test_what_cannot_be_kept_is_left_out_and_said(kept: Kept) -> None:
     kept.records.is_broken = True
-    for desk in (None, kept.artifacts):
-        outcome = await read({"content": [*says("still here"), IMAGE]}, desk)
+    for artifacts in (None, kept.artifacts):
+        outcome = await read({"content": [*says("still here"), IMAGE]}, artifacts)
         assert outcome.truncated
         value: Any = outcome.value
         assert value["text"] == "still here"

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.adapters.definitions import Override, Overrides, Unnamed, full_name
-from toolhub_service.adapters.mcp.definitions import DESCRIPTION_MAX_BYTES, DefinitionReader, SourceTerms
+from toolhub_service.adapters.definitions import DESCRIPTION_MAX_BYTES, Overrides, SourceTerms, Unnamed, full_name
+from toolhub_service.adapters.mcp.definitions import DefinitionReader
+from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, pin_digest
@@ -18,11 +19,11 @@ from toolhub_service.schema.compiled import compile_schema
 OBJECT: dict[str, Any] = {"type": "object"}
 
 
-def reader(overrides: dict[str, Override] | None = None, **terms: Any) -> DefinitionReader:
-    return DefinitionReader(SourceTerms("files", **terms), Overrides(overrides), compile_schema)
+def reader(overrides: dict[str, ToolTerms] | None = None, **terms: Any) -> DefinitionReader:
+    return DefinitionReader(SourceTerms(ToolKind.MCP, "files", **terms), Overrides(overrides), compile_schema)
 
 
-def read(tool: dict[str, Any], overrides: dict[str, Override] | None = None, **terms: Any) -> Definition:
+def read(tool: dict[str, Any], overrides: dict[str, ToolTerms] | None = None, **terms: Any) -> Definition:
     """Of a tool that has an input schema unless it says otherwise."""
     definition = reader(overrides, **terms).read({"inputSchema": OBJECT, **tool}, is_modern=True)
     assert definition is not None
@@ -51,8 +52,8 @@ def test_hints_raise_the_risk_and_never_lower_it() -> None:
 
 def test_the_operators_last_matching_word_counts() -> None:
     said = {
-        "*": Override(offered=False),
-        "get_*": Override(read_only=True, capabilities=("read:x",), timeout_s=5, destructive=False),
+        "*": ToolTerms(offered=False),
+        "get_*": ToolTerms(read_only=True, capabilities=("read:x",), timeout_s=5, destructive=False),
     }
     spec = read({"name": "get_it", "annotations": {"destructiveHint": True}}, said).spec
     assert spec.annotations.read_only
@@ -64,7 +65,7 @@ def test_the_operators_last_matching_word_counts() -> None:
 
 def test_an_error_pattern_that_is_none_is_refused_when_the_source_is_put_together() -> None:
     with pytest.raises(ValueError, match="error_pattern"):
-        Overrides({"*": Override(error_pattern="(?=x)")})
+        Overrides({"*": ToolTerms(error_pattern="(?=x)")})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_why_a_schema_is_refused_is_told_with_its_place(failure: Exception) -> N
     def refusing(schema: JsonObject) -> None:
         raise failure
 
-    refused = DefinitionReader(SourceTerms("files"), Overrides(), refusing)
+    refused = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), refusing)
     definition = refused.read({"name": "a", "inputSchema": OBJECT}, is_modern=True)
     assert definition is not None
     assert definition.problem == "Its inputSchema cannot be used: too many branches"
@@ -140,7 +141,7 @@ def test_only_an_older_server_can_require_a_task() -> None:
 
 def test_a_definition_that_stays_is_not_judged_again() -> None:
     judged: list[JsonObject] = []
-    known = DefinitionReader(SourceTerms("files"), Overrides(), judged.append)
+    known = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), judged.append)
     tool: JsonObject = {"name": "a", "inputSchema": OBJECT}
     first = known.read(tool, is_modern=True)
     known.begin()

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.fakes.mcp_servers.scripted import Script
-from tests.fakes.mcp_stage import McpStage, over_http, over_stdio
-from toolhub_service.adapters.mcp.elicitation import QuestionState, restarts, take_requests
+from tests.fakes.mcp_stage import McpStage, mcp_tool, over_http, over_stdio
+from tests.ports.adapter_suite import granted
+from toolhub_service.adapters.mcp.elicitation import Questions
 from toolhub_service.adapters.mcp.kind import Elicitation
 from toolhub_service.domain.call import Question, QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
@@ -114,10 +115,10 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
 )
 async def test_what_is_no_plain_form_is_declined(schema: JsonObject) -> None:
     asked: JsonObject = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}
-    state = QuestionState()
     async with asking("ask") as stage:
-        take_requests(state, {"inputRequests": {"k": asked}}, stage.call("ask"), "ask", str)
-    assert state.answers == {"k": {"action": "decline"}}
+        questions = Questions(stage.call("ask"), "ask", str)
+        questions.take({"inputRequests": {"k": asked}})
+    assert questions.answers == {"k": {"action": "decline"}}
 
 
 async def test_only_what_is_known_of_a_form_reaches_the_person() -> None:
@@ -129,11 +130,17 @@ async def test_only_what_is_known_of_a_form_reaches_the_person() -> None:
     }
     async with asking("ask") as stage:
         with pytest.raises(QuestionAsked) as caught:
-            take_requests(QuestionState(), {"inputRequests": {"k": asked}}, stage.call("ask"), "ask", str.upper)
+            Questions(stage.call("ask"), "ask", str.upper).take({"inputRequests": {"k": asked}})
     question = caught.value.question
     assert question.schema["properties"] == {"a": {"type": "string", "enum": ["a"]}}
     assert question.schema["required"] == ["a"]
     assert "\x07" not in question.message
+
+
+def questions_of(state: str | None) -> Questions:
+    questions = Questions(granted(mcp_tool("ask")), "ask", str)
+    questions.state = state
+    return questions
 
 
 def refusal(message: str, code: int = -32602) -> ToolFailure:
@@ -141,11 +148,12 @@ def refusal(message: str, code: int = -32602) -> ToolFailure:
 
 
 async def test_a_refused_state_begins_the_call_anew_once_a_run() -> None:
-    asked = QuestionState(state="sealed", said={"digest": {"action": "decline"}})
-    assert restarts(asked, refusal("Invalid or expired requestState"))
+    asked = questions_of("sealed")
+    asked.said = {"digest": {"action": "decline"}}
+    assert asked.restarts(refusal("Invalid or expired requestState"))
     assert (asked.state, asked.answers, asked.earlier_answers) == (None, {}, asked.said)
     asked.state = "sealed again"
-    assert not restarts(asked, refusal("Invalid or expired requestState"))
+    assert not asked.restarts(refusal("Invalid or expired requestState"))
 
 
 @pytest.mark.parametrize(
@@ -158,4 +166,4 @@ async def test_a_refused_state_begins_the_call_anew_once_a_run() -> None:
     ],
 )
 async def test_any_other_refusal_ends_the_call(state: str | None, failure: ToolFailure) -> None:
-    assert not restarts(QuestionState(state=state), failure)
+    assert not questions_of(state).restarts(failure)

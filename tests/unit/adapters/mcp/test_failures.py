@@ -9,6 +9,7 @@ from tests.fakes.mcp_stage import mcp_tool
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.failures import Breakage, error_of
+from toolhub_service.adapters.upstream import EXCERPT_MAX_CHARS
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.guards.secrets import Redactor
@@ -98,7 +99,7 @@ def test_anothers_words_are_cut_cleaned_and_free_of_secrets() -> None:
     words = "api_key=sk-" + "a" * 40 + "\x1b[31m\u202e bad\n" + "x" * 10_000
     error = failures.tool_said(call(), words, REDACT).error
     assert error.upstream is not None
-    assert len(error.upstream.excerpt) == failures.EXCERPT_MAX_CHARS
+    assert len(error.upstream.excerpt) == EXCERPT_MAX_CHARS
     assert "aaaa" not in error.message
     assert "\x1b" not in error.message
     assert "\u202e" not in error.message

@@ -93,7 +93,7 @@ async def test_every_kind_of_content_gives_the_same_outcome_both_ways(
 
     found = []
     for way in WAYS:
-        async with answered(tool, way, desk=kept_in(tmp_path).artifacts, keep_raw=True) as stage:
+        async with answered(tool, way, artifacts=kept_in(tmp_path).artifacts, keep_raw=True) as stage:
             found.append(told(await stage.run("any")))
     assert found[0] == found[1]
 

@@ -267,7 +267,7 @@ async def test_a_restart_of_an_older_server_is_noticed_by_its_unknown_session() 
             await within(30, call(session, "echo", text="to the old session"))
         assert breakage_of(failure.value) is Breakage.NO_SESSION
         again = await link.session(soon())
-        assert again.generation == 2
+        assert link.connects == 2
         assert text_of(await call(again, "echo", text="back")) == "back"
 
 

@@ -14,7 +14,7 @@ from tests.fakes.mcp_stage import WITHIN_S, McpStage, mcp_tool, over_http, over_
 from tests.fakes.outcomes import outcome_of
 from tests.fakes.running_jobs import KeptMarks
 from tests.ports.adapter_suite import AdapterSuite, Prepared
-from toolhub_service.adapters.definitions import Override, Overrides
+from toolhub_service.adapters.definitions import FindsError, Overrides
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms
 from toolhub_service.domain.call import QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolError
@@ -92,7 +92,7 @@ async def test_another_run_attaches_to_the_task_before_it_has_read_the_tools(era
         with pytest.raises(asyncio.CancelledError):
             await first
         script.tasks["t-1"].polls_left = 2
-        url = stage.link._terms.where.url  # type: ignore[union-attr]
+        url = stage.link.terms.where.url  # type: ignore[union-attr]
         second = stage_of(HttpTerms(url=url), kept=kept, script=script)
         async with started(second):
             outcome = await ends(second, name)
@@ -263,8 +263,8 @@ class Waiting(Script):
 class Brittle(Overrides):
     """Breaks over what the tool `crashes` says."""
 
-    def of(self, own_name: str) -> Override:
-        return Override(finds_error=_break) if own_name == "crashes" else super().of(own_name)
+    def finds_error(self, own_name: str) -> FindsError | None:
+        return _break if own_name == "crashes" else super().finds_error(own_name)
 
 
 def _break(text: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from mcp import MCPError
-from mcp_types import ElicitRequestFormParams
+from mcp_types import ElicitRequestFormParams, ElicitResult
 
 from tests.unit.adapters.mcp.stage import (
     Chance,
@@ -25,7 +25,7 @@ from tests.unit.adapters.mcp.stage import (
     within,
 )
 from toolhub_service.adapters.mcp.connection import CAP_S, FLOOR_S, LASTED_S, Backoff
-from toolhub_service.adapters.mcp.elicitation import answer_by_defaults, elicitation_callback
+from toolhub_service.adapters.mcp.elicitation import elicitation_callback
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -224,7 +224,7 @@ async def test_a_session_that_is_called_lost_is_left_and_another_one_made() -> N
         with pytest.raises(MCPError):
             await within(30, waiting)
         again = await link.session(soon())
-        assert again.generation == 2
+        assert link.connects == 2
         link.lost(session, "an old one is lost already")
         assert await link.session(soon()) is again
         assert any("does not know us any more" in line for line in link.diagnostics())
@@ -254,13 +254,18 @@ async def test_a_link_that_is_closed_leaves_nothing() -> None:
     assert len(asyncio.all_tasks()) == tasks
 
 
-def test_questions_are_answered_as_the_operator_said() -> None:
+async def test_questions_are_answered_as_the_operator_said() -> None:
     def form(**properties: object) -> ElicitRequestFormParams:
         schema = {"type": "object", "properties": properties, "required": ["colour"]}
         return ElicitRequestFormParams(message="?", requested_schema=schema)
 
     assert elicitation_callback("decline") is None
-    assert elicitation_callback("ask") is not None
-    known = answer_by_defaults(form(colour={"type": "string", "default": "red"}, size={"type": "number"}))
-    assert (known.action, known.content) == ("accept", {"colour": "red"})
-    assert answer_by_defaults(form(colour={"type": "string"})).action == "decline"
+    context: Any = None
+    with_default = form(colour={"type": "string", "default": "red"}, size={"type": "number"})
+    ask, by_defaults = elicitation_callback("ask"), elicitation_callback("defaults")
+    assert ask is not None
+    assert by_defaults is not None
+    declined = ElicitResult(action="decline")
+    assert await ask(context, with_default) == declined
+    assert await by_defaults(context, with_default) == ElicitResult(action="accept", content={"colour": "red"})
+    assert await by_defaults(context, form(colour={"type": "string"})) == declined

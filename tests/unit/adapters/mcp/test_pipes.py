@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from mcp import ClientSession, MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp_types import ClientCapabilities, Implementation
+from mcp_types import REQUEST_TIMEOUT, ClientCapabilities, Implementation
 
-from toolhub_service.adapters.mcp.failures import REQUEST_TIMEOUT, Breakage, breakage_of, is_closed
+from toolhub_service.adapters.mcp.failures import Breakage, breakage_of, is_closed
 from toolhub_service.adapters.mcp.requests import RequestSender
 from toolhub_service.adapters.mcp.stdio import PipeProtocol
 

@@ -122,7 +122,7 @@ async def test_calls_that_are_cancelled_leave_no_socket_and_no_task(era: str, wo
 
 async def test_what_is_cancelled_is_given_up_wherever_it_waits() -> None:
     in_flight = InFlight()
-    key, request = in_flight.begin(REQUEST)
+    request = in_flight.begin(REQUEST)
     waiting = asyncio.ensure_future(request.wait(asyncio.Event().wait()))
     await asyncio.sleep(0)
     in_flight.cancel_named_in(CANCELLED)
@@ -130,7 +130,7 @@ async def test_what_is_cancelled_is_given_up_wherever_it_waits() -> None:
         await waiting
     with pytest.raises(RequestCancelled):
         await request.wait(asyncio.Event().wait())
-    in_flight.end(key, request)
+    request.end()
     assert len(in_flight) == 0
 
 
@@ -143,12 +143,12 @@ async def test_no_other_request_is_given_up() -> None:
     ]
     in_flight.cancel_named_in(CANCELLED)
     in_flight.cancel_named_in(REQUEST)
-    for _, request in others:
+    for request in others:
         assert await request.wait(asyncio.sleep(0, "done")) == "done"
 
 
 async def test_a_cancellation_of_the_caller_stays_one() -> None:
-    _, request = InFlight().begin(REQUEST)
+    request = InFlight().begin(REQUEST)
     waiting = asyncio.ensure_future(request.wait(asyncio.Event().wait()))
     await asyncio.sleep(0)
     waiting.cancel()

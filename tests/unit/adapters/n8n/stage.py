@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.n8n import FakeN8n, fake_n8n
@@ -16,23 +18,21 @@ from tests.fakes.remote_stage import BRISK, SOON, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.ports.adapter_suite import granted
 from tests.unit.adapters.n8n.flows import FLOWS, Flow
-from toolhub_service.adapters.definitions import Overrides, ToolTermsLike
 from toolhub_service.adapters.n8n.adapter import N8nAdapter
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
-from toolhub_service.adapters.n8n.client import DiscoveryTerms, N8nTerms, WorkflowTerms
-from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.job import MissingTerms
-from toolhub_service.adapters.n8n.server import N8nServer
+from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nSource, N8nWorkflow
 from toolhub_service.adapters.n8n.source import N8nToolSource
+from toolhub_service.adapters.n8n.webhook import N8nServer, N8nTerms
 from toolhub_service.adapters.remote_polling import Poller
+from toolhub_service.adapters.source_config import ToolTerms, request_headers
 from toolhub_service.adapters.upstream import RefCounted
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition, Discovery
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.tools.egress.transport import SystemResolver
 
 WITHIN_S = 60.0
@@ -40,8 +40,8 @@ WITHIN_S = 60.0
 KEY_HEADER = "x-idempotency-key"
 JOB_ID = "job-1"
 QUICK_MISSING = MissingTerms(looks=3, timeout_s=0.01)
-SYNC = WorkflowTerms()
-ASYNC = WorkflowTerms(is_async=True)
+SYNC = N8nWorkflow()
+ASYNC = N8nWorkflow(mode="async")
 
 
 class LoopClock:
@@ -56,19 +56,6 @@ class LoopClock:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class Terms:
-    """What an operator says of tools (`ToolTerms`)."""
-
-    def __init__(self, **said: Any) -> None:
-        self.offered: bool = said.get("offered", True)
-        self.read_only: bool | None = said.get("read_only")
-        self.idempotent: bool | None = said.get("idempotent")
-        self.destructive: bool | None = said.get("destructive")
-        self.capabilities: tuple[str, ...] | None = said.get("capabilities")
-        self.timeout_s: float | None = said.get("timeout_s")
-        self.error_pattern = ""
 
 
 def redact(text: str) -> str:
@@ -130,7 +117,7 @@ class Stage:
 
 @asynccontextmanager
 async def before(
-    n8n: FakeN8n, workflows: Mapping[str, WorkflowTerms] | None = None, *, with_api: bool = True, **more: Any
+    n8n: FakeN8n, workflows: Mapping[str, N8nWorkflow] | None = None, *, with_api: bool = True, **more: Any
 ) -> AsyncIterator[Stage]:
     """A source before it; keywords as those of `against`."""
     async with against(n8n.url, workflows, api_key=n8n.api_key if with_api else "", **more) as stage:
@@ -141,13 +128,13 @@ async def before(
 @asynccontextmanager
 async def against(
     url: str,
-    workflows: Mapping[str, WorkflowTerms] | None = None,
+    workflows: Mapping[str, N8nWorkflow] | None = None,
     *,
     api_key: str = "",
-    tools: Mapping[str, ToolTermsLike] | None = None,
-    desk: ArtifactDesk | None = None,
+    tools: Mapping[str, ToolTerms] | None = None,
+    artifacts: ArtifactService | None = None,
     running: FakeRunningJobs | None = None,
-    discover: DiscoveryTerms | None = None,
+    discover: N8nDiscovery | None = None,
     lookup_timeout_s: float = WITHIN_S,
     missing: MissingTerms = QUICK_MISSING,
     **more: Any,
@@ -160,15 +147,16 @@ async def against(
         name: terms if terms.webhook or terms.workflow_id else replace(terms, webhook=name)
         for name, terms in (workflows or {}).items()
     }
-    terms = N8nTerms("flows", url, api_key=api_key, workflows=named, discover=discover, **more)
+    entry = N8nSource(workflows=named, discover=discover, tools={**(tools or {})}, **more)
+    headers = {name: request_headers(cast("dict[str, str]", workflow.headers)) for name, workflow in named.items()}
     resolver = SystemResolver()
+    terms = N8nTerms("flows", url, entry, api_key, workflow_headers=headers)
     server = N8nServer(terms, resolver, Poller(FixedRandomness(), SOON))
-    maker = DefinitionMaker(terms, server.endpoint, Overrides(tools), compile_schema)
     connections = RefCounted(server.client.close)
-    source = N8nToolSource(server, maker, redact, connections.close)
+    source = N8nToolSource(server, redact, connections.close)
     jobs = running or FakeRunningJobs()
     clock, chance = LoopClock(), FixedRandomness()
-    caller = WorkflowCaller(redact, clock, desk=desk, pause_s=0.002, lookup_timeout_s=lookup_timeout_s)
+    caller = WorkflowCaller(redact, clock, artifacts=artifacts, pause_s=0.002, lookup_timeout_s=lookup_timeout_s)
     adapter = N8nAdapter(caller, jobs, clock, chance, BRISK, missing)
     adapter.put(server, connections)
     try:
@@ -180,7 +168,7 @@ async def against(
 
 @asynccontextmanager
 async def staged(
-    workflows: Mapping[str, WorkflowTerms] | None = None,
+    workflows: Mapping[str, N8nWorkflow] | None = None,
     *,
     flows: list[Flow] | None = None,
     version: str = "2.10.0",

@@ -34,8 +34,8 @@ ON_DISK = {
 async def giving(*items: dict[str, Any], kept: Kept | None = None) -> AsyncIterator[Stage]:
     """A workflow whose last node gives these items."""
     flows = [flow("made", "responseNode", NAMES_ITSELF, code("Make")), flow("asked", "lastNode", code("Make"))]
-    desk = kept.artifacts if kept else None
-    async with staged({"made": ASYNC, "asked": SYNC}, flows=flows, desk=desk) as stage:
+    artifacts = kept.artifacts if kept else None
+    async with staged({"made": ASYNC, "asked": SYNC}, flows=flows, artifacts=artifacts) as stage:
         stage.n8n.code("Make", lambda _, __: list(items))
         yield stage
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.artifacts import kept_in
 from tests.fakes.http_server import always, response, serving
@@ -16,13 +17,14 @@ from tests.fakes.n8n import FOREVER, How
 from tests.fakes.remote_stage import ToldSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.flows import FLOWS, code, dedupes, flow, responds, sets
-from tests.unit.adapters.n8n.stage import KEY_HEADER, SYNC, Stage, Terms, against, before, staged
-from toolhub_service.adapters.n8n.client import FailureSign, WorkflowTerms
+from tests.unit.adapters.n8n.stage import KEY_HEADER, SYNC, Stage, against, before, staged
+from toolhub_service.adapters.n8n.kind import BusinessError, N8nWorkflow
+from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
 
 NAMES = [made["name"] for made in FLOWS if made["name"] != "asks"]
-ALL = {**dict.fromkeys(NAMES, SYNC), "asks": WorkflowTerms(method="GET")}
+ALL = {**dict.fromkeys(NAMES, SYNC), "asks": N8nWorkflow(method="GET")}
 
 
 @pytest.fixture
@@ -110,14 +112,14 @@ class TestKeys:
         assert "x-evil" not in asked.headers
 
     async def test_the_key_stands_in_the_body_where_it_is_wanted(self) -> None:
-        terms = WorkflowTerms(idempotency_field="requestId")
+        terms = N8nWorkflow(idempotency_field="requestId")
         async with staged({"echo": terms}, with_api=False) as stage:
             value = await stage.value("echo", {"a": 1}, key="k-1")
             (asked,) = stage.n8n.asked("POST", "/webhook/echo")
             assert value["echo"] == {"a": 1, "requestId": asked.headers[KEY_HEADER]}
 
     async def test_an_argument_in_the_keys_place_is_refused(self) -> None:
-        terms = WorkflowTerms(idempotency_field="requestId")
+        terms = N8nWorkflow(idempotency_field="requestId")
         async with staged({"echo": terms}, with_api=False) as stage:
             error = await stage.failure("echo", {"requestId": "mine"})
             assert error.kind is ErrorKind.INVALID_INPUT
@@ -137,7 +139,7 @@ class TestAnswers:
         assert "hint" not in repr(error)
 
     async def test_a_wrong_method_is_told_apart(self) -> None:
-        async with staged({"echo": WorkflowTerms(method="PUT")}, with_api=False) as stage:
+        async with staged({"echo": N8nWorkflow(method="PUT")}, with_api=False) as stage:
             error = await stage.failure("echo")
         assert (error.kind, error.details["reason"]) == (ErrorKind.TOOL_UNAVAILABLE, "WEBHOOK_METHOD")
 
@@ -149,7 +151,7 @@ class TestAnswers:
             error = await stage.failure("guarded")
             assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, False)
             assert error.details["setting"] == "headers"
-            right = replace(SYNC, headers=(("x-hub-token", "s3cret"),))
+            right = replace(SYNC, headers={"x-hub-token": "s3cret"})
             async with before(stage.n8n, {"guarded": right}, with_api=False) as trusted:
                 assert isinstance(await trusted.run("guarded"), Outcome)
 
@@ -327,7 +329,7 @@ class TestNoAnswer:
         assert "502" in error.message
 
     async def test_what_is_safe_to_repeat_may_be_called_again(self) -> None:
-        tools = {"echo": Terms(read_only=True)}
+        tools = {"echo": ToolTerms(read_only=True)}
         async with staged({"echo": SYNC}, with_api=False, tools=tools) as stage:
             stage.n8n.fails("/webhook/*", How.LOSE_ANSWER)
             call = await stage.call("echo")
@@ -375,7 +377,7 @@ class TestNoAnswer:
         assert error.kind is ErrorKind.EXECUTION_ERROR
 
     async def test_a_workflow_that_knows_its_keys_answers_with_its_first_run(self) -> None:
-        terms = WorkflowTerms(deduplicates=True)
+        terms = N8nWorkflow(deduplicates=True)
         async with staged({"once": terms}, flows=[dedupes("once")]) as stage:
             first = await stage.value("once", {"a": 1}, key="k-1")
             assert first == {"executionId": "1"}
@@ -383,10 +385,10 @@ class TestNoAnswer:
 
 
 class TestBusinessErrors:
-    TERMS = WorkflowTerms(
+    TERMS = N8nWorkflow(
         fails_when=(
-            FailureSign("/echo/ok", equals=False, message="/echo/reason/0"),
-            FailureSign("/echo/errors"),
+            BusinessError(at="/echo/ok", equals=False, message="/echo/reason/0"),
+            BusinessError(at="/echo/errors"),
         )
     )
 
@@ -410,11 +412,11 @@ class TestBusinessErrors:
 
 class TestById:
     async def test_the_webhook_is_looked_up(self) -> None:
-        async with staged({"tool": WorkflowTerms(workflow_id="echo")}) as stage:
+        async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as stage:
             assert await stage.value("tool", {"a": 1}) == {"echo": {"a": 1}}
 
     async def test_a_webhook_that_has_moved_is_found_again_at_once(self) -> None:
-        async with staged({"tool": WorkflowTerms(workflow_id="echo")}) as stage:
+        async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as stage:
             call = await stage.call("tool", {"a": 1})
             stage.n8n.workflows["echo"].node("Webhook")["parameters"]["path"] = "moved"
             outcome = await stage.ended(stage.adapter.execute(call, ToldSink()))
@@ -422,15 +424,15 @@ class TestById:
             assert stage.n8n.starts("echo") == 1
 
     async def test_one_that_was_never_read_is_looked_up_when_it_is_called(self) -> None:
-        async with staged({"tool": WorkflowTerms(workflow_id="echo")}) as stage:
+        async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as stage:
             call = await stage.call("tool")
-            stage.server.workflows["tool"] = replace(stage.server.workflows["tool"], webhook=None)
+            stage.server.workflows["tool"] = dataclasses.replace(stage.server.workflows["tool"], webhook=None)
             assert isinstance(await stage.ended(stage.adapter.execute(call, ToldSink())), Outcome)
 
     async def test_what_cannot_be_looked_up_has_not_run(self) -> None:
-        async with staged({"tool": WorkflowTerms(workflow_id="echo")}) as stage:
+        async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as stage:
             call = await stage.call("tool")
-            stage.server.workflows["tool"] = replace(stage.server.workflows["tool"], webhook=None)
+            stage.server.workflows["tool"] = dataclasses.replace(stage.server.workflows["tool"], webhook=None)
             stage.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
             error = await stage.ended(stage.adapter.execute(call, ToldSink()))
         assert isinstance(error, ToolError)
@@ -442,7 +444,7 @@ async def test_bytes_become_an_artifact(tmp_path: Path) -> None:
     picture = always(response(b"\x89PNG\xff\x00", content_type="image/png"))
     async with (
         serving(picture) as raw,
-        against(raw.url("").rstrip("/"), {"echo": SYNC}, desk=kept.artifacts) as stage,
+        against(raw.url("").rstrip("/"), {"echo": SYNC}, artifacts=kept.artifacts) as stage,
     ):
         outcome = await stage.run("echo")
     assert isinstance(outcome, Outcome), outcome.message

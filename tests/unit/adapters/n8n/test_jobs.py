@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.n8n import FOREVER, Execution, How
 from tests.fakes.remote_stage import ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, dedupes, flow, sets
 from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, KEY_HEADER, SYNC, WITHIN_S, Stage, before, staged
-from toolhub_service.adapters.n8n.client import FailureSign
 from toolhub_service.adapters.n8n.job import MissingTerms
+from toolhub_service.adapters.n8n.kind import BusinessError
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Outcome
@@ -144,7 +144,7 @@ class TestErrors:
             assert stage.n8n.starts("breaks") == 1
 
     async def test_a_result_that_means_failure_is_one(self) -> None:
-        terms = replace(ASYNC, fails_when=(FailureSign("/echo/ok", False, "/echo/why"),))
+        terms = replace(ASYNC, fails_when=(BusinessError(at="/echo/ok", equals=False, message="/echo/why"),))
         async with staged({"long": terms}) as stage:
             error = await (await begun(stage, args={"ok": False, "why": "sold out"})).error()
         assert (error.kind, "sold out" in error.message) == (ErrorKind.EXECUTION_ERROR, True)

@@ -10,7 +10,7 @@ from tests.fakes.n8n import FOREVER, How
 from tests.unit.adapters.n8n.flows import code, flow
 from tests.unit.adapters.n8n.stage import SYNC, Stage, staged
 from toolhub_service.adapters.n8n.api import ApiError, Found
-from toolhub_service.adapters.n8n.resources import Execution
+from toolhub_service.adapters.n8n.execution import Execution
 
 MUCH = flow("much", "lastNode", code("Much"))
 
@@ -29,8 +29,8 @@ async def called(stage: Stage, times: int) -> None:
 
 
 async def found_by(stage: Stage, key: str, workflow_id: str = "echo") -> Found | None:
-    assert stage.server.lookup is not None
-    return await stage.server.lookup.find(workflow_id, key, 0)
+    assert stage.server.api is not None
+    return await stage.server.api.find(workflow_id, key, 0)
 
 
 async def test_what_was_found_to_be_another_calls_is_not_read_again() -> None:

@@ -11,22 +11,19 @@ import pytest
 from tests.fixtures import load_json
 from tests.unit.adapters.n8n.stage import redact
 from toolhub_service.adapters.n8n.answers import Unreadable, at, execution_named, read
-from toolhub_service.adapters.n8n.client import Reply, quoted, said
-from toolhub_service.adapters.n8n.failures import is_in_workflow, is_not_registered
-from toolhub_service.adapters.n8n.resources import (
-    RESPOND,
+from toolhub_service.adapters.n8n.client import Reply, message_of, quoted
+from toolhub_service.adapters.n8n.execution import (
     AnswerNotKept,
     Execution,
     NoData,
     error_of,
     execution_of,
     has_key,
-    id_of,
-    is_path,
     result_of,
     unix_ms,
-    webhooks_of,
 )
+from toolhub_service.adapters.n8n.failures import is_in_workflow, is_not_registered
+from toolhub_service.adapters.n8n.workflow import RESPOND, id_of, is_path, webhooks_of
 
 CALLS = ("transcript_calls.json", "transcript_calls2.json")
 
@@ -101,7 +98,7 @@ class TestRecorded:
         assert is_not_registered(named["inactive"])
         assert is_not_registered(named["unknown path"])
         for answer in named.values():
-            words = quoted(said(answer.body)[0], redact)
+            words = quoted(message_of(answer.body)[0], redact)
             assert "node_modules" not in words
             assert "stacktrace" not in words
 
@@ -167,8 +164,8 @@ class TestWords:
         assert quoted(text, redact) == shown
 
     def test_a_page_is_its_text_and_json_goes_without_its_traces(self) -> None:
-        assert said(b"<html><style>x</style><h1>502 &amp; more</h1></html>")[0] == "502 & more"
-        assert said(b'{"a":{"stack":"x","b":1},"hint":"y"}')[0] == '{"a": {"b": 1}}'
+        assert message_of(b"<html><style>x</style><h1>502 &amp; more</h1></html>")[0] == "502 & more"
+        assert message_of(b'{"a":{"stack":"x","b":1},"hint":"y"}')[0] == '{"a": {"b": 1}}'
 
 
 class TestAnswers:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.n8n import FOREVER, How, fake_n8n
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
-from tests.unit.adapters.n8n.stage import ASYNC, SYNC, Terms, before, staged
-from toolhub_service.adapters.n8n.client import DiscoveryTerms, WorkflowTerms
-from toolhub_service.adapters.n8n.resources import published, webhooks_of
-from toolhub_service.domain.json import JsonObject
+from tests.unit.adapters.n8n.stage import ASYNC, SYNC, before, staged
+from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
+from toolhub_service.adapters.n8n.workflow import published, webhooks_of
+from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.tool import IdempotencyMode
 
-TEXT: JsonObject = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}
+TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}
 
 
 class TestNamed:
     async def test_every_word_is_the_operators(self) -> None:
-        terms = WorkflowTerms("Says it.", "echo", input_schema=TEXT, output_schema={"type": "object"}, version="2.1.0")
+        terms = N8nWorkflow(
+            description="Says it.", webhook="echo", input_schema=TEXT, output_schema={"type": "object"}, version="2.1.0"
+        )
         async with staged({"say": terms}, with_api=False, tags=("lab",), timeout_s=7.0) as stage:
             made = (await stage.definitions())["say"]
         spec = made.spec
@@ -38,12 +40,12 @@ class TestNamed:
         assert (spec.input_schema, "open-schema" in spec.tags) == ({"type": "object"}, True)
 
     async def test_nothing_is_believed_to_be_harmless_but_what_the_operator_says(self) -> None:
-        tools = {"asks": Terms(read_only=True), "slow": Terms(offered=False)}
+        tools = {"asks": ToolTerms(read_only=True), "slow": ToolTerms(offered=False)}
         named = {
-            "asks": WorkflowTerms(method="GET"),
+            "asks": N8nWorkflow(method="GET"),
             "echo": SYNC,
             "slow": SYNC,
-            "once": WorkflowTerms(deduplicates=True),
+            "once": N8nWorkflow(deduplicates=True),
         }
         async with staged(named, with_api=False, tools=tools) as stage:
             made = {name: found.spec.annotations for name, found in (await stage.definitions()).items()}
@@ -53,24 +55,24 @@ class TestNamed:
     @pytest.mark.parametrize(
         ("terms", "words"),
         [
-            (WorkflowTerms(webhook="../rest/login"), "no path"),
-            (WorkflowTerms(webhook="a/./b"), "no path"),
-            (WorkflowTerms(webhook="user/:id"), "no path"),
-            (WorkflowTerms(webhook="a?b=c"), "no path"),
-            (WorkflowTerms(workflow_id="echo"), "api_key"),
+            (N8nWorkflow(webhook="../rest/login"), "no path"),
+            (N8nWorkflow(webhook="a/./b"), "no path"),
+            (N8nWorkflow(webhook="user/:id"), "no path"),
+            (N8nWorkflow(webhook="a?b=c"), "no path"),
+            (N8nWorkflow(workflow_id="echo"), "api_key"),
             (replace(ASYNC, webhook="long"), "api_key"),
-            (WorkflowTerms(input_schema={"type": "string"}), '"type": "object"'),
-            (WorkflowTerms(input_schema={"type": 3}), "input_schema"),
-            (WorkflowTerms(output_schema={"type": "nothing"}), "output_schema"),
-            (WorkflowTerms(input_schema=TEXT, idempotency_field="text"), "argument of callers"),
-            (WorkflowTerms(method="GET", idempotency_field="key"), "needs a body"),
+            (N8nWorkflow(input_schema={"type": "string"}), '"type": "object"'),
+            (N8nWorkflow(input_schema={"type": 3}), "input_schema"),
+            (N8nWorkflow(output_schema={"type": "nothing"}), "output_schema"),
+            (N8nWorkflow(input_schema=TEXT, idempotency_field="text"), "argument of callers"),
+            (N8nWorkflow(method="GET", idempotency_field="key"), "needs a body"),
             (
-                WorkflowTerms(method="DELETE", input_schema={"type": "object", "properties": {"a": {"type": "array"}}}),
+                N8nWorkflow(method="DELETE", input_schema={"type": "object", "properties": {"a": {"type": "array"}}}),
                 "query",
             ),
         ],
     )
-    async def test_what_cannot_be_meant_is_told_with_what_to_do(self, terms: WorkflowTerms, words: str) -> None:
+    async def test_what_cannot_be_meant_is_told_with_what_to_do(self, terms: N8nWorkflow, words: str) -> None:
         async with staged({"tool": terms}, with_api=False) as stage:
             made = (await stage.definitions())["tool"]
         assert words in made.problem
@@ -100,16 +102,16 @@ class TestCompared:
     @pytest.mark.parametrize(
         ("terms", "words"),
         [
-            (WorkflowTerms(webhook="nowhere"), "no active workflow has the webhook `nowhere`"),
-            (WorkflowTerms(webhook="off"), "no active workflow has the webhook `off`"),
-            (WorkflowTerms(webhook="off", workflow_id="off"), "not active"),
-            (WorkflowTerms(webhook="echo", workflow_id="none"), "no workflow none"),
-            (WorkflowTerms(webhook="old", workflow_id="echo"), "no webhook `old` but echo"),
-            (WorkflowTerms(webhook="echo", method="PUT"), "takes POST and not PUT"),
-            (WorkflowTerms(webhook="fires"), "onReceived"),
+            (N8nWorkflow(webhook="nowhere"), "no active workflow has the webhook `nowhere`"),
+            (N8nWorkflow(webhook="off"), "no active workflow has the webhook `off`"),
+            (N8nWorkflow(webhook="off", workflow_id="off"), "not active"),
+            (N8nWorkflow(webhook="echo", workflow_id="none"), "no workflow none"),
+            (N8nWorkflow(webhook="old", workflow_id="echo"), "no webhook `old` but echo"),
+            (N8nWorkflow(webhook="echo", method="PUT"), "takes POST and not PUT"),
+            (N8nWorkflow(webhook="fires"), "onReceived"),
         ],
     )
-    async def test_what_does_not_fit(self, terms: WorkflowTerms, words: str) -> None:
+    async def test_what_does_not_fit(self, terms: N8nWorkflow, words: str) -> None:
         async with staged({"tool": terms}) as stage:
             stage.n8n.add(flow("off", "lastNode"), active=False)
             found = await stage.discover()
@@ -123,7 +125,7 @@ class TestCompared:
         twice = flow("twice", "lastNode", {**ECHO, "type": "n8n-nodes-base.webhook", "parameters": {"path": "b"}})
         hookless = flow("hookless", "lastNode")
         hookless["nodes"][0]["disabled"] = True
-        async with staged({"tool": WorkflowTerms(workflow_id=workflow_id)}, flows=[twice, hookless]) as stage:
+        async with staged({"tool": N8nWorkflow(workflow_id=workflow_id)}, flows=[twice, hookless]) as stage:
             (made,) = (await stage.discover()).definitions
         assert made.problem
 
@@ -132,18 +134,18 @@ class TestCompared:
         assert [webhook.path for webhook in webhooks_of(published({**draft, "activeVersion": live}))] == ["live"]
 
     async def test_what_fits_is_not_spoken_of(self) -> None:
-        named = {"echo": SYNC, "long": ASYNC, "by-id": WorkflowTerms(workflow_id="slow")}
+        named = {"echo": SYNC, "long": ASYNC, "by-id": N8nWorkflow(workflow_id="slow")}
         async with staged(named) as stage:
             assert (await stage.discover()).problems == ()
 
 
 class TestDiscovered:
     async def _offered(self, *flows: dict[str, Any], **said: Any) -> dict[str, Any]:
-        async with staged(flows=list(flows), discover=DiscoveryTerms(**said)) as stage:
+        async with staged(flows=list(flows), discover=N8nDiscovery(**said)) as stage:
             return await stage.definitions()
 
     async def test_active_workflows_with_a_webhook_are_offered_and_can_be_called(self) -> None:
-        async with staged({"mine": WorkflowTerms(webhook="slow")}, discover=DiscoveryTerms()) as stage:
+        async with staged({"mine": N8nWorkflow(webhook="slow")}, discover=N8nDiscovery()) as stage:
             stage.n8n.add(flow("off", "lastNode"), active=False)
             made = await stage.definitions()
             assert made.keys() == {made_flow["name"] for made_flow in FLOWS} - {"slow"} | {"mine"}
@@ -188,40 +190,40 @@ class TestDiscovered:
 
     async def test_of_two_that_read_alike_one_is_left_out_and_told(self) -> None:
         flows = [flow("same", "lastNode"), {**flow("b", "lastNode"), "name": "same"}]
-        async with staged(flows=flows, discover=DiscoveryTerms()) as stage:
+        async with staged(flows=flows, discover=N8nDiscovery()) as stage:
             found = await stage.discover()
         assert len(found.definitions) == 1
         assert "reads like" in found.problems[0]
 
     async def test_all_pages_are_read(self) -> None:
-        async with staged(flows=[flow(f"w{n}", "lastNode") for n in range(120)], discover=DiscoveryTerms()) as stage:
+        async with staged(flows=[flow(f"w{n}", "lastNode") for n in range(120)], discover=N8nDiscovery()) as stage:
             assert len((await stage.discover()).definitions) == 120
             assert len(stage.n8n.asked("GET", "/api/v1/workflows")) == 3
 
     async def test_an_api_that_is_away_leaves_what_was_known(self) -> None:
-        async with staged(discover=DiscoveryTerms()) as stage:
+        async with staged(discover=N8nDiscovery()) as stage:
             before_it = await stage.definitions()
             stage.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
             assert (await stage.definitions()).keys() == before_it.keys()
             assert await stage.value("echo", {"a": 1}) == {"echo": {"a": 1}}
 
     async def test_without_a_key_nothing_is_discovered_and_that_is_told(self) -> None:
-        async with staged({"echo": SYNC}, with_api=False, discover=DiscoveryTerms()) as stage:
+        async with staged({"echo": SYNC}, with_api=False, discover=N8nDiscovery()) as stage:
             found = await stage.discover()
         assert [made.spec.name for made in found.definitions] == ["flows/echo"]
         assert "api_key" in found.problems[0]
 
     async def test_what_a_pin_has_kept_can_be_called_before_the_next_reading(self) -> None:
         async with fake_n8n(workflows=FLOWS) as n8n:
-            async with before(n8n, discover=DiscoveryTerms()) as first:
+            async with before(n8n, discover=N8nDiscovery()) as first:
                 known = (await first.definitions())["long"]
-            async with before(n8n, discover=DiscoveryTerms()) as later:
+            async with before(n8n, discover=N8nDiscovery()) as later:
                 again = later.source.restored(known.remote)
                 assert again is not None
                 assert (again.spec, again.remote) == (known.spec, known.remote)
-                assert later.server.workflows["long"].terms.is_async
+                assert later.server.workflows["long"].entry.is_async
 
     @pytest.mark.parametrize("remote", [{}, {"name": "x"}, {"name": 1, "webhook": {"method": "GET", "path": "x"}}])
     async def test_what_no_pin_of_it_has_kept_is_nothing(self, remote: dict[str, Any]) -> None:
-        async with staged(discover=DiscoveryTerms()) as stage:
+        async with staged(discover=N8nDiscovery()) as stage:
             assert stage.source.restored(remote) is None

@@ -15,8 +15,8 @@ from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.n8n.flows import dedupes
 from tests.unit.adapters.n8n.stage import JOB_ID, QUICK_MISSING, SYNC, LoopClock, Stage, redact, staged
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
-from toolhub_service.adapters.n8n.client import DiscoveryTerms, WorkflowTerms
 from toolhub_service.adapters.n8n.job import N8nJob
+from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.source import ToolSource
 
@@ -46,7 +46,7 @@ class Brittle(WorkflowCaller):
 class TestN8nAdapter(AdapterSuite):
     @pytest.fixture
     async def prepared(self) -> AsyncIterator[Prepared]:
-        named = {"echo": SYNC, "breaks": SYNC, "slow": SYNC, "crashes": WorkflowTerms(webhook="echo")}
+        named = {"echo": SYNC, "breaks": SYNC, "slow": SYNC, "crashes": N8nWorkflow(webhook="echo")}
         async with staged(named, time_scale=None) as stage:
             stage.adapter._caller = Brittle(redact, LoopClock(), pause_s=0.002)
             specs = {own: made.spec for own, made in (await stage.definitions()).items()}
@@ -68,7 +68,7 @@ async def _watch(n8n: FakeN8n, started: asyncio.Event, stopped: asyncio.Event) -
 class TestN8nToolSource(ToolSourceSuite):
     @pytest.fixture
     async def source(self) -> AsyncIterator[ToolSource]:
-        async with staged({"named": WorkflowTerms(webhook="echo")}, discover=DiscoveryTerms()) as stage:
+        async with staged({"named": N8nWorkflow(webhook="echo")}, discover=N8nDiscovery()) as stage:
             yield stage.source
 
 
@@ -77,7 +77,7 @@ class TestConfiguredSource(ToolSourceSuite):
 
     @pytest.fixture
     async def source(self) -> AsyncIterator[ToolSource]:
-        async with staged({"named": WorkflowTerms(webhook="echo")}, with_api=False) as stage:
+        async with staged({"named": N8nWorkflow(webhook="echo")}, with_api=False) as stage:
             yield stage.source
 
 
@@ -121,6 +121,6 @@ class N8nStage:
 class TestN8nJobs(RemoteJobSuite):
     @pytest.fixture
     async def stage(self) -> AsyncIterator[N8nStage]:
-        terms = WorkflowTerms(is_async=True, deduplicates=True)
+        terms = N8nWorkflow(mode="async", deduplicates=True)
         async with staged({"once": terms}, flows=[dedupes("once")], time_scale=None) as stage:
             yield N8nStage(stage, await stage.call("once", {"a": 1}, job_id=JOB_ID))

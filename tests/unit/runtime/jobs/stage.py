@@ -220,22 +220,19 @@ class Process:
 
     def __post_init__(self) -> None:
         self.asking = Approvals(self.approvals, self.audit, self.clock, FixedRandomness(), Redactor())
-        self.ledger = JobLedger(self.store, self.audit, self.observer, self.clock, self.asking.withdraw)
-        self.heartbeat = Heartbeat(self.store, self.observer, self.clock, self.name, self.terms)
-        self.runs = JobRuns(self.ledger, self.heartbeat, Redactor(("s3cret-canary",)), self.terms, Principal)
+        self.ledger = JobLedger(self.store, self.audit, self.observer, self.clock, self.terms, self.asking.withdraw)
+        self.heartbeat = Heartbeat(self.ledger, self.name)
+        self.runs = JobRuns(self.ledger, self.heartbeat, Redactor(("s3cret-canary",)), Principal)
         self.runs.invoker = self
         self.watch = JobWatch(self.store, self.observer)
         self.engine = InprocessEngine(self.max_running)
-        self.desk = PrincipalJobs(self.ledger, self.engine, self.terms)
-        self.decisions = Decisions(self.ledger, self.engine, self.approvals, self.terms)
-        self.acceptance = Acceptance(self.ledger, self.engine, self.clock, FixedRandomness(), self.terms, Redactor())
+        self.desk = PrincipalJobs(self.ledger, self.engine)
+        self.decisions = Decisions(self.ledger, self.engine, self.approvals)
+        self.acceptance = Acceptance(self.ledger, self.engine, FixedRandomness(), Redactor())
         self.reconciler = Reconciler(
-            self.store,
+            self.ledger,
             self.engine,
             self.heartbeat,
-            self.observer,
-            self.clock,
-            self.terms,
             awaiting=self.decisions.check,
             give_up=self.runs.give_up,
         )

@@ -9,8 +9,8 @@ import pytest
 from tests.fakes.clock import ManualClock
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.job import Job, JobStatus
-from toolhub_service.domain.result import JobState
+from toolhub_service.domain.job import Job, JobStatus, moved
+from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.runtime.jobs.accept import COUNT_TTL_S, OpenJobLimit
 from toolhub_service.stores.memory_jobs import MemoryJobs
 
@@ -50,6 +50,19 @@ async def test_one_principal_gets_a_half_and_others_the_rest(waits_s: float) -> 
     stage.clock.advance(waits_s)
     assert await stage.submitted("bob", 1) == 0
     assert await stage.submitted("carol", 9) == 2, "the whole is bounded, whoever asks"
+
+
+async def test_jobs_that_ended_make_room_once_they_are_counted_anew() -> None:
+    stage = Stage(1)
+    assert await stage.submit("bob")
+    assert not await stage.submit("alice")
+    job = await stage.store.get("job_1")
+    assert job is not None
+    assert await stage.store.put(moved(job, JobState.CANCELLED, 2, result=ToolResult(False, "call", "test/tool")))
+    stage.clock.advance(COUNT_TTL_S / 2)
+    assert not await stage.submit("alice"), "the count is believed meanwhile"
+    stage.clock.advance(COUNT_TTL_S / 2)
+    assert await stage.submit("alice")
 
 
 async def test_whoever_is_alone_is_not_asked_about_until_half_is_taken() -> None:

@@ -17,12 +17,9 @@ from toolhub_service.runtime.jobs.reconcile import Reconciler
 def _reconciler(process: Process, **parts: object) -> Reconciler:
     given: dict[str, object] = {"awaiting": process.decisions.check, "give_up": process.runs.give_up, **parts}
     return Reconciler(
-        process.store,
+        process.ledger,
         process.engine,
         process.heartbeat,
-        process.observer,
-        process.clock,
-        process.terms,
         **given,  # type: ignore[arg-type]
     )
 

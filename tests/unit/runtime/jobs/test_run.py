@@ -83,6 +83,14 @@ async def test_details_that_are_no_text_are_no_cause(stage: Stage, process: Proc
     assert job.status.result.error.kind is ErrorKind.UPSTREAM_ERROR
 
 
+async def test_job_that_is_over_no_longer_counts_as_running(stage: Stage, process: Process) -> None:
+    stage.world.go["job-1"].set()
+    await stage.kept(a_job())
+    await process.deliver()
+    await stage.check()
+    assert process.runs._live == {}
+
+
 async def test_crash_of_a_run_is_told_and_ends_the_job(stage: Stage, process: Process) -> None:
     async def play(hand: Stagehand) -> ToolResult:
         raise RuntimeError("s3cret-canary")

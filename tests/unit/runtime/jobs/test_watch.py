@@ -219,7 +219,7 @@ async def test_watchers_are_told_to_come_again_when_the_hub_leaves(scene: Scene,
     scene.watch.drain()
     with pytest.raises(HubFailure) as left:
         await watcher.task
-    assert (left.value.reason.code, left.value.reason) == (Code.UNAVAILABLE, "DRAINING")
+    assert (left.value.reason.code, left.value.reason.name) == (Code.UNAVAILABLE, "DRAINING")
     with pytest.raises(HubFailure):
         await scene.whole(2)
 

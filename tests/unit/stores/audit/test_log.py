@@ -40,7 +40,7 @@ def test_a_damaged_key_file_is_refused(tmp_path: Path, content: str) -> None:
     path.chmod(0o600)
     with pytest.raises(HubFailure) as caught:
         open_keyring(path, create=True)
-    assert caught.value.reason == "AUDIT_KEY_INVALID"
+    assert caught.value.reason.name == "AUDIT_KEY_INVALID"
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path.chmod(0o640)
     with pytest.raises(HubFailure) as caught:
         open_keyring(path, create=False)
-    assert caught.value.reason == "AUDIT_KEY_EXPOSED"
+    assert caught.value.reason.name == "AUDIT_KEY_EXPOSED"
 
 
 async def test_after_a_rotation_the_new_key_signs_and_the_old_events_still_verify(tmp_path: Path) -> None:
@@ -159,5 +159,5 @@ async def test_a_damaged_log_says_so_when_it_is_read(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(HubFailure) as caught:
         await log.read(EVERYTHING, after=None, limit=1)
-    assert caught.value.reason == "AUDIT_DAMAGED"
+    assert caught.value.reason.name == "AUDIT_DAMAGED"
     await log.close()

@@ -125,13 +125,13 @@ def test_labels_that_utf8_cannot_carry_are_kept_as_well_as_can_be() -> None:
     assert (mended.labels, mended.user_id) == ({"k?": "v?"}, "?")
 
 
-async def test_log_is_behind_with_more_than_a_group_and_then_almost_full(tmp_path: Path) -> None:
+async def test_log_is_behind_with_more_than_a_group(tmp_path: Path) -> None:
     log = await started_log(tmp_path, rhythm=Rhythm(linger_s=60.0, queue_limit=10, group_limit=3))
     seen = []
     for number in range(9):
         log.append(called(number))
-        seen.append((log.is_behind(), log.is_almost_full()))
-    assert seen == [(False, False)] * 3 + [(True, False)] * 5 + [(True, True)]
+        seen.append(log.is_behind())
+    assert seen == [False] * 3 + [True] * 6
     await log.flush()
     assert not log.is_behind()
     await log.close()

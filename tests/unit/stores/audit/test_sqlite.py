@@ -60,7 +60,7 @@ async def test_table_that_vanished_between_two_runs_is_never_made_anew(
             HubFailure, match=rf"table {table} of the audit log is missing.*`toolhub audit begin`"
         ) as told:
             await started_log(tmp_path)
-        assert told.value.reason == "AUDIT_LOG_CHANGED"
+        assert told.value.reason.name == "AUDIT_LOG_CHANGED"
     assert run_sql(tmp_path) == left
 
 
@@ -73,7 +73,7 @@ async def test_database_that_vanished_is_not_made_anew_though_the_key_vanished_w
     database.unlink()
     with pytest.raises(HubFailure, match=r"is gone.*`toolhub audit begin`") as told:
         await started_log(tmp_path)
-    assert told.value.reason == "AUDIT_LOG_CHANGED"
+    assert told.value.reason.name == "AUDIT_LOG_CHANGED"
     assert not database.exists()
 
 

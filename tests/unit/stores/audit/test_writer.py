@@ -70,6 +70,20 @@ async def test_what_somebody_waits_for_takes_along_what_nobody_waits_for(tmp_pat
     assert verified(tmp_path).events_checked == 41
 
 
+async def test_what_nobody_waits_for_lingers_while_another_log_writes_a_lot(tmp_path: Path) -> None:
+    told = Told()
+    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=told)
+    other = await started_log(tmp_path / "other")
+    log.append(called(1))
+    for number in range(1, 21):
+        await other.append_durably(called(number))
+    assert (told.events, log.depth) == (0, 1)
+    await log.flush()
+    await told.until(1)
+    await other.close()
+    await log.close()
+
+
 async def test_chain_follows_the_order_of_appending_whoever_seals(tmp_path: Path) -> None:
     dice = random.Random(7)
     log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0005, group_limit=7))

@@ -1,15 +1,12 @@
-"""Workflows and executions as n8n's public API describes them: webhooks, results, errors, and idempotency keys.
+"""Executions as n8n's public API describes them: results, errors, and the keys of the calls that began them.
 
-    result   data.resultData.runData[lastNodeExecuted][-1].data.main[0][*].json: one is the object
-             itself, several are an array; beside `json` stands `binary`, the item's files (answers.py)
-    error    data.resultData.error.message and .node.name; `finished` stays false on errors, so `status` counts
-    answer   of a Respond node with a body of its own: nowhere, for its data are its input, the request with its headers
-    start    createdAt: an execution that has waited has the startedAt of its resumption, and a stoppedAt while it waits
-    key      header x-idempotency-key among the webhook's data: in runData once it has run, in the stack of what is to
-             run before that; or any value of customData
-
-A webhook's responseMode: `onReceived` answers at once, `lastNode` with the last node's result, `responseNode` when a
-Respond node runs, which may be long before the end.
+result   data.resultData.runData[lastNodeExecuted][-1].data.main[0][*].json: one is the object
+         itself, several are an array; beside `json` stands `binary`, the item's files (answers.py)
+error    data.resultData.error.message and .node.name; `finished` stays false on errors, so `status` counts
+answer   of a Respond node with a body of its own: nowhere, for its data are its input, the request with its headers
+start    createdAt: an execution that has waited has the startedAt of its resumption, and a stoppedAt while it waits
+key      header x-idempotency-key among the webhook's data: in runData once it has run, in the stack of what is to
+         run before that; or any value of customData
 """
 
 from __future__ import annotations
@@ -20,122 +17,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from toolhub_service.adapters.n8n.workflow import KEY_HEADER, RESPOND, WEBHOOK, id_of
 from toolhub_service.adapters.upstream import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
-_PATH: Final = re.compile(r"[A-Za-z0-9_~.-]+(?:/[A-Za-z0-9_~.-]+)*", re.ASCII)
-_PATH_MAX_CHARS: Final = 512
-_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
-_WORD: Final = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
-_ID_EXPRESSION: Final = "$execution.id"
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """Where a workflow is called in production."""
-
-    method: str
-    path: str
-    """Below `/webhook/`."""
-    workflow_id: str = ""
-    version: str = ""
-    """Of the workflow, as n8n names it; empty: not known."""
-    response_mode: str = ""
-    """Empty: not known."""
-    answers_nothing: bool = False
-    """Whether an empty answer is what it is set to give."""
-    names_execution: bool = False
-    """Whether it answers before its end, with the execution's id."""
-    authentication: str = ""
-    """What n8n demands of callers; empty: not known."""
-
-
-def is_path(path: str) -> bool:
-    """Whether it can be a webhook's path: plain words between slashes, none of them `.` or `..`."""
-    words = path.split("/")
-    return len(path) <= _PATH_MAX_CHARS and bool(_PATH.fullmatch(path)) and not {".", ".."} & set(words)
-
-
-def published(workflow: JsonObject) -> JsonObject:
-    """The workflow as it answers calls: not as somebody is just editing it."""
-    # Version 2 knows drafts: what answers calls are the nodes of `activeVersion`, where there is one.
-    active = as_object(workflow.get("activeVersion"))
-    if active is None or not isinstance(active.get("nodes"), list):
-        return workflow
-    return {**workflow, "nodes": active["nodes"], "connections": active.get("connections")}
-
-
-def webhooks_of(workflow: JsonObject) -> Sequence[Webhook]:
-    """Its webhooks that can be called; those that are switched off, or whose path has parameters, cannot."""
-    version = id_of(workflow.get("activeVersionId")) or id_of(workflow.get("versionId"))
-    own_id = id_of(workflow.get("id"))
-    return [
-        webhook
-        for node in nodes_of(workflow, WEBHOOK)
-        if (webhook := _webhook(workflow, node, own_id, version)) is not None
-    ]
-
-
-def nodes_of(workflow: JsonObject, kind: str) -> Iterator[JsonObject]:
-    nodes = workflow.get("nodes")
-    for node in nodes if isinstance(nodes, list) else ():
-        told = as_object(node)
-        if told is not None and told.get("type") == kind and told.get("disabled") is not True:
-            yield told
-
-
-def _webhook(workflow: JsonObject, node: JsonObject, own_id: str, version: str) -> Webhook | None:
-    said = as_object(node.get("parameters")) or {}
-    options = as_object(said.get("options")) or {}
-    method, path = said.get("httpMethod", "GET"), said.get("path")
-    if not isinstance(method, str) or method not in _METHODS or not isinstance(path, str):
-        return None
-    path = path.strip("/")
-    if not is_path(path):
-        return None
-    mode, demanded = said.get("responseMode", "onReceived"), said.get("authentication", "none")
-    mode = mode if isinstance(mode, str) else ""
-    return Webhook(
-        method,
-        path,
-        own_id,
-        version,
-        mode,
-        answers_nothing=options.get("noResponseBody") is True or said.get("responseData") == "noData",
-        names_execution=_names_execution(workflow, mode, options),
-        authentication=demanded if isinstance(demanded, str) and _WORD.fullmatch(demanded) else "other",
-    )
-
-
-def _names_execution(workflow: JsonObject, mode: str, options: JsonObject) -> bool:
-    if mode == "onReceived":
-        return _ID_EXPRESSION in str(options.get("responseData", ""))
-    return mode == "responseNode" and any(_responds_early(workflow, node) for node in nodes_of(workflow, RESPOND))
-
-
-def _responds_early(workflow: JsonObject, respond: JsonObject) -> bool:
-    """Whether a Respond node names the execution, and something runs after it."""
-    if _ID_EXPRESSION not in str(respond.get("parameters", ""))[:10_000]:
-        return False
-    name = respond.get("name")
-    outputs = as_object((as_object(workflow.get("connections")) or {}).get(name if isinstance(name, str) else ""))
-    return outputs is not None and _has_successor(outputs.get("main"))
-
-
-def _has_successor(outputs: JsonValue) -> bool:
-    return isinstance(outputs, list) and any(isinstance(output, list) and output for output in outputs)
-
-
-WEBHOOK: Final = "n8n-nodes-base.webhook"
-RESPOND: Final = "n8n-nodes-base.respondToWebhook"
+# What a Respond node answers with that its data hold.
 _PASSED_ON: Final = ("firstIncomingItem", "allIncomingItems")
-"""What a Respond node answers with that its data hold."""
-KEY_HEADER: Final = "x-idempotency-key"
 KEY_MAX_CHARS: Final = 64
 """The hub's own are UUIDs."""
 _TIME: Final = re.compile(r"[0-9T:.Z+-]{10,40}", re.ASCII)
 _STATUS: Final = re.compile(r"[!-~]{1,32}", re.ASCII)
-ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 FAILED: Final = frozenset({"error", "crashed", "failed"})
 OVER: Final = FAILED | {"success", "canceled", "cancelled"}
 """Any other status is that of an execution which goes on, or may: new, running, waiting, unknown."""
@@ -187,30 +78,23 @@ class Execution:
 
 def execution_of(value: JsonValue) -> Execution | None:
     """None for what does not tell of an execution."""
-    told = as_object(value)
-    if told is None:
+    answer = as_object(value)
+    if answer is None:
         return None
-    own_id, status = id_of(told.get("id")), told.get("status")
+    own_id, status = id_of(answer.get("id")), answer.get("status")
     if not own_id or not isinstance(status, str):
         return None
     return Execution(
         own_id,
         status.lower() if _STATUS.fullmatch(status) else "unknown",
-        id_of(told.get("workflowId")),
-        id_of(told.get("workflowVersionId")),
-        _time(told.get("createdAt")) or _time(told.get("startedAt")),
-        _time(told.get("stoppedAt")),
-        _time(told.get("waitTill")),
-        mode if isinstance(mode := told.get("mode"), str) else "",
-        told,
+        id_of(answer.get("workflowId")),
+        id_of(answer.get("workflowVersionId")),
+        _time(answer.get("createdAt")) or _time(answer.get("startedAt")),
+        _time(answer.get("stoppedAt")),
+        _time(answer.get("waitTill")),
+        mode if isinstance(mode := answer.get("mode"), str) else "",
+        answer,
     )
-
-
-def id_of(value: JsonValue) -> str:
-    """A name that may stand in a URL; empty for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        value = str(value)
-    return value if isinstance(value, str) and ID.fullmatch(value) else ""
 
 
 def result_of(execution: Execution) -> JsonValue:
@@ -233,10 +117,10 @@ def result_items(execution: Execution) -> list[JsonObject]:
 def answer_of(execution: Execution) -> JsonValue:
     """What its webhook would have answered: of the last node the first item, or all of them. Raises as `result_of`."""
     result = result_of(execution)
-    said = next((_at(node, "parameters") for node in _nodes(execution) if node.get("type") == WEBHOOK), {})
-    if said.get("responseMode") != "lastNode":
+    parameters = next((_at(node, "parameters") for node in _nodes(execution) if node.get("type") == WEBHOOK), {})
+    if parameters.get("responseMode") != "lastNode":
         return result
-    if said.get("responseData") == "allEntries":
+    if parameters.get("responseData") == "allEntries":
         return result if isinstance(result, list) else [] if result is None else [result]
     return result[0] if isinstance(result, list) else result
 
@@ -319,7 +203,7 @@ def _trigger_items(data: JsonObject) -> Iterator[JsonObject]:
 def _first(run: JsonValue) -> list[JsonObject]:
     if (as_object(run) or {}).get("source"):
         return []  # it got its data from another node
-    return [told for item in _items(run)[:1] if (told := as_object(item.get("json"))) is not None]
+    return [fields for item in _items(run)[:1] if (fields := as_object(item.get("json"))) is not None]
 
 
 def _items(run: JsonValue) -> list[JsonObject]:

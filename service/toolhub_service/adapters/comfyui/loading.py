@@ -7,7 +7,7 @@ them. A folder is not searched below, and what begins with a dot is left alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -17,7 +17,7 @@ from toolhub_service.adapters.comfyui.building import build
 from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, is_api_format, is_editor_format
 from toolhub_service.adapters.comfyui.template import Template, TemplateInvalid, read_sidecar
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.json import JsonValue
 from toolhub_service.registry.catalog import skeleton
 from toolhub_service.schema.canonical_json import NotJson, dumps
 from toolhub_service.schema.references import MAX_SCHEMA_DEPTH
@@ -30,8 +30,8 @@ from toolhub_service.schema.strict_json import loads
 YAML_MAX_BYTES: Final = 256 * 1024
 """Reading YAML takes some 20 microseconds a byte; JSON may be larger."""
 _YAML: Final = frozenset({".yaml", ".yml"})
+# YAML knows numbers to the base of 60, which take time that grows with the square of their length.
 _NUMBER_MAX_CHARS: Final = 64
-"""YAML knows numbers to the base of 60, which take time that grows with the square of their length."""
 _INTEGER: Final = "tag:yaml.org,2002:int"
 _FLOAT: Final = "tag:yaml.org,2002:float"
 
@@ -117,7 +117,6 @@ def _refused(why: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.constructor.ConstructorError(None, None, why, event.start_mark)
 
 
-SIDECAR_MAX_BYTES: Final = 1024 * 1024
 FILES_MAX: Final = 1_000
 _SUFFIXES: Final = frozenset({".json", ".yaml", ".yml"})
 
@@ -137,9 +136,9 @@ def load_templates(places: Sequence[str]) -> tuple[list[Template], list[str]]:
     sentence each that begins with the file. Of two with names that read alike the second is left out and told."""
     found: dict[str, Template] = {}
     problems: list[str] = []
-    for path in _files(places, problems):
+    for path, is_named in _files(places, problems).items():
         try:
-            template = _of_folder(path) if path.parent in _folders(places) else load_template(path)
+            template = load_template(path) if is_named else _of_folder(path)
         except TemplateInvalid as invalid:
             problems.extend(f"{path}: {problem}" for problem in invalid.problems)
             continue
@@ -151,34 +150,29 @@ def load_templates(places: Sequence[str]) -> tuple[list[Template], list[str]]:
     return list(found.values()), problems
 
 
-def _folders(places: Sequence[str]) -> set[Path]:
-    return {path for path in map(_expanded, places) if path.is_dir()}
-
-
-def _expanded(place: str) -> Path:
-    return Path(place).expanduser()
-
-
-def _files(places: Sequence[str], problems: list[str]) -> Iterator[Path]:
-    """Each file once."""
-    seen: dict[Path, None] = {}
-    for path in map(_expanded, places):
-        if not path.is_dir():
-            seen.setdefault(path)
+def _files(places: Sequence[str], problems: list[str]) -> dict[Path, bool]:
+    """Each file once, and whether it counts as named; a file of a folder that is read does not."""
+    paths = [Path(place).expanduser() for place in places]
+    folders = {path for path in paths if path.is_dir()}
+    seen: dict[Path, bool] = {}
+    for path in paths:
+        if path not in folders:
+            seen.setdefault(path, path.parent not in folders)
             continue
         try:
-            inside = sorted(below for below in path.iterdir() if _may_be_sidecar(below))
+            inside = sorted(
+                below
+                for below in path.iterdir()
+                if below.suffix.lower() in _SUFFIXES and not below.name.startswith(".") and below.is_file()
+            )
         except OSError as failed:
             problems.append(f"{path}: the folder cannot be read: {failed.strerror}")
             continue
         if len(inside) > FILES_MAX:
             problems.append(f"{path}: it has {len(inside):,} files; {FILES_MAX:,} at most are read")
-        seen.update(dict.fromkeys(inside[:FILES_MAX]))
-    yield from seen
-
-
-def _may_be_sidecar(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and not path.name.startswith(".") and path.is_file()
+        for below in inside[:FILES_MAX]:
+            seen.setdefault(below, False)
+    return seen
 
 
 def _of_folder(path: Path) -> Template | None:
@@ -198,12 +192,9 @@ def _sidecar_data(path: Path) -> JsonValue:
 def _built(path: Path, words: JsonValue) -> Template:
     sidecar = read_sidecar(words)
     assert isinstance(words, Mapping)  # else it would have been refused
-    return build(sidecar, words, _graph(path.parent / Path(sidecar.workflow.file).expanduser()), str(path))
-
-
-def _graph(path: Path) -> JsonObject:
+    file = path.parent / Path(sidecar.workflow.file).expanduser()
     try:
-        graph = read_value(path, max_bytes=GRAPH_MAX_BYTES, max_depth=GRAPH_MAX_DEPTH)
+        graph = read_value(file, max_bytes=GRAPH_MAX_BYTES, max_depth=GRAPH_MAX_DEPTH)
     except TemplateInvalid as invalid:
-        raise TemplateInvalid(*(f"workflow.file: {path}: {problem}" for problem in invalid.problems)) from None
-    return graph  # type: ignore[return-value]  # `build` judges it
+        raise TemplateInvalid(*(f"workflow.file: {file}: {problem}" for problem in invalid.problems)) from None
+    return build(sidecar, words, graph, str(path))

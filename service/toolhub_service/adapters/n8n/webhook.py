@@ -1,102 +1,132 @@
-"""One n8n server as its source and the adapter share it: its clients, its workflows, and requests to their webhooks."""
+"""One n8n server, and how a workflow of it is called: by one request to its production webhook.
+
+n8n's API starts nothing, so that a workflow named by its id is called by the webhook that the API tells of (api.py).
+"""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlencode
 
 import orjson
 
 from toolhub_service.adapters.n8n import failures
-from toolhub_service.adapters.n8n.api import ApiError, Found, Lookup, N8nApi, NotFound
-from toolhub_service.adapters.n8n.client import WITHOUT_BODY, N8nClient, N8nTerms, Reply, WorkflowTerms
-from toolhub_service.adapters.n8n.resources import Execution, Webhook, webhooks_of
+from toolhub_service.adapters.n8n.api import ApiError, Found, N8nApi, NotFound
+from toolhub_service.adapters.n8n.client import N8nClient, Reply
+from toolhub_service.adapters.n8n.execution import Execution
+from toolhub_service.adapters.n8n.kind import WITHOUT_BODY, N8nSource, N8nWorkflow
+from toolhub_service.adapters.n8n.workflow import KEY_HEADER, Webhook, webhooks_of
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.result import Evidence, EvidenceType
-from toolhub_service.guards.masking import Mask
+from toolhub_service.guards.headers import Headers
+from toolhub_service.guards.secrets import Mask
 from toolhub_service.guards.urls import parse_url, shown_url
 
-NO_MASK: Final = Mask()
+
+@dataclass(frozen=True, slots=True)
+class N8nTerms:
+    """One server: its section of sources.yaml, with the values that are references resolved."""
+
+    name: str
+    """Of the source."""
+    url: str
+    """Base, without a slash at its end."""
+    entry: N8nSource
+    api_key: str = field(default="", repr=False)
+    headers: Headers = field(default=(), repr=False)
+    """Sent to webhooks of discovered workflows."""
+    workflow_headers: Mapping[str, Headers] = field(default_factory=dict, repr=False)
+    """Sent to the configured ones, by their names."""
+    shown_as: str = ""
+    """What stands for its URL wherever that is shown; empty: the URL itself."""
+    mask: Mask = field(default_factory=Mask)
+    """Hides the source's own secrets in results: a workflow that hands its request on hands them on, too."""
+
+    @property
+    def endpoint(self) -> str:
+        return self.shown_as or shown_url(parse_url(self.url)).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """A workflow that is a tool."""
 
-    terms: WorkflowTerms
+    entry: N8nWorkflow
+    headers: Headers = field(default=(), repr=False)
+    """All that its calls are sent with besides the hub's own."""
     webhook: Webhook | None = None
     """None: named by its id, and not looked up yet."""
+
+    @property
+    def workflow_id(self) -> str:
+        """Empty: not known."""
+        return (self.webhook.workflow_id if self.webhook else "") or self.entry.workflow_id
 
 
 class N8nServer:
     """The clients and the workflows of one server; nothing is connected yet."""
 
-    def __init__(self, terms: N8nTerms, resolver: Resolver, poller: Poller, mask: Mask = NO_MASK) -> None:
-        """`mask` hides the source's own secrets in results: a workflow that hands its request on hands them on, too.
+    def __init__(self, terms: N8nTerms, resolver: Resolver, poller: Poller, trace: Callable[[], str] = str) -> None:
+        """`trace` returns the W3C traceparent of what runs now; empty when there is none.
 
-        Raises ToolFailure, OSError and ValueError as N8nClient."""
+        Raises ToolFailure, OSError and ValueError as N8nClient, ValueError for a path that leads elsewhere.
+        """
         self.terms = terms
-        self.client = N8nClient(terms, resolver)
-        self.api = N8nApi(self.client, terms) if terms.api_key else None
-        self.lookup = Lookup(self.api) if self.api is not None else None
+        self.client = N8nClient(terms.url, terms.entry, resolver)
+        api_url = f"{terms.url}{plain_path(terms.entry.api_path, 'api_path')}"
+        self.api = N8nApi(self.client, api_url, terms.api_key) if terms.api_key else None
+        self.webhook_url = f"{terms.url}{plain_path(terms.entry.webhook_path, 'webhook_path')}"
         self.poller = poller
-        self.mask = mask
-        self.workflows: dict[str, Workflow] = {
-            name: Workflow(workflow, named_webhook(workflow)) for name, workflow in terms.workflows.items()
+        self.trace = trace
+        self.workflows = {
+            name: self.configured(name, named_webhook(entry)) for name, entry in terms.entry.workflows.items()
         }
         """By the tools' own names; a reading puts another one in its place."""
 
-    @property
-    def name(self) -> str:
-        return self.terms.name
-
-    @property
-    def endpoint(self) -> str:
-        return self.terms.shown_as or shown_url(parse_url(self.terms.url)).rstrip("/")
-
-    def url_of(self, webhook: Webhook) -> str:
-        return f"{self.terms.url}{self.terms.webhook_path}/{webhook.path}"
+    def configured(self, own_name: str, webhook: Webhook | None) -> Workflow:
+        """The workflow that the operator has given that name."""
+        return Workflow(self.terms.entry.workflows[own_name], self.terms.workflow_headers.get(own_name, ()), webhook)
 
     async def find_webhook(self, own_name: str, workflow: Workflow) -> Webhook | None:
         """The webhook of a workflow named by its id, as it is now; None when it has none, or several.
 
-        Raises ApiTrouble, Absent.
+        Raises ApiError, NotFound.
         """
         if self.api is None:
             return None
-        told = await self.api.workflow(workflow.terms.workflow_id)
-        webhooks = webhooks_of(told)
-        if len(webhooks) != 1 or told.get("active") is not True:
+        found = await self.api.workflow(workflow.entry.workflow_id)
+        webhooks = webhooks_of(found)
+        if len(webhooks) != 1 or found.get("active") is not True:
             return None
         if self.workflows.get(own_name) is not None:
             self.workflows[own_name] = replace(workflow, webhook=webhooks[0])
         return webhooks[0]
 
 
-def named_webhook(workflow: WorkflowTerms) -> Webhook | None:
+def plain_path(path: str, setting: str) -> str:
+    """The path with a slash before it and none behind. Raises ValueError when it may lead elsewhere."""
+    words = [word for word in path.split("/") if word]
+    if {".", ".."} & set(words) or any(char in path for char in "?#\\ %"):
+        raise ValueError(f"its `{setting}` is no plain path")
+    return "".join(f"/{word}" for word in words)
+
+
+def named_webhook(entry: N8nWorkflow) -> Webhook | None:
     """Where the operator says that it is."""
-    return Webhook(workflow.method, workflow.webhook, workflow.workflow_id) if workflow.webhook else None
+    return Webhook(entry.method, entry.path, entry.workflow_id) if entry.path else None
 
 
 # The key of a request to a webhook is the hub's own: made from principal, tool and the caller's key, so that two
 # principals never share one and nothing that a caller writes gets into a header. Every attempt at a call has the same.
 
-KEY_HEADER: Final = "x-idempotency-key"
 _KEYS: Final = uuid.UUID("0a8c8a54-6b0b-4bb7-8a53-0c7b4b9d2f61")
-
-Trace = Callable[[], str]
-"""The W3C traceparent of what runs now; empty when there is none."""
-
-
-def no_trace() -> str:
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +158,15 @@ async def webhook_of(server: N8nServer, workflow: Workflow, call: GrantedCall) -
     return webhook
 
 
-async def send(
-    server: N8nServer, workflow: Workflow, call: GrantedCall, key: str, *, deadline_s: float, trace: Trace = no_trace
-) -> Sent:
+# n8n itself runs a key twice when it gets it twice (2.8.4): only a workflow that checks the header runs once. So a
+# request whose answer is lost is never sent again here, but looked up.
+
+
+async def send(server: N8nServer, workflow: Workflow, call: GrantedCall, key: str, *, deadline_s: float) -> Sent:
     """Once; and once more where the webhook has moved, for then nothing has run. Raises NoReply, ToolFailure."""
     webhook = await webhook_of(server, workflow, call)
-    answer = await _send_to(server, workflow, webhook, call, key, deadline_s, trace)
-    if workflow.terms.webhook or not workflow.terms.workflow_id or not failures.is_not_registered(answer):
+    answer = await _send_to(server, workflow, webhook, call, key, deadline_s)
+    if workflow.entry.path or not workflow.entry.workflow_id or not failures.is_not_registered(answer):
         return Sent(answer, webhook)
     try:
         moved = await server.find_webhook(call.spec.resource_id, workflow)
@@ -142,22 +174,16 @@ async def send(
         return Sent(answer, webhook)
     if moved is None or (moved.method, moved.path) == (webhook.method, webhook.path):
         return Sent(answer, webhook)
-    return Sent(await _send_to(server, workflow, moved, call, key, deadline_s, trace), moved)
+    return Sent(await _send_to(server, workflow, moved, call, key, deadline_s), moved)
 
 
 async def _send_to(
-    server: N8nServer,
-    workflow: Workflow,
-    webhook: Webhook,
-    call: GrantedCall,
-    key: str,
-    deadline_s: float,
-    trace: Trace,
+    server: N8nServer, workflow: Workflow, webhook: Webhook, call: GrantedCall, key: str, deadline_s: float
 ) -> Reply:
-    url, body = server.url_of(webhook), b""
-    headers = [*workflow.terms.headers, (KEY_HEADER, key)]
-    traceparent = trace()
-    if traceparent:
+    # Never `/webhook-test/`: it answers only while somebody listens in the editor.
+    url, body = f"{server.webhook_url}/{webhook.path}", b""
+    headers = [*workflow.headers, (KEY_HEADER, key)]
+    if traceparent := server.trace():
         headers.append(("traceparent", traceparent))
     if webhook.method in WITHOUT_BODY:
         query = urlencode(_query(call))
@@ -170,7 +196,7 @@ async def _send_to(
 
 def _body(workflow: Workflow, call: GrantedCall, key: str) -> bytes:
     args: JsonObject = call.args
-    name = workflow.terms.idempotency_field
+    name = workflow.entry.idempotency_field
     if name:
         if name in args:
             raise failures.taken_field(call, name)
@@ -197,7 +223,7 @@ def facts(
     Never the URL of the webhook: many have no other protection than that nobody knows it.
     """
     known = {
-        "source": server.name,
+        "source": server.terms.name,
         "workflow_id": webhook.workflow_id if webhook else "",
         "workflow_version": webhook.version if webhook else "",
         "execution_id": execution_id,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,15 @@ from typing import Any
 from toolhub_service.adapters.source_config import ClientTls, SecretRef, Source, ValueMissing, resolve_value
 from toolhub_service.adapters.source_kind import Opener, SourceDeps, SourceKind
 from toolhub_service.app.deps import Deps
-from toolhub_service.app.file_modes import problem_of
 from toolhub_service.app.files import stamp_of
 from toolhub_service.app.kinds import BY_TOOL_KIND, kind_of
 from toolhub_service.app.sources_file import SourcesDocument, SourcesFile, values_of
-from toolhub_service.app.wiring_stores import Stores, not_installed
-from toolhub_service.app.wiring_tools import Toolbox, bubblewrap_of
+from toolhub_service.app.wiring_stores import not_installed
 from toolhub_service.budget.ledger import Budgets
-from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job_ports import RunningJobs
-from toolhub_service.domain.ports import Adapter, AuditLog
+from toolhub_service.domain.ports import Adapter
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, PinFilter, SourceState, SourceStatus
 from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec
@@ -43,18 +40,17 @@ from toolhub_service.tools.confinement import Confinement, HiddenFolder
 
 def references_digest(source: Source) -> str:
     """SHA-256 (hex) over the secrets and certificates that a source refers to; it changes when one of them does."""
-    found = [_held(value) for value in values_of(source).values() if isinstance(value, SecretRef)]
+    found: list[str] = []
+    for value in values_of(source).values():
+        if isinstance(value, SecretRef):
+            try:
+                found.append(resolve_value(value))
+            except ValueMissing as missing:
+                found.append(str(missing))
     tls = getattr(source, "tls", ClientTls())
     certificates = (tls.ca_file, tls.certificate_file, tls.key_file)
     found += [str(stamp_of(Path(path).expanduser())) for path in certificates if path]
     return sha256("\0".join(found).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _held(value: SecretRef) -> str:
-    try:
-        return resolve_value(value)
-    except ValueMissing as missing:
-        return str(missing)
 
 
 _CODE = "A tool of kind {} is code: configure it under `tools.custom` or `tools.entry_points`"
@@ -62,7 +58,7 @@ _CODE = "A tool of kind {} is code: configure it under `tools.custom` or `tools.
 
 @dataclass(slots=True)
 class SourceRuntime:
-    """Made by `make_sourcing`; `start`, then `look` from time to time, then `close`."""
+    """Made by `make_sourcing`; `start`, then `reload` from time to time, then `close`."""
 
     deps: Deps
     sources: Sources
@@ -70,7 +66,7 @@ class SourceRuntime:
     """The pipeline's own: what a kind needs is put in when its first source is opened."""
     file: SourcesFile
     running: RunningJobs
-    artifacts: ArtifactDesk
+    artifacts: ArtifactService
     observer: SourceTelemetry
     budgets: Budgets
     _openers: dict[ToolKind, Opener] = field(default_factory=dict)
@@ -90,7 +86,7 @@ class SourceRuntime:
         await self._apply(self._document)
         await self.sources.start()
 
-    async def look(self, *, asked: bool) -> None:
+    async def reload(self, *, asked: bool) -> None:
         """Follow the file when it has changed, or when somebody asks. An invalid one keeps the sources there are.
 
         Takes as long as the slowest source that goes takes to close: up to half a minute.
@@ -107,7 +103,7 @@ class SourceRuntime:
     async def follow_file(self) -> None:
         """Do what the file says now, and try again to open what could not be opened; read only where it has changed.
 
-        Takes as long as `look`. Raises SettingsInvalid when it is not valid; the sources there are stay.
+        Takes as long as `reload`. Raises SettingsInvalid when it is not valid; the sources there are stay.
         """
         known = None if self.file.changed() else self._document
         self._document = None
@@ -200,9 +196,7 @@ class SourceRuntime:
         tools = self.deps.settings.tools
         if tools.unconfined_workers:
             return None
-        return HiddenFolder(
-            str(self.deps.paths.data_dir.resolve()), Confinement(bubblewrap_of(tools.bubblewrap)).bubblewrap
-        )
+        return HiddenFolder(str(self.deps.paths.data_dir.resolve()), Confinement(self.deps.paths.bubblewrap).bubblewrap)
 
     def _open(self, name: str, entry: Source) -> None:
         try:
@@ -229,59 +223,24 @@ class SourceRuntime:
         return status
 
 
-def make_sourcing(
-    deps: Deps,
-    toolbox: Toolbox,
-    stores: Stores,
-    audit: AuditLog,
-    budgets: Budgets,
-    adapters: dict[ToolKind, Adapter],
-    running: RunningJobs,
-    artifacts: ArtifactDesk,
-) -> SourceRuntime:
-    observer = SourceTelemetry(audit, deps.observing.metrics, deps.observing.log, deps.clock)
-    sources = Sources(
-        toolbox.catalog,
-        stores.pins,
-        deps.clock,
-        deps.randomness,
-        observer,
-        builtins=toolbox.sources,
-        breaker_of=_breakers(budgets),
-        is_disabled=toolbox.is_disabled,
-    )
-    required, judge = bool(deps.settings.sources.file), partial(problem_of, settings=deps.settings)
-    file = SourcesFile(deps.paths.sources, required=required, judge=judge)
-    return SourceRuntime(deps, sources, adapters, file, running, artifacts, observer, budgets)
-
-
-def _breakers(budgets: Budgets) -> Callable[[str], str]:
-    """The state of an upstream's breaker; empty where nothing was called yet."""
-
-    def of(upstream: str) -> str:
-        return next((state.name for key, state in budgets.breaker_states() if key == upstream), "")
-
-    return of
-
-
 @dataclass(frozen=True, slots=True)
-class SourceService:
-    """Implements `SourceDesk`. A refresh applies sources.yaml first, so that an entry written just now is found, one
+class ConfiguredSources:
+    """Implements `SourceService`. A refresh applies sources.yaml first, so that an entry written just now is found, one
     whose secret has appeared is opened, and the caller, not the log alone, is told of a file that is not valid."""
 
     sourcing: SourceRuntime
-    _looks: set[asyncio.Task[None]] = field(default_factory=set)
+    _reloads: set[asyncio.Task[None]] = field(default_factory=set)
 
     def statuses(self) -> Sequence[SourceStatus]:
         return self.sourcing.sources.statuses()
 
     async def refresh(self, sources: Sequence[str]) -> Sequence[SourceStatus]:
         """Raises HubFailure also FAILED_PRECONDITION, when the file is not valid; then nothing was read."""
-        look = asyncio.create_task(self.sourcing.follow_file(), name="sources.yaml")
-        self._looks.add(look)
-        look.add_done_callback(self._has_looked)
+        reload = asyncio.create_task(self.sourcing.follow_file(), name="sources.yaml")
+        self._reloads.add(reload)
+        reload.add_done_callback(self._on_reloaded)
         try:
-            await asyncio.shield(look)  # a caller who leaves must not leave a source half closed
+            await asyncio.shield(reload)  # a caller who leaves must not leave a source half closed
         except SettingsInvalid as invalid:
             message = f"{invalid}. Nothing was read, and the sources there are stay: `toolhub sources check` helps"
             raise HubFailure(Reason.SOURCES_INVALID, message) from invalid
@@ -327,7 +286,7 @@ class SourceService:
             raise HubFailure(Reason.SOURCE_NOT_CONFIGURED, message, tool=spec.name, source=name)
         return dataclasses.replace(spec, source=name)
 
-    def _has_looked(self, look: asyncio.Task[None]) -> None:
-        self._looks.discard(look)
-        if not look.cancelled():
-            look.exception()  # told to who asked, if anybody still waits
+    def _on_reloaded(self, reload: asyncio.Task[None]) -> None:
+        self._reloads.discard(reload)
+        if not reload.cancelled():
+            reload.exception()  # told to who asked, if anybody still waits

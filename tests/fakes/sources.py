@@ -1,4 +1,4 @@
-"""A SourceDesk whose sources and pins are written by the test."""
+"""A SourceService whose sources and pins are written by the test."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def a_pin(tool: str = "github/create_issue", description: str = "Create an issue
 
 
 @dataclass
-class ScriptedDesk:
+class ScriptedSources:
     sources: list[SourceStatus] = field(default_factory=list)
     kept: list[Pin] = field(default_factory=list)
     registered: list[ToolSpec] = field(default_factory=list)

@@ -1,0 +1,161 @@
+"""Guarded arguments, judged before the tool runs by the very functions with which tools enforce at I/O time.
+
+A tool declares what its arguments mean (`ToolSpec.guarded`); absent and null values are not judged, arrays by item.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
+from toolhub_service.domain.verdict import Constraints
+from toolhub_service.guards.commands import argv_of, judge_command
+from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.urls import judge_url, parse_url
+
+PATH_GUARD = "guard:path"
+EGRESS_GUARD = "guard:egress"
+COMMAND_GUARD = "guard:command"
+OVERWRITE_GUARD = "guard:overwrite"
+
+RULE_IDS = {
+    ArgumentRole.PATH_READ: PATH_GUARD,
+    ArgumentRole.PATH_WRITE: PATH_GUARD,
+    ArgumentRole.WORKING_DIRECTORY: PATH_GUARD,
+    ArgumentRole.URL: EGRESS_GUARD,
+    ArgumentRole.METHOD: EGRESS_GUARD,
+    ArgumentRole.COMMAND: COMMAND_GUARD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRefusal:
+    """Which guard refused which argument, and what it says."""
+
+    rule_id: str
+    argument: str
+    error: ToolError
+
+
+def judge_arguments(planned: PlannedCall, constraints: Constraints) -> GuardRefusal | None:
+    """The first refusal in the tool's order of arguments, or None when every guard agrees."""
+    for argument in planned.spec.guarded:
+        refusal = judge_argument(planned, argument, constraints)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def judge_argument(planned: PlannedCall, argument: GuardedArgument, constraints: Constraints) -> GuardRefusal | None:
+    """What the guard of one argument says; None when it agrees or there is nothing to judge."""
+    value = planned.args.get(argument.name)
+    if value is None:
+        return None
+    role = argument.role
+    if (
+        role is ArgumentRole.PATH_WRITE
+        and not constraints.sandbox.may_overwrite
+        and planned.args.get("overwrite") is True
+    ):
+        message = "Overwriting is not allowed here: leave out `overwrite` and write to a new path."
+        refusal = ToolError(ErrorKind.POLICY_DENIED, message, details={"argument": "overwrite"})
+        return GuardRefusal(OVERWRITE_GUARD, "overwrite", refusal)
+    try:
+        _judge(planned, role, value, constraints)
+    except ToolFailure as failure:
+        return GuardRefusal(RULE_IDS[role], argument.name, failure.error)
+    return None
+
+
+def method_of(planned: PlannedCall) -> str:
+    """The HTTP method that the call asks for; GET where the tool has no such argument."""
+    return str(argument_of(planned, ArgumentRole.METHOD) or "GET").upper()
+
+
+def argument_of(planned: PlannedCall, role: ArgumentRole) -> JsonValue:
+    """The value of the first argument that has the role and is given; None when there is none."""
+    for argument in planned.spec.guarded:
+        if argument.role is role and (value := planned.args.get(argument.name)) is not None:
+            return value
+    return None
+
+
+def texts(value: JsonValue) -> list[str]:
+    """One string or an array of strings, as a list. Raises ToolFailure INVALID_INPUT."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return [str(item) for item in value]
+    raise refuse(ErrorKind.INVALID_INPUT, "Give a string, or an array of strings where the tool takes several.")
+
+
+def words(command: JsonValue) -> list[str]:
+    """The argument of role COMMAND as argv. Raises ToolFailure INVALID_INPUT."""
+    return argv_of(command) if isinstance(command, str) else texts(command)
+
+
+def _judge(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constraints: Constraints) -> None:
+    if role is ArgumentRole.URL:
+        method = method_of(planned)
+        for url in texts(value):
+            judge_url(url, method, constraints.egress)
+    elif role is ArgumentRole.COMMAND:
+        _judge_command(planned, value, constraints)
+    elif role is not ArgumentRole.METHOD:  # an egress rule names the method, so it is judged with the URL
+        for path in texts(value):
+            judge_path(path)
+
+
+def _judge_command(planned: PlannedCall, value: JsonValue, constraints: Constraints) -> None:
+    judged = judge_command(words(value), constraints.commands)
+    folder = argument_of(planned, ArgumentRole.WORKING_DIRECTORY)
+    for path in judged.paths:
+        # join keeps an absolute path absolute, and the guard refuses it
+        judge_path(posixpath.join(folder, path) if isinstance(folder, str) else path)
+
+
+# Arguments as conditions see them: guarded paths and URLs in their one spelling.
+#
+# A rule that says `args.path.startsWith("secret/")` must not be passed by `./secret/x` or `a/../secret/x`. What a guard
+# would refuse is left as it is: the guard refuses it. Links are not followed; the workspace does that when it opens.
+
+
+def spelled_arguments(planned: PlannedCall) -> JsonObject:
+    """The call's arguments, in a new object when the tool has guarded paths or URLs."""
+    if not planned.spec.guarded:
+        return planned.args
+    args = dict(planned.args)
+    for argument in planned.spec.guarded:
+        spell = _SPELLINGS.get(argument.role)
+        if spell is not None and argument.name in args:
+            args[argument.name] = _spelled(args[argument.name], spell)
+    return args
+
+
+def _spelled(value: JsonValue, spell: Callable[[str], str]) -> JsonValue:
+    if isinstance(value, list | tuple):
+        return [_spelled(item, spell) for item in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return spell(value)
+    except ToolFailure:
+        return value
+
+
+def _spell_url(url: str) -> str:
+    return str(parse_url(url))
+
+
+_SPELLINGS: dict[ArgumentRole, Callable[[str], str]] = {
+    ArgumentRole.PATH_READ: judge_path,
+    ArgumentRole.PATH_WRITE: judge_path,
+    ArgumentRole.WORKING_DIRECTORY: judge_path,
+    ArgumentRole.URL: _spell_url,
+    ArgumentRole.METHOD: str.upper,
+}

@@ -1,0 +1,218 @@
+"""Why an approval does not serve: for callers at step 4 and at the effect, and for people who decide or look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from toolhub_service.domain.approval import Approval, ApprovalState
+from toolhub_service.domain.call import PlannedCall, Principal, Role
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.verdict import Verdict
+from toolhub_service.policy.document import Patterns
+from toolhub_service.policy.table import APPROVAL_REMEDY
+from toolhub_service.runtime.approval_record import was_withdrawn
+from toolhub_service.runtime.steps import details_of
+
+# What a caller reads while its call has no approval: what to wait for, what to send then, and why not now.
+
+_COMMENT_MAX = 500
+
+
+def required(
+    planned: PlannedCall, verdict: Verdict, approval: Approval, why: str = "", **facts: JsonValue
+) -> ToolFailure:
+    """APPROVAL_REQUIRED: `approval` is the one to wait for, `why` what was wrong with the one that was sent."""
+    until, reason = iso(approval.expires_at_unix_ms), verdict.reason
+    if approval.question is not None:
+        reason = (
+            f"{approval.reason} It stands in details.question, in the tool's own words, and an approver answers it."
+        )
+        facts = {**facts, "question": {"message": approval.question.message, "schema": approval.question.schema}}
+    if approval.state is ApprovalState.APPROVED:
+        what = f"Approval {approval.approval_id} has been granted until {until}:"
+        advice = "invoke again with this approval_id and the same arguments."
+    else:
+        what = f"Approval {approval.approval_id} waits for a person until {until}:"
+        advice = "wait for the decision, then invoke again with this approval_id and the same arguments."
+    own_words = "" if verdict.remedy == APPROVAL_REMEDY else verdict.remedy
+    parts = (f"{planned.spec.name}: {reason}", why, what, advice, own_words)
+    details = {
+        **details_of(verdict),
+        "approval_id": approval.approval_id,
+        "approval_state": approval.state.value,
+        "args_digest": approval.binding.args_digest,
+        "expires_at": until,
+        **facts,
+    }
+    message = " ".join(part for part in parts if part)
+    return ToolFailure(ToolError(kind=ErrorKind.APPROVAL_REQUIRED, message=message, details=details))
+
+
+def differing(approval: Approval, names: list[str]) -> str:
+    return (
+        f"Approval {approval.approval_id} was asked for another call: {', '.join(names)} "
+        f"{'differs' if len(names) == 1 else 'differ'}."
+    )
+
+
+def used_up(approval: Approval) -> str:
+    return f"Approval {approval.approval_id} has been used already; each is good for one call."
+
+
+def rejected(approval: Approval) -> ToolFailure:
+    """A person said no. The comment is the person's, and shown as a quotation."""
+    comment = approval.comment[:_COMMENT_MAX]
+    said = f" The comment was: {comment!r}." if comment else ""
+    text = (
+        f"a person has rejected approval {approval.approval_id}.{said} "
+        "Do not send the same call again; do without it, or ask the user."
+    )
+    facts = {"comment": comment, "decided_by": approval.decided_by}
+    return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, **facts)
+
+
+def lapsed(approval: Approval) -> ToolFailure:
+    """Nobody decided in time, or nobody used the decision in time."""
+    how = (
+        "was granted and not used before it lapsed"
+        if approval.decided_by
+        else "lapsed: nobody decided in time, which counts as no"
+    )
+    text = (
+        f"approval {approval.approval_id} {how}. "
+        "If the call is still wanted, invoke without an approval_id: that asks anew."
+    )
+    return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, expires_at=iso(approval.expires_at_unix_ms))
+
+
+def void(approval: Approval, why: str) -> ToolFailure:
+    """An answer that no longer answers anything. Only the tool can ask again, and there is nothing to wait for."""
+    return _nothing_to_wait_for(approval, f"{why} Invoke without an approval_id: the tool begins anew.")
+
+
+def lost_race(approval: Approval) -> ToolFailure:
+    """Another call has used it between this call's check and its effect. There is none that could be waited for."""
+    return _nothing_to_wait_for(approval, f"{used_up(approval)} Invoke without an approval_id to ask for another.")
+
+
+def _nothing_to_wait_for(approval: Approval, text: str) -> ToolFailure:
+    failure = _refused(ErrorKind.APPROVAL_REQUIRED, approval, text)
+    details = {name: value for name, value in failure.error.details.items() if name != "approval_id"}
+    return ToolFailure(replace(failure.error, details=details | {"used_approval_id": approval.approval_id}))
+
+
+def iso(unix_ms: int) -> str:
+    """RFC 3339 in UTC, to the second."""
+    return datetime.fromtimestamp(unix_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _refused(kind: ErrorKind, approval: Approval, text: str, **facts: str) -> ToolFailure:
+    details: dict[str, JsonValue] = {
+        "approval_id": approval.approval_id,
+        "approval_state": approval.state.value,
+        "rule_id": approval.rule_id,
+        "policy_revision": approval.binding.policy_revision,
+        **facts,
+    }
+    message = f"{approval.binding.tool}: {text}"
+    return ToolFailure(ToolError(kind=kind, message=message, details=details))
+
+
+# Why a decision is not taken, or nothing revealed: the statuses of DecideApproval and GetApproval.
+
+
+def not_found(approval_id: str) -> HubFailure:
+    return HubFailure(
+        Reason.APPROVAL_NOT_FOUND,
+        f"There is no approval {approval_id!r} that you may see.",
+        approval_id=approval_id,
+    )
+
+
+def check_may_decide(principal: Principal, approval: Approval) -> None:
+    """Raises HubFailure PERMISSION_DENIED."""
+    if approval.binding.is_asked_by(principal.id):
+        raise HubFailure(
+            Reason.OWN_REQUEST,
+            "Nobody decides, or has revealed, what they have asked for themselves; another approver has to.",
+            approval_id=approval.approval_id,
+        )
+    if approval.approvers and Patterns(approval.approvers).match(principal.id) is None:
+        allowed = ", ".join(approval.approvers)
+        raise HubFailure(
+            Reason.NOT_AMONG_APPROVERS,
+            f"Rule {approval.rule_id} leaves this to {allowed}, and {principal.id} is none of them.",
+            approval_id=approval.approval_id,
+            rule_id=approval.rule_id,
+        )
+
+
+def no_role(principal: Principal) -> HubFailure:
+    """Of those who ask, and see their own."""
+    return HubFailure(
+        Reason.ROLE_MISSING,
+        f"{principal.id} lacks the role 'approver' that revealing arguments needs; "
+        "an operator grants it under `roles` in the policy.",
+        role=Role.APPROVER.value,
+        service="toolhub.v1.ApprovalService",
+    )
+
+
+def not_open(approval: Approval) -> HubFailure:
+    text = f"It is {approval.state.value}, and arguments are kept only while an approval is open."
+    return _over(Reason.APPROVAL_ENDED, text, approval)
+
+
+def too_large(approval: Approval, max_bytes: int) -> HubFailure:
+    text = f"The arguments are larger than {max_bytes // 1_024} KiB, the most that is revealed. Deny what must be read."
+    return _over(Reason.ARGUMENTS_TOO_LARGE, text, approval)
+
+
+def not_here(approval: Approval) -> HubFailure:
+    return HubFailure(
+        Reason.ARGUMENTS_NOT_HERE,
+        "This hub does not have the arguments: another process asked, it was started again since, or "
+        "too many others are open. Ask the hub that asked, have the caller send the same call again, or deny it.",
+        approval_id=approval.approval_id,
+    )
+
+
+def another_call(approval: Approval) -> HubFailure:
+    return HubFailure(
+        Reason.ARGS_DIGEST_DIFFERS,
+        "The approval is for other arguments than the ones that were shown; look at it again.",
+        approval_id=approval.approval_id,
+        args_digest=approval.binding.args_digest,
+    )
+
+
+def no_question(approval: Approval) -> HubFailure:
+    """An answer came with a no, or to an approval that a rule asks for."""
+    return HubFailure(
+        Reason.NOTHING_TO_ANSWER,
+        "An answer belongs to the yes to a tool's question; here is nothing to be answered.",
+        approval_id=approval.approval_id,
+    )
+
+
+def already_decided(approval: Approval) -> HubFailure:
+    """No longer PENDING."""
+    if was_withdrawn(approval):
+        text = f"There is nothing to decide any more: {approval.comment}"
+        return _over(Reason.APPROVAL_WITHDRAWN, text, approval)
+    if approval.state is ApprovalState.EXPIRED and not approval.decided_by:
+        text = f"Nobody decided before {iso(approval.expires_at_unix_ms)}, which counts as no. The caller can ask anew."
+        return _over(Reason.APPROVAL_EXPIRED, text, approval)
+    text = (
+        f"{approval.decided_by} has decided this already at {iso(approval.decided_at_unix_ms)}; "
+        f"it is {approval.state.value}."
+    )
+    return _over(Reason.ALREADY_DECIDED, text, approval)
+
+
+def _over(reason: Reason, text: str, approval: Approval) -> HubFailure:
+    state = approval.state.value
+    return HubFailure(reason, text, approval_id=approval.approval_id, state=state)
