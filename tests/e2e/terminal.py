@@ -53,11 +53,11 @@ def in_terminal(
 
 @contextlib.contextmanager
 def terminal(
-    command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT
+    command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT, columns: int = COLUMNS
 ) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
     """A process whose terminal is ours; ended when the block is left."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     process = subprocess.Popen(
         # A terminal types Ctrl-C to the session that it controls; a shell's background job would have it ignored.
         ["setsid", "--ctty", "env", "--default-signal=INT", *command],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import click
 import grpc
@@ -14,10 +13,9 @@ from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
-from toolhub_service.cli.client import Connection, outage_text, reopened, status_of
+from toolhub_service.cli.client import Connection, reopened, status_of
 from toolhub_service.cli.output import (
     enum_name,
-    legible,
     note,
     print_pairs,
     print_prose,
@@ -27,10 +25,6 @@ from toolhub_service.cli.output import (
     span,
     utc,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 Approval = approval_pb2.Approval
 
@@ -260,57 +254,3 @@ class ApprovalWatch:
             del self._shown[next(iter(self._shown))]
         if shown is None or shown.state != approval.state:
             yield approval
-
-
-_ROWS_MAX = 20
-
-
-class LiveTable:
-    """Approvals on a terminal, drawn by rich: changes scroll above, the pending ones with their time left below."""
-
-    def __init__(self) -> None:
-        from rich.console import Console  # here, for it is slow to import and most commands draw nothing
-        from rich.live import Live
-
-        self._pending: dict[str, approval_pb2.Approval] = {}
-        self._outage = ""
-        self._live = Live(get_renderable=self.rendered, console=Console(), refresh_per_second=2, transient=True)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def show(self, approval: approval_pb2.Approval) -> None:
-        from rich.text import Text
-
-        self._pending.pop(approval.approval_id, None)
-        if is_pending(approval):
-            self._pending[approval.approval_id] = approval
-        self._live.console.print(Text.from_ansi(line(approval)), soft_wrap=True)
-        self._live.refresh()
-
-    def disconnected(self, pause_s: float) -> None:
-        self._outage = outage_text(pause_s)
-        self._live.refresh()
-
-    def reconnected(self) -> None:
-        self._outage = ""
-        self._live.refresh()
-
-    def rendered(self) -> Table:
-        """The table as it is now."""
-        from rich.table import Table
-        from rich.text import Text
-
-        hint = f"{len(self._pending)} pending · toolhub approvals show|approve|deny ID · Ctrl-C to stop"
-        table = Table(box=None, pad_edge=False, caption=self._outage or hint, caption_justify="left")
-        for heading in HEADINGS:
-            table.add_column(heading, no_wrap=True, overflow="ellipsis")
-        for approval in list(self._pending.values())[-_ROWS_MAX:]:
-            table.add_row(*(Text(legible(cell)) for cell in row(approval)))
-        return table

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Final
 
 import click
+import grpc
 
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
+from toolhub_service.cli.approval_board import Keyboard, LiveTable
 from toolhub_service.cli.approval_view import (
     ApprovalWatch,
-    LiveTable,
     describe_field,
     field_choices,
     field_kind,
@@ -27,9 +32,10 @@ from toolhub_service.cli.approval_view import (
     state_of,
 )
 from toolhub_service.cli.arguments import read_arguments
-from toolhub_service.cli.client import Connection, connected_by, connection_options, note_outage
+from toolhub_service.cli.client import Connection, connected_by, connection_options, explained, note_outage
 from toolhub_service.cli.completion import complete_approval
 from toolhub_service.cli.output import (
+    can_redraw,
     counted_of,
     json_option,
     message_as_json,
@@ -94,6 +100,9 @@ def _typed(typed: str, declared: Mapping[str, Any]) -> Any:
 
 
 _STATES = ("pending", "approved", "rejected", "expired", "used")
+_DECISIONS = {"a": approval_pb2.DECISION_APPROVE, "d": approval_pb2.DECISION_REJECT}
+_STEPS = {"up": -1, "k": -1, "down": 1, "j": 1}
+_WHY = "Deny it. Reason for the caller (Enter: none, Ctrl-C: back)"
 _EVERY = "all"
 
 
@@ -236,8 +245,8 @@ def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
 def watch(tool: str, as_json: bool, **options: Any) -> None:
     """Show the approvals that wait, then every change, until interrupted.
 
-    It reconnects after a restart of the hub. On a terminal it shows a live table with the time left; --json prints one
-    line for each change.
+    It reconnects after a restart of the hub. On a terminal it shows a live table with the time left, in which the keys
+    a and d decide the selected approval as `approve` and `deny` do; --json prints one line for each change.
 
     \b
     Examples:
@@ -249,11 +258,70 @@ def watch(tool: str, as_json: bool, **options: Any) -> None:
             for approval in ApprovalWatch(connection, tool, disconnected=note_outage):
                 print_json_line(message_as_json(approval))
             return
-        with LiveTable() as table:
+        if not can_redraw():
+            for approval in ApprovalWatch(connection, tool, disconnected=note_outage):
+                click.echo(line(approval))
+        else:
+            _run_board(connection, tool)
+
+
+# The board: keys and news are taken in turn by the main thread, so that nothing is drawn into a question.
+
+
+def _run_board(connection: Connection, tool: str) -> None:
+    """Show the table and take its keys, until q. Raises grpc.RpcError when the hub refuses the watch."""
+    news: SimpleQueue[Callable[[], object]] = SimpleQueue()
+    wakes, wake = os.pipe()  # closed by the end of the process: the thread may write until then
+
+    def post(do: Callable[[], object]) -> None:
+        news.put(do)
+        os.write(wake, b".")
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    def follow() -> None:
+        try:
             for approval in ApprovalWatch(
-                connection, tool, disconnected=table.disconnected, reconnected=table.reconnected
+                connection,
+                tool,
+                disconnected=lambda pause_s: post(partial(table.disconnected, pause_s)),
+                reconnected=lambda: post(table.reconnected),
             ):
-                table.show(approval)
+                post(partial(table.show, approval))
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits for it
+            post(partial(fail, error))
+
+    with Keyboard() as keyboard, LiveTable(has_keys=keyboard.is_there) as table:
+        Thread(target=follow, daemon=True).start()
+        while (key := keyboard.next(wakes)) not in ("q", "Q"):
+            if key in _DECISIONS and table.selected:
+                with table.paused(), keyboard.paused():
+                    _decide_selected(connection, table.selected, _DECISIONS[key])
+            elif key in _STEPS:
+                table.select(_STEPS[key])
+            while not key and not news.empty():
+                os.read(wakes, 1)
+                news.get()()
+
+
+def _decide_selected(connection: Connection, approval_id: str, decision: approval_pb2.Decision.ValueType) -> None:
+    """What `approve` and `deny` do; what goes wrong is told, and the board goes on."""
+    try:
+        asked, comment, answer = _get(connection, approval_id).approval, "", b""
+        if decision == approval_pb2.DECISION_APPROVE:
+            answer = _confirm(asked, False, b"")
+        else:
+            print_approval(asked)
+            click.echo()
+            comment = click.prompt(_WHY, default="", show_default=False, err=True)
+        _decide(connection, asked, decision, comment, answer)
+    except click.ClickException as refused:
+        refused.show()
+    except click.Abort:
+        note("Nothing was decided.", err=True)
+    except grpc.RpcError as error:
+        explained(connection.address, error).show()
 
 
 def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:

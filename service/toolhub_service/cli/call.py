@@ -37,11 +37,11 @@ from toolhub_service.cli.output import (
 _TEXT_LINES_MAX = 200
 _BLOCK_CHARS = 100
 # Details that repeat the message or belong in the audit log.
-_NOT_SHOWN = ("remedy", "policy_revision", "did_you_mean")
+_NOT_SHOWN = ("remedy", "policy_revision", "did_you_mean", "approval", "args_digest")
 
 
-def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | None = None) -> None:
-    """Print the answer without the fields that were `streamed` to the terminal already."""
+def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | None = None, again: str = "") -> None:
+    """Print the answer without the fields that were `streamed` to the terminal already; `again`: as of `show_error`."""
     if result.ok and result.HasField("job"):
         _show_job(result.job)
     elif result.ok:
@@ -49,12 +49,12 @@ def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | Non
         for evidence in result.evidence:
             note(legible(f"  {enum_name(evidence, 'type').lower()}: {evidence.ref} — {evidence.summary}"))
     else:
-        show_error(result.error)
+        show_error(result.error, again)
     note("  " + " · ".join(_facts(result)))
 
 
-def show_error(error: error_pb2.ToolError) -> None:
-    """Print what went wrong and what to do."""
+def show_error(error: error_pb2.ToolError, again: str = "") -> None:
+    """Print what went wrong and what to do; `again`: the command that makes the same call."""
     click.secho(f"✗ {enum_name(error, 'kind')}", fg="red", bold=True)
     if error.violations:
         click.echo(legible(error.message.partition(": ")[0]) + ":")
@@ -63,13 +63,18 @@ def show_error(error: error_pb2.ToolError) -> None:
     for violation in error.violations:
         hint = f" {violation.hint}" if violation.hint else ""
         print_prose(f"  {violation.path or '/'}  {violation.message}{hint}", indent="    ")
+    details = MessageToDict(error.details)
     print_pairs(
         (f"  {key}", _short(value))
-        for key, value in sorted(MessageToDict(error.details).items())
+        for key, value in sorted(details.items())
         if key not in _NOT_SHOWN and not _is_in(error.message, value)
     )
     if error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED:
         click.echo("  Run the same command with --dry-run: it shows the plan and the command that runs it.")
+    approval_id = details.get("approval_id")
+    if again and error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED and approval_id:
+        note("Next, an approver runs the first command, then you run the second:")
+        click.echo(f"toolhub approvals approve {approval_id}\n{again} --approval {approval_id}")
     if error.retryable:
         wait = f" after {error.retry_after.ToMilliseconds() / 1_000:.1f} s" if error.HasField("retry_after") else ""
         click.echo(f"  Try again{wait}; the failure may be temporary.")
@@ -80,8 +85,8 @@ def _is_in(message: str, value: Any) -> bool:
     return isinstance(value, str) and " " in value and value.rstrip(".") in message
 
 
-def show_plan(plan: plan_pb2.Plan, tool: str, arguments: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
-    """Print what would happen and the command that runs it, in which `options` are repeated."""
+def show_plan(plan: plan_pb2.Plan, again: str) -> None:
+    """Print what would happen and the command that runs it; `again`: the command that makes the same call."""
     for step in plan.steps:
         name = enum_name(step, "step").lower()
         mark, colour = ("✓", "green") if step.ok else ("✗", "red")
@@ -92,9 +97,8 @@ def show_plan(plan: plan_pb2.Plan, tool: str, arguments: tuple[str, ...], option
     for effect in plan.effects:
         print_prose(effect, "  ", "→")
     if plan.plan_digest:
-        words = shlex.join(["toolhub", "call", tool, *arguments, *options, "--plan", plan.plan_digest])
         note(f"Nothing was changed. To run exactly this plan, until {plan.expires_at.ToDatetime():%H:%M:%S} UTC:")
-        click.echo(words)
+        click.echo(f"{again} --plan {plan.plan_digest}")
 
 
 def _show_job(job: job_state_pb2.JobRef) -> None:
@@ -245,22 +249,26 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
             answer = _stream(connection, pb.InvokeStreamRequest(**fields), streamed)
         else:
             answer = connection.call(connection.tools.Invoke, pb.InvokeRequest(**fields))
+    again = shlex.join(_same_call(tool, arguments, options))
     if answer.HasField("plan"):
-        _show_plan(answer.plan, as_json, tool, arguments, options)
+        print_answer(answer.plan, as_json, partial(show_plan, again=again))
+        if not answer.plan.plan_digest:
+            sys.exit(EXIT_REFUSED)
         return
-    print_answer(answer.result, as_json, partial(show_result, streamed=streamed))
+    print_answer(answer.result, as_json, partial(show_result, streamed=streamed, again=again))
     if not answer.result.ok:
         sys.exit(EXIT_REFUSED)
 
 
-def _show_plan(
-    plan: plan_pb2.Plan, as_json: bool, tool: str, arguments: tuple[str, ...], options: dict[str, Any]
-) -> None:
-    changed = {"--request-id": (options["request_id"], _REQUEST_ID), "--purpose": (options["purpose"], _PURPOSE)}
+def _same_call(tool: str, arguments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """The words of a command that makes the same call; the hub's address and key are left to the environment."""
+    changed = {
+        "--request-id": (options["request_id"], _REQUEST_ID),
+        "--purpose": (options["purpose"], _PURPOSE),
+        "--idempotency-key": (options["idempotency_key"], ""),
+    }
     repeated = [word for name, (value, usual) in changed.items() if value != usual for word in (name, value)]
-    print_answer(plan, as_json, partial(show_plan, tool=tool, arguments=arguments, options=tuple(repeated)))
-    if not plan.plan_digest:
-        sys.exit(EXIT_REFUSED)
+    return ["toolhub", "call", tool, *arguments, *repeated]
 
 
 def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: dict[str, str]) -> Any:

@@ -175,7 +175,7 @@ def connected(address: str, api_key: str | None, ca_file: Path | None, timeout_s
     try:
         yield Connection(address, channel, metadata, timeout_s)
     except grpc.RpcError as error:
-        raise _explained(address, error) from error
+        raise explained(address, error) from error
     finally:
         channel.close()
 
@@ -274,7 +274,7 @@ def note_outage(pause_s: float) -> None:
     note(outage_text(pause_s), err=True)
 
 
-def _explained(address: str, error: grpc.RpcError) -> click.ClickException:
+def explained(address: str, error: grpc.RpcError) -> click.ClickException:
     """The failed RPC as one message that says what to do next."""
     code, details, reason = status_of(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:

@@ -7,6 +7,7 @@ not be able to drive the terminal it is shown on.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -129,7 +130,7 @@ class ProgressBar:
         """On standard error, or on standard output; other lines for it then go through `above`."""
         self._title = title
         self._on_stdout = on_stdout
-        self._is_drawn = (sys.stdout if on_stdout else sys.stderr).isatty()
+        self._is_drawn = can_redraw(on_stdout=on_stdout)
         self._pace = Pace()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -196,6 +197,7 @@ Answer = TypeVar("Answer", bound="Message")
 
 _GAP: Final = "  "
 _LAST_COLUMN_MIN: Final = 24
+_SECOND_LINE_INDENT: Final = 4
 _CONTROL_PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 # Unpaired surrogates, which JSON may hold and UTF-8 output cannot.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
@@ -203,9 +205,8 @@ _CONTROLS: Final = {**_CONTROL_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�
 
 
 def json_option(command: Command) -> Command:
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON. This is the default when the output is not a terminal."
-    )(command)
+    text = "Print JSON. This is the default when the output is not a terminal."
+    return click.option("--json", "as_json", is_flag=True, help=text)(command)
 
 
 def wants_json(as_json: bool) -> bool:
@@ -229,6 +230,11 @@ def print_answer(answer: Answer, as_json: bool, show: Callable[[Answer], object]
 
 def print_json_line(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def can_redraw(*, on_stdout: bool = True) -> bool:
+    """Whether standard output, or standard error, is a terminal that can draw over what it shows."""
+    return (sys.stdout if on_stdout else sys.stderr).isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def columns() -> int:
@@ -320,17 +326,24 @@ def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None 
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cut: bool = False) -> None:
-    """A table without borders; the last column wraps to the terminal, or is cut to one line each."""
+    """A table without borders; the last column wraps to the terminal, or is cut to one line each.
+
+    On a narrow terminal the last columns stand on a second line each.
+    """
     shown = [[legible(cell) for cell in row] for row in rows]
     *fixed, _ = [max(map(_width, column)) for column in zip(headings, *shown, strict=True)]
     left = sum(fixed) + len(_GAP) * len(fixed)
+    is_narrow = columns() - left < _LAST_COLUMN_MIN
+    while is_narrow and len(fixed) > 1 and left - len(_GAP) > columns():
+        left -= fixed.pop() + len(_GAP)
+    left = _SECOND_LINE_INDENT if is_narrow else left
     room = max(columns() - left, _LAST_COLUMN_MIN)
-    click.secho(_line(headings, fixed), bold=True)
-    for row in shown:
-        first, *more = [_cut(row[-1], room)] if is_cut else textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
-        click.echo(_line([*row[:-1], first], fixed))
-        for line in more:
-            click.echo(" " * left + line)
+    for row in (headings, *shown):
+        rest = _GAP.join(row[len(fixed) :])
+        lines = [_cut(rest, room)] if is_cut else textwrap.wrap(rest, room, break_on_hyphens=False) or [""]
+        begin = _line([*row[: len(fixed)], "" if is_narrow else lines.pop(0)], fixed)
+        for line in (begin, *(" " * left + more for more in lines if more)):
+            click.secho(line, bold=True) if row is headings else click.echo(line)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

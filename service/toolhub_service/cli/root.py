@@ -88,7 +88,7 @@ def toolhub(context: click.Context) -> None:
       toolhub serve
       toolhub tools list
     """
-    if os.environ.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False  # no-color.org
 
 

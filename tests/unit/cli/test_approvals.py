@@ -267,6 +267,82 @@ class TestWatch:
             assert await asyncio.to_thread(process.wait, 60) == 0
         assert "Traceback" not in text
 
+    @pytest.mark.parametrize("columns", [80, 120, 200])
+    async def test_board_shows_ids_whole_and_arguments_at_any_width(
+        self, hub: ApprovalHub, tmp_path: Path, columns: int
+    ) -> None:
+        asked = [await hub.door.ask(f"hello {number} " * 4) for number in range(2)]
+        async with board(hub, tmp_path, columns) as screen:
+            await seen(screen, "2 pending")
+            for approval_id in asked:
+                assert approval_id in screen.text
+            assert ("ARGUMENTS" in screen.text) == (columns >= 120)
+            assert "test/text.write" in screen.text
+            assert '"text":"hello 0' in screen.text or '"text":"hello 1' in screen.text
+            screen.type(b"q")
+
+    async def test_keys_decide_the_selected_approval_as_the_commands_do(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        first = await hub.door.ask("first")
+        async with board(hub, tmp_path, 100) as screen:
+            await seen(screen, "1 pending")
+            second = await hub.door.ask("second")
+            await seen(screen, "2 pending")
+            screen.type(b"\x1b[Ba")
+            await seen(screen, "Approve this call, once?")
+            screen.type(b"n\n")
+            await seen(screen, "Nothing was decided")
+            assert await hub.door.state(second) is ApprovalState.PENDING
+            screen.raw = b""
+            await seen(screen, "2 pending")
+            screen.type(b"a")
+            await seen(screen, "Approve this call, once?")
+            screen.type(b"y\n")
+            await seen(screen, "1 pending")
+            assert await hub.door.state(second) is ApprovalState.APPROVED
+            assert await hub.door.state(first) is ApprovalState.PENDING
+            screen.type(b"d")
+            await seen(screen, "Reason for the caller")
+            screen.type(b"use reports/\n")
+            await seen(screen, "0 pending")
+            kept = await hub.door.store.get(first)
+            assert kept is not None
+            assert (kept.state, kept.comment) == (ApprovalState.REJECTED, "use reports/")
+            screen.type(b"q")
+
+    async def test_refused_decision_is_told_and_the_board_goes_on(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        approval_id = await hub.door.ask()
+        async with board(hub, tmp_path, 100, by=EVE) as screen:
+            await seen(screen, "1 pending")
+            screen.type(b"a")
+            await seen(screen, "Approve this call, once?")
+            screen.raw = b""
+            screen.type(b"y\n")
+            await seen(screen, "NOT_AMONG_APPROVERS")
+            await seen(screen, "1 pending")
+            assert await hub.door.state(approval_id) is ApprovalState.PENDING
+            screen.type(b"q")
+
+    async def test_terminal_that_cannot_redraw_gets_lines(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        approval_id = await hub.door.ask()
+        env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id, TERM="dumb", NO_COLOR="")
+        whole = [sys.executable, "-m", "toolhub_service", "approvals", "watch"]
+        with terminal(whole, env) as (_, screen):
+            await seen(screen, approval_id)
+            await hub.door.decide(approval_id)
+            await seen(screen, "APPROVED")
+            assert b"\x1b" not in screen.raw
+
+
+@contextlib.asynccontextmanager
+async def board(hub: ApprovalHub, home: Path, columns: int, by: Principal = ANN) -> AsyncIterator[Screen]:
+    """`approvals watch` in a terminal, which the block must have ended with the key q."""
+    env = environment(home, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=by.id)
+    with terminal([*PROGRAM, "watch"], env, columns=columns) as (process, screen):
+        yield screen
+        text = await asyncio.to_thread(screen.rest)
+        assert await asyncio.to_thread(process.wait, 60) == 0
+    assert "Traceback" not in text
+
 
 async def seen(screen: Screen, words: str) -> None:
     await asyncio.to_thread(screen.wait_for, words)

@@ -50,6 +50,18 @@ def test_wide_characters_take_two_columns(capsys: pytest.CaptureFixture[str]) ->
     assert shown(capsys)[1:] == ["工具  x", "tool  y"]
 
 
+def test_last_columns_stand_on_a_second_line_where_the_terminal_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(
+        ("ID", "STATE", "TOOL", "ARGUMENTS"), [("x" * 24, "PENDING", "core/fs.write", "a long one " * 9)], is_cut=True
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:] == [f"{'x' * 24}  PENDING", "    core/fs.write  a long one a long on…"]
+    assert max(map(len, lines)) <= 40
+
+
 def test_no_table_or_pair_lets_a_tool_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("NAME",), [("\x1b[31mred\x07",)])
     print_pairs([("text", "\x1b]0;title\x07\x9b2J")])

@@ -90,20 +90,33 @@ def test_a_plan_that_can_be_committed_ends_with_the_line_that_commits_it(capsys:
     plan = plan_pb2.Plan(tool="a/b", plan_digest="v1.x", effects=["Delete it."])
     plan.steps.add(step=step_pb2.STEP_NAME_RESOLVE, ok=True)
     plan.expires_at.FromJsonString("2030-01-01T12:00:00Z")
-    show_plan(plan, "a/b", ("text=it's", "n=1"), ("--request-id", "r 1"))
+    show_plan(plan, "toolhub call a/b n=1")
     assert capsys.readouterr().out.splitlines() == [
         "✓ resolve",
         "→ Delete it.",
         "Nothing was changed. To run exactly this plan, until 12:00:00 UTC:",
-        "toolhub call a/b 'text=it'\"'\"'s' n=1 --request-id 'r 1' --plan v1.x",
+        "toolhub call a/b n=1 --plan v1.x",
     ]
 
 
 def test_a_plan_that_failed_says_where_and_offers_no_commit(capsys: pytest.CaptureFixture[str]) -> None:
     plan = plan_pb2.Plan(tool="a/b")
     plan.steps.add(step=step_pb2.STEP_NAME_CHECK_POLICY, ok=False, rule_id="r", reason="No.", remedy="Ask.\nline: 1")
-    show_plan(plan, "a/b", ())
+    show_plan(plan, "toolhub call a/b")
     assert capsys.readouterr().out.splitlines() == ["✗ check_policy    No. [r]", "  Ask.", "line: 1"]
+
+
+def test_a_call_that_waits_for_a_person_says_which_two_commands_come_next(capsys: pytest.CaptureFixture[str]) -> None:
+    error = error_pb2.ToolError(kind=error_pb2.ERROR_KIND_APPROVAL_REQUIRED, message="a/b: Ask.")
+    error.details.update({"approval_id": "apr_1", "rule_id": "ask"})
+    show_error(error, "toolhub call a/b n=1")
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "toolhub approvals approve apr_1",
+        "toolhub call a/b n=1 --approval apr_1",
+    ]
+    del error.details["approval_id"]
+    show_error(error, "toolhub call a/b n=1")
+    assert "approvals approve" not in capsys.readouterr().out
 
 
 def test_a_reason_that_the_message_tells_already_is_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
