@@ -259,6 +259,31 @@ async def test_any_change_to_the_checkpoint_file_is_found(
     assert not verified(closed_log).ok
 
 
+@pytest.mark.parametrize(
+    ("damaged", "named"),
+    [
+        (lambda line: line.replace(b'"count":5', b'"count":6'), "the writer itself"),
+        (lambda _: b'{"number":2,"writer":"hub-9","count":5}\n', "hub-9"),
+        (lambda _: b'"writer":"hub-9"\n', "hub-9"),
+        (lambda _: b'{"number":2,"writer":"hub-9\n', "hub-9"),
+        (lambda _: b'{"number":2,"writer":"h\xff"}\n', "h\ufffd"),
+        (lambda _: b"not json\n", ""),
+    ],
+    ids=["edited", "forged", "cut at the left", "cut at the right", "no UTF-8", "nobody named"],
+)
+async def test_damaged_checkpoint_is_reported_for_the_writer_that_its_line_names(
+    closed_log: Path, damaged: Callable[[bytes], bytes], named: str
+) -> None:
+    writer = cells(closed_log)[0][2]
+    checkpoints = files_in(closed_log)[1]
+    lines = checkpoints.read_bytes().splitlines(keepends=True)
+    checkpoints.write_bytes(b"".join(edit_line(1, damaged)(lines)))
+    reasons = {fault.writer: fault.reason for fault in verified(closed_log).faults}
+    reported = str(writer) if named == "the writer itself" else named
+    assert reasons[reported] == "line 2 of the checkpoint file is not genuine"
+    assert set(reasons) <= {reported, writer}
+
+
 async def test_a_changed_copy_of_a_checkpoint_is_found(closed_log: Path) -> None:
     tamper(closed_log, "UPDATE checkpoints SET line = replace(line, 'open', 'opeN') WHERE number = 1")
     assert not verified(closed_log).ok

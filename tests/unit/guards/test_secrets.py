@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -187,6 +188,16 @@ def test_json_is_hidden_by_name_at_any_depth() -> None:
     }
 
 
+def test_pair_counts_as_a_name_with_its_value_whatever_type_the_value_is_of() -> None:
+    pairs = [["password", 1234], ["refresh_tokens", 100], ["password", None], [1234, "password=hunter2"]]
+    assert REDACTOR.value(pairs) == [
+        ["password", MARK],
+        ["refresh_tokens", 100],
+        ["password", None],
+        [1234, "password=***"],
+    ]
+
+
 def test_a_secret_used_as_a_name_is_hidden() -> None:
     assert REDACTOR.value({"plain-canary-0123": 1}) == {MARK: 1}
 
@@ -211,6 +222,30 @@ def test_values_that_are_not_json_are_hidden_too() -> None:
     assert shown["c"] == 2**80
     assert "hunter2" not in repr(shown["d"])
     assert "hunter2" not in REDACTOR.json_text({"a": Headers()})
+
+
+@pytest.mark.parametrize(
+    ("wrap", "unwrap"),
+    [(lambda inner: [inner], lambda outer: outer[0]), (lambda inner: {"a": inner}, lambda outer: outer["a"])],
+    ids=["arrays", "objects"],
+)
+def test_two_hundred_levels_are_searched_and_what_lies_deeper_is_hidden_whole(
+    wrap: Callable[[Any], Any], unwrap: Callable[[Any], Any]
+) -> None:
+    def nested(levels: int) -> Any:
+        value: Any = {"note": "kept", "password": "hunter2"}
+        for _ in range(levels):
+            value = wrap(value)
+        return value
+
+    def innermost(value: Any, levels: int) -> Any:
+        for _ in range(levels):
+            value = unwrap(value)
+        return value
+
+    assert innermost(REDACTOR.value(nested(200)), 200) == {"note": "kept", "password": MARK}
+    assert innermost(REDACTOR.value(nested(201)), 201) == MARK
+    assert innermost(REDACTOR.value(nested(20_000)), 201) == MARK
 
 
 _WORDS = "password token apiKey Authorization cookie sig= = : \\ { } [ ] , ; & ? @ / :// > < *** abc x1y2z3w4v5 ä null"

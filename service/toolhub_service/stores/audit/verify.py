@@ -257,8 +257,8 @@ class _Chains:
 
 def _claimed_writer(line: bytes) -> str:
     """Whom a damaged line seems to speak of; only for the report."""
-    start = line.find(b'"writer":"')
-    return line[start + 10 : line.find(b'"', start + 10)].decode("utf-8", "replace") if start >= 0 else ""
+    _, _, rest = line.partition(b'"writer":"')
+    return rest.partition(b'"')[0].decode("utf-8", "replace")
 
 
 # Attesting chains whose writers are gone, and removing what is too old to keep.
