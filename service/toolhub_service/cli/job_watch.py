@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Self
@@ -237,8 +238,8 @@ def _approval_of(connection: Connection, job: job_pb2.Job) -> str:
 _PLAIN_EVERY_S = 1.0
 
 
-class JobScreen:
-    """Lines: text beside the statuses goes to standard error."""
+class JobScreen(ABC):
+    """Where a job is shown while it is followed. Text beside the statuses goes to standard error."""
 
     def __init__(self) -> None:
         self._is_disconnected = False
@@ -249,15 +250,16 @@ class JobScreen:
     def __exit__(self, *_: object) -> None:
         return None
 
+    @abstractmethod
     def show(self, status: job_pb2.JobStatus) -> None:
-        raise NotImplementedError
+        """Show one status."""
 
     def say(self, text: str) -> None:
         """Show a line beside the statuses."""
         note(text, err=True)
 
     def disconnected(self, pause_s: float) -> None:
-        """The hub does not answer, and is asked again in `pause_s`. Said once an outage: lines cannot be taken back."""
+        """The hub does not answer, and is asked again in `pause_s`. Shown once: lines cannot be taken back."""
         if not self._is_disconnected:
             self._is_disconnected = True
             self.say(outage_text(pause_s))
@@ -336,7 +338,7 @@ class LiveBar(JobScreen):
 
 
 class WaitingBar(JobScreen):
-    """Waits for the end: a bar on standard error if that is a terminal, else only trouble is said."""
+    """Waits for the end: a bar on standard error if that is a terminal, else only outages are shown."""
 
     def __init__(self, title: str) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from tests.hub import RunningHub, running_hub
 from toolhub.v1 import result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceServicer, add_ToolServiceServicer_to_server
-from toolhub_client import Answer, HubUnavailable, NotFound, Progress, connect, connect_sync
+from toolhub_client import Answer, HubUnavailable, NotFound, connect, connect_sync
 from toolhub_client.session import MAX_IN_FLIGHT
 
 NOW = "core/util.time.now"
@@ -110,36 +110,53 @@ async def test_session_is_used_inside_its_block(running: RunningHub) -> None:
             await session.invoke(NOW)
 
 
-def everything(address: str, folder: Path) -> None:
-    """What a program without asyncio does."""
-    with connect_sync(address, options=LOCAL) as hub:
-        assert hub.invoke(NOW).ok
-        assert NOW in [tool.name for tool in hub.list_tools(names=["core/util.*"])]
-        assert hub.search("current time", limit=1)[0].tool.name == NOW
-        assert hub.get_tool(NOW).name == NOW
-        assert NOW in hub.export("mcp", names=["core/util.*"])[1].values()
-        with pytest.raises(NotFound):
-            hub.get_tool("no/such.tool")
-        events = list(hub.invoke_stream(HASH, {"text": ""}))
-        assert isinstance(events[-1], Answer)
-        assert not any(isinstance(event, Progress) for event in events[-1:])
-        job = hub.submit_job(HASH, {"text": ""}, purpose="a test")
-        assert [status.sequence for status in hub.watch_job(job.job_id)] != []
-        assert hub.job_answer(job.job_id).ok
-        assert hub.get_job(job.job_id).job_id == job.job_id
-        assert [each.job_id for each in hub.list_jobs(tool=HASH)] == [job.job_id]
-        assert hub.cancel_job(job.job_id).job_id == job.job_id
-        artifact = hub.put_artifact(iter([b"one", b"two"]), name="a.txt")
-        assert hub.get_artifact(artifact.artifact_id) == b"onetwo"
-        first, *_ = hub.read_artifact(artifact.artifact_id)
-        assert first == b"onetwo"
-        assert list(hub.list_approvals()) == []
-        shown = hub.dry_run("core/fs.writeText", {"path": "a.txt", "text": "hi"}, purpose="a test")
-        assert hub.commit(shown).ok
-        with ThreadPoolExecutor(4) as threads:
+async def test_program_without_asyncio_finds_and_calls_tools(running: RunningHub) -> None:
+    def program() -> None:
+        with connect_sync(running.address, options=LOCAL) as hub:
+            assert hub.invoke(NOW).ok
+            assert NOW in [tool.name for tool in hub.list_tools(names=["core/util.*"])]
+            assert hub.search("current time", limit=1)[0].tool.name == NOW
+            assert hub.get_tool(NOW).name == NOW
+            assert NOW in hub.export("mcp", names=["core/util.*"])[1].values()
+            with pytest.raises(NotFound):
+                hub.get_tool("no/such.tool")
+            *_, last = hub.invoke_stream(HASH, {"text": ""})
+            assert isinstance(last, Answer)
+
+    await asyncio.to_thread(program)
+
+
+async def test_program_without_asyncio_follows_a_job_to_its_answer(running: RunningHub) -> None:
+    def program() -> None:
+        with connect_sync(running.address, options=LOCAL) as hub:
+            job = hub.submit_job(HASH, {"text": ""}, purpose="a test")
+            assert [status.sequence for status in hub.watch_job(job.job_id)] != []
+            assert hub.job_answer(job.job_id).ok
+            assert hub.get_job(job.job_id).job_id == job.job_id
+            assert [each.job_id for each in hub.list_jobs(tool=HASH)] == [job.job_id]
+            assert hub.cancel_job(job.job_id).job_id == job.job_id
+
+    await asyncio.to_thread(program)
+
+
+async def test_program_without_asyncio_keeps_artifacts_and_commits_plans(running: RunningHub) -> None:
+    def program() -> None:
+        with connect_sync(running.address, options=LOCAL) as hub:
+            artifact = hub.put_artifact(iter([b"one", b"two"]), name="a.txt")
+            assert hub.get_artifact(artifact.artifact_id) == b"onetwo"
+            first, *_ = hub.read_artifact(artifact.artifact_id)
+            assert first == b"onetwo"
+            assert list(hub.list_approvals()) == []
+            shown = hub.dry_run("core/fs.writeText", {"path": "a.txt", "text": "hi"}, purpose="a test")
+            assert hub.commit(shown).ok
+
+    await asyncio.to_thread(program)
+
+
+async def test_threads_share_one_hub_and_one_thread_of_the_client(running: RunningHub) -> None:
+    def program() -> None:
+        with connect_sync(running.address, options=LOCAL) as hub, ThreadPoolExecutor(4) as threads:
             assert all(answer.ok for answer in threads.map(lambda _: hub.invoke(NOW), range(8)))
-    assert sum(thread.name == "toolhub-client" for thread in threading.enumerate()) == 1
+        assert sum(thread.name == "toolhub-client" for thread in threading.enumerate()) == 1
 
-
-async def test_program_without_asyncio_does_all_the_same(running: RunningHub, tmp_path: Path) -> None:
-    await asyncio.to_thread(everything, running.address, tmp_path)
+    await asyncio.to_thread(program)

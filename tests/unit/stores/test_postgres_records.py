@@ -187,7 +187,7 @@ class TestNews:
         assert ear.heard == [None, an_approval()], "what reads like a record and is none is a gap"
         await store.close()
 
-    async def test_lost_connection_is_told_as_a_gap_and_news_go_on(self, own_postgres: PostgresServer) -> None:
+    async def test_lost_connection_is_announced_as_a_gap_and_news_go_on(self, own_postgres: PostgresServer) -> None:
         link = PostgresLink(own_postgres.url, patience_s=2.0)
         store, ear = PostgresApprovals(link), Ear()
         store.listen(ear)
@@ -198,6 +198,7 @@ class TestNews:
         await ear.until(lambda: None in ear.heard)
         await store.create(later := an_approval("apr-2", tool="other/tool"))
         await ear.until(lambda: later in ear.heard)
+        assert ear.heard.index(an_approval()) < ear.heard.index(None) < ear.heard.index(later)
         await store.close()
         await link.close()
 
