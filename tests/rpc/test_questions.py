@@ -16,7 +16,7 @@ from tests.fakes.asking_adapter import CANARY, COLOUR, AskingAdapter, an_asking_
 from tests.hub import request, running_hub
 from tests.rpc.statuses import failed
 from tests.rpc.test_approvals import API_KEYS, AWAITING, REJECT, Office
-from tests.unit.runtime.approval_door import ANN, APPROVED
+from tests.unit.runtime.approval_harness import ANN, APPROVED
 from toolhub.v1 import approval_pb2, error_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2 as calls_pb

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.asking_adapter import CANARY, COLOUR, a_question
 from tests.unit.cli.test_approvals import cli, typed
-from tests.unit.runtime.question_door import Asking, asking
+from tests.unit.runtime.question_harness import Asking, asking
 from tests.unit.transport.approval_server import ApprovalHub, approval_hub
 from toolhub_service.cli.approval_view import describe_field
 from toolhub_service.cli.approvals import given_answer
@@ -26,7 +26,7 @@ def it() -> Asking:
 
 @pytest.fixture
 async def hub(it: Asking) -> AsyncIterator[ApprovalHub]:
-    async with approval_hub(it.door) as serving:
+    async with approval_hub(it.harness) as serving:
         yield serving
 
 
@@ -69,7 +69,7 @@ async def test_answer_that_does_not_fit_says_why_and_decides_nothing(it: Asking,
     assert "does not fit the question" in refused.stderr
     nothing = await cli(hub, "approve", approval_id)
     assert "needs an answer" in nothing.stderr
-    assert await it.door.state(approval_id) is ApprovalState.PENDING
+    assert await it.harness.state(approval_id) is ApprovalState.PENDING
 
 
 async def test_terminal_asks_for_each_field_then_whether_it_may_run(
@@ -79,7 +79,7 @@ async def test_terminal_asks_for_each_field_then_whether_it_may_run(
     words, after = ("approve", approval_id), "green: "
     no = await typed(hub, tmp_path, *words, keys=b"red\n\nn\n", after=after)
     assert "Nothing was decided" in no.text
-    assert await it.door.state(approval_id) is ApprovalState.PENDING
+    assert await it.harness.state(approval_id) is ApprovalState.PENDING
     yes = await typed(hub, tmp_path, *words, keys=b"\nblue\nred\nopen\ny\n", after=after)
     assert yes.code == 0, yes.text
     assert "This field is required." in yes.text

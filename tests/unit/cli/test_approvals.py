@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from tests.e2e.terminal import Screen, Shown, environment, in_terminal, terminal
 from tests.free_port import free_port
-from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, REJECTED, an_approval_door
+from tests.unit.runtime.approval_harness import ANN, EVE, LOCAL, REJECTED, an_approval_harness
 from tests.unit.transport.approval_server import AUDITOR, ApprovalHub, approval_hub
 from toolhub.v1 import approval_pb2
 from toolhub_service.cli.approval_view import ApprovalWatch, row, state_of, time_left
@@ -56,7 +56,7 @@ async def typed(hub: ApprovalHub, tmp_path: Path, *words: str, keys: bytes = b""
 
 class TestList:
     async def test_pending_ones_are_listed_and_others_when_asked_for(self, hub: ApprovalHub) -> None:
-        pending, granted = await hub.door.ask("a"), await hub.door.grant("b")
+        pending, granted = await hub.harness.ask("a"), await hub.harness.grant("b")
         listed = json.loads((await cli(hub, "list")).stdout)
         assert [approval["approvalId"] for approval in listed["approvals"]] == [pending]
         assert listed["totalSize"] == 1
@@ -67,20 +67,20 @@ class TestList:
 
     async def test_number_of_approvals_is_bounded_and_the_total_told(self, hub: ApprovalHub) -> None:
         for number in range(3):
-            await hub.door.ask(str(number))
+            await hub.harness.ask(str(number))
         listed = json.loads((await cli(hub, "list", "-n", "2")).stdout)
         assert (len(listed["approvals"]), listed["totalSize"]) == (2, 3)
 
     async def test_asker_sees_its_own(self, hub: ApprovalHub) -> None:
-        mine = await hub.door.ask()
-        await hub.door.ask(principal="other")
+        mine = await hub.harness.ask()
+        await hub.harness.ask(principal="other")
         listed = json.loads((await cli(hub, "list", by=LOCAL)).stdout)
         assert [approval["approvalId"] for approval in listed["approvals"]] == [mine]
 
     async def test_table_tells_who_wants_what_and_how_long_it_waits(self, hub: ApprovalHub, tmp_path: Path) -> None:
         empty = await typed(hub, tmp_path, "list")
         assert "No approval waits for a decision" in empty.text
-        approval_id = await hub.door.ask("hello")
+        approval_id = await hub.harness.ask("hello")
         shown = await typed(hub, tmp_path, "list")
         assert "APPROVAL" in shown.text
         assert approval_id in shown.text
@@ -89,7 +89,7 @@ class TestList:
 
 class TestShow:
     async def test_a_person_sees_all_that_matters(self, hub: ApprovalHub, tmp_path: Path) -> None:
-        approval_id = await hub.door.ask("hello", purpose="tidy \x1b[2Jup\u202etxt")
+        approval_id = await hub.harness.ask("hello", purpose="tidy \x1b[2Jup\u202etxt")
         shown = await typed(hub, tmp_path, "show", approval_id)
         assert shown.code == 0
         for words in (
@@ -109,9 +109,9 @@ class TestShow:
 
     async def test_reveal_shows_what_the_summary_tells_by_its_length(self, hub: ApprovalHub, tmp_path: Path) -> None:
         run = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
-        approval_id = await hub.door.ask(f"{run} \u202etxt")
+        approval_id = await hub.harness.ask(f"{run} \u202etxt")
         assert run not in (await typed(hub, tmp_path, "show", approval_id)).text
-        assert hub.door.events(EventType.APPROVAL_REVEALED) == []
+        assert hub.harness.events(EventType.APPROVAL_REVEALED) == []
         shown = await typed(hub, tmp_path, "show", approval_id, "--reveal")
         assert f"{run} \\u202etxt" in shown.text
         assert "arguments as sent by the caller" in shown.text
@@ -120,7 +120,7 @@ class TestShow:
         told = json.loads(piped)
         assert told["revealedArgs"] == {"text": f"{run} \u202etxt", "times": 1}
         assert told["approval"]["approvalId"] == approval_id
-        assert [event.principal for event in hub.door.events(EventType.APPROVAL_REVEALED)] == [ANN.id, ANN.id]
+        assert [event.principal for event in hub.harness.events(EventType.APPROVAL_REVEALED)] == [ANN.id, ANN.id]
         refused = await cli(hub, "show", approval_id, "--reveal", by=LOCAL)
         assert refused.exit_code != 0
         assert "approver" in refused.stderr
@@ -130,7 +130,7 @@ class TestShow:
         assert (refused.exit_code, "APPROVAL_NOT_FOUND" in refused.stderr) == (1, True)
 
     async def test_json_has_the_arguments_as_json(self, hub: ApprovalHub) -> None:
-        approval_id = await hub.door.ask("hello")
+        approval_id = await hub.harness.ask("hello")
         told = json.loads((await cli(hub, "show", approval_id)).stdout)
         assert told["argsSummary"] == {"text": "hello", "times": 1}
         assert told["state"] == "APPROVAL_STATE_PENDING"
@@ -138,40 +138,40 @@ class TestShow:
 
 class TestDecide:
     async def test_yes_is_kept_with_its_comment(self, hub: ApprovalHub) -> None:
-        approval_id = await hub.door.ask()
+        approval_id = await hub.harness.ask()
         told = json.loads((await cli(hub, "approve", approval_id, "-m", "agreed")).stdout)
         assert (told["state"], told["decidedBy"]) == ("APPROVAL_STATE_APPROVED", "ann")
-        kept = await hub.door.store.get(approval_id)
+        kept = await hub.harness.store.get(approval_id)
         assert kept is not None
         assert (kept.state, kept.comment) == (ApprovalState.APPROVED, "agreed")
-        assert (await hub.door.call(number=2, approval_id=approval_id)).ok
+        assert (await hub.harness.call(number=2, approval_id=approval_id)).ok
 
     async def test_no_reaches_the_caller(self, hub: ApprovalHub) -> None:
-        approval_id = await hub.door.ask()
+        approval_id = await hub.harness.ask()
         assert (await cli(hub, "deny", approval_id, "-m", "use reports/")).exit_code == 0
-        assert "use reports/" in (await hub.door.refused(number=2, approval_id=approval_id)).message
+        assert "use reports/" in (await hub.harness.refused(number=2, approval_id=approval_id)).message
 
     async def test_refused_decision_exits_1_with_the_reason(self, hub: ApprovalHub) -> None:
-        approval_id = await hub.door.ask()
+        approval_id = await hub.harness.ask()
         for by, reason in ((EVE, "NOT_AMONG_APPROVERS"), (LOCAL, "ROLE_MISSING")):
             refused = await cli(hub, "approve", approval_id, "--yes", by=by)
             assert (refused.exit_code, reason in refused.stderr) == (1, True)
-        assert await hub.door.state(approval_id) is ApprovalState.PENDING
+        assert await hub.harness.state(approval_id) is ApprovalState.PENDING
 
     async def test_terminal_shows_the_call_and_asks_first(self, hub: ApprovalHub, tmp_path: Path) -> None:
-        approval_id = await hub.door.ask("hello")
+        approval_id = await hub.harness.ask("hello")
         words = ("approve", approval_id)
         no = await typed(hub, tmp_path, *words, keys=b"n\n", after="Approve this call, once?")
         assert no.code == 1
         assert '"text": "hello"' in no.text
         assert "Nothing was decided" in no.text
-        assert await hub.door.state(approval_id) is ApprovalState.PENDING
+        assert await hub.harness.state(approval_id) is ApprovalState.PENDING
         yes = await typed(hub, tmp_path, *words, keys=b"y\n", after="Approve this call, once?")
         assert yes.code == 0
-        assert await hub.door.state(approval_id) is ApprovalState.APPROVED
+        assert await hub.harness.state(approval_id) is ApprovalState.APPROVED
 
     async def test_terminal_is_not_asked_with_yes(self, hub: ApprovalHub, tmp_path: Path) -> None:
-        approval_id = await hub.door.ask()
+        approval_id = await hub.harness.ask()
         done = await typed(hub, tmp_path, "approve", approval_id, "--yes")
         assert (done.code, "APPROVED" in done.text) == (0, True)
         assert "once?" not in done.text
@@ -207,7 +207,7 @@ class Follower:
 
 class TestWatch:
     async def test_json_tells_one_line_a_change(self, hub: ApprovalHub, tmp_path: Path) -> None:
-        first = await hub.door.ask("a")
+        first = await hub.harness.ask("a")
         env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
         process = await asyncio.create_subprocess_exec(
             *PROGRAM, "watch", "--json", env=env, stdout=asyncio.subprocess.PIPE
@@ -216,7 +216,7 @@ class TestWatch:
         try:
             async with asyncio.timeout(60):
                 told = [json.loads(await process.stdout.readline())]
-                await hub.door.decide(first, REJECTED, comment="no")
+                await hub.harness.decide(first, REJECTED, comment="no")
                 told.append(json.loads(await process.stdout.readline()))
         finally:
             process.terminate()
@@ -226,7 +226,7 @@ class TestWatch:
 
     async def test_watch_goes_on_when_the_hub_was_started_again(self) -> None:
         """What stayed as it was is not repeated; what was decided meanwhile, and what is new, is told."""
-        door, is_back, lost = an_approval_door(), threading.Event(), asyncio.Event()
+        harness, is_back, lost = an_approval_harness(), threading.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def told_lost(_: float) -> None:
@@ -234,16 +234,16 @@ class TestWatch:
 
         async with contextlib.AsyncExitStack() as stack:
             port = free_port()
-            async with approval_hub(door, port=port) as hub:
+            async with approval_hub(harness, port=port) as hub:
                 connection = stack.enter_context(connection_to(hub.address))
                 follower = Follower(connection, disconnected=told_lost, pause=lambda _: is_back.wait(60))
-                kept, decided = await door.ask("kept"), await door.ask("decided")
+                kept, decided = await harness.ask("kept"), await harness.ask("decided")
                 assert set(await follower.next(2)) == {(kept, "PENDING"), (decided, "PENDING")}
                 going_on = asyncio.create_task(follower.next(2))
             await lost.wait()
-            await door.decide(decided)
-            new = await door.ask("new")
-            await stack.enter_async_context(approval_hub(door, port=port))
+            await harness.decide(decided)
+            new = await harness.ask("new")
+            await stack.enter_async_context(approval_hub(harness, port=port))
             is_back.set()
             assert set(await going_on) == {(decided, "APPROVED"), (new, "PENDING")}
             await asyncio.to_thread(follower.close)
@@ -253,12 +253,12 @@ class TestWatch:
             await asyncio.to_thread(next, iter(ApprovalWatch(connection, "")))
 
     async def test_board_shows_what_waits_and_what_became_of_it(self, hub: ApprovalHub, tmp_path: Path) -> None:
-        approval_id = await hub.door.ask("hello")
+        approval_id = await hub.harness.ask("hello")
         env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
         with terminal([*PROGRAM, "watch"], env) as (process, screen):
             await seen(screen, "1 pending")
             assert approval_id in screen.text
-            await hub.door.decide(approval_id, comment="go ahead")
+            await hub.harness.decide(approval_id, comment="go ahead")
             await seen(screen, "APPROVED")
             await seen(screen, "'go ahead'")
             await seen(screen, "0 pending")
@@ -351,7 +351,7 @@ async def seen(screen: Screen, words: str) -> None:
 @pytest.mark.promise("secrets.nowhere")
 async def test_canary_is_shown_by_no_command(tmp_path: Path) -> None:
     async with approval_hub(redactor=Redactor([CANARY])) as hub:
-        approval_id = await hub.door.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
+        approval_id = await hub.harness.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
         texts = [(await cli(hub, *words)).output for words in (["list"], ["show", approval_id])]
         texts.append((await typed(hub, tmp_path, "show", approval_id)).text)
         texts.append((await cli(hub, "deny", approval_id, "-m", f"no {CANARY}")).output)

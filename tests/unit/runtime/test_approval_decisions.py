@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.approval_door import (
+from tests.unit.runtime.approval_harness import (
     ANN,
     APPROVED,
     EVE,
@@ -16,7 +16,7 @@ from tests.unit.runtime.approval_door import (
     LOCAL,
     REJECTED,
     TEAM,
-    an_approval_door,
+    an_approval_harness,
 )
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.call import Principal, Role
@@ -36,126 +36,126 @@ async def refused(call: Awaitable[Any]) -> tuple[Code, str]:
 
 
 async def test_decision_is_kept_with_who_when_and_why() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
-    door.door.clock.advance(5)
-    after = await door.decide(approval_id, comment="go ahead")
-    assert after == await door.store.get(approval_id)
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
+    harness.parts.clock.advance(5)
+    after = await harness.decide(approval_id, comment="go ahead")
+    assert after == await harness.store.get(approval_id)
     assert (after.state, after.decided_by, after.comment) == (APPROVED, "ann", "go ahead")
     assert after.decided_at_unix_ms - after.requested_at_unix_ms == 5_000
-    (event,) = door.events(EventType.APPROVAL_DECIDED)
+    (event,) = harness.events(EventType.APPROVAL_DECIDED)
     assert (event.principal, event.outcome, event.call_id) == ("ann", "APPROVED", "call-1")
     assert event.attributes == {"approval_id": approval_id, "asked_by": "local", "comment": "go ahead"}
 
 
 async def test_nobody_decides_their_own_request() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
     for decision in (APPROVED, REJECTED):
-        assert await refused(door.decide(approval_id, decision, by=BOTH)) == (
+        assert await refused(harness.decide(approval_id, decision, by=BOTH)) == (
             Code.PERMISSION_DENIED,
             "OWN_REQUEST",
         )
-    assert await door.state(approval_id) is ApprovalState.PENDING
-    assert not door.events(EventType.APPROVAL_DECIDED)
+    assert await harness.state(approval_id) is ApprovalState.PENDING
+    assert not harness.events(EventType.APPROVAL_DECIDED)
 
 
 async def test_only_those_whom_the_rule_names_decide() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
-    assert await refused(door.decide(approval_id, by=EVE)) == (Code.PERMISSION_DENIED, "NOT_AMONG_APPROVERS")
-    assert (await door.decide(approval_id, by=TEAM)).decided_by == "team-1"
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
+    assert await refused(harness.decide(approval_id, by=EVE)) == (Code.PERMISSION_DENIED, "NOT_AMONG_APPROVERS")
+    assert (await harness.decide(approval_id, by=TEAM)).decided_by == "team-1"
 
 
 async def test_unknown_approval_cannot_be_decided() -> None:
-    door = an_approval_door()
-    assert await refused(door.decide("apr_nowhere")) == (Code.NOT_FOUND, "APPROVAL_NOT_FOUND")
+    harness = an_approval_harness()
+    assert await refused(harness.decide("apr_nowhere")) == (Code.NOT_FOUND, "APPROVAL_NOT_FOUND")
 
 
 async def test_person_who_saw_other_arguments_decides_nothing() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
-    (asked,) = door.asked
-    assert await refused(door.decide(approval_id, args_digest="0" * 64)) == (
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
+    (asked,) = harness.asked
+    assert await refused(harness.decide(approval_id, args_digest="0" * 64)) == (
         Code.FAILED_PRECONDITION,
         "ARGS_DIGEST_DIFFERS",
     )
-    assert (await door.decide(approval_id, args_digest=asked.binding.args_digest)).state is APPROVED
+    assert (await harness.decide(approval_id, args_digest=asked.binding.args_digest)).state is APPROVED
 
 
 @pytest.mark.parametrize("decision", [APPROVED, REJECTED])
 async def test_same_person_may_say_the_same_again(decision: Any) -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
-    first = await door.decide(approval_id, decision, comment="first")
-    assert await door.decide(approval_id, decision, comment="second") == first
-    assert len(door.events(EventType.APPROVAL_DECIDED)) == 1
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
+    first = await harness.decide(approval_id, decision, comment="first")
+    assert await harness.decide(approval_id, decision, comment="second") == first
+    assert len(harness.events(EventType.APPROVAL_DECIDED)) == 1
 
 
 async def test_same_person_may_repeat_a_yes_that_has_been_used_since() -> None:
-    door = an_approval_door()
-    approval_id = await door.grant()
-    assert (await door.call(number=2, approval_id=approval_id)).ok
-    assert (await door.decide(approval_id)).state is ApprovalState.USED
+    harness = an_approval_harness()
+    approval_id = await harness.grant()
+    assert (await harness.call(number=2, approval_id=approval_id)).ok
+    assert (await harness.decide(approval_id)).state is ApprovalState.USED
 
 
 @pytest.mark.parametrize(
     ("by", "decision"), [(TEAM, APPROVED), (ANN, REJECTED)], ids=["another person", "another decision"]
 )
 async def test_decision_stands(by: Principal, decision: Any) -> None:
-    door = an_approval_door()
-    approval_id = await door.grant()
-    assert await refused(door.decide(approval_id, decision, by=by)) == (
+    harness = an_approval_harness()
+    approval_id = await harness.grant()
+    assert await refused(harness.decide(approval_id, decision, by=by)) == (
         Code.FAILED_PRECONDITION,
         "ALREADY_DECIDED",
     )
-    assert await door.state(approval_id) is APPROVED
+    assert await harness.state(approval_id) is APPROVED
 
 
 async def test_decision_that_comes_too_late_is_refused() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
-    door.door.clock.advance(EXPIRES_S)
-    assert await refused(door.decide(approval_id)) == (Code.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
-    assert await door.state(approval_id) is ApprovalState.EXPIRED
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
+    harness.parts.clock.advance(EXPIRES_S)
+    assert await refused(harness.decide(approval_id)) == (Code.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
+    assert await harness.state(approval_id) is ApprovalState.EXPIRED
 
 
 async def test_of_many_people_who_decide_at_once_one_decides() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
     people = [Principal(f"team-{number}", frozenset({Role.APPROVER})) for number in range(20)]
     decisions = [
-        door.decide(approval_id, REJECTED if number % 2 else APPROVED, by=person)
+        harness.decide(approval_id, REJECTED if number % 2 else APPROVED, by=person)
         for number, person in enumerate(people)
     ]
     answers = await asyncio.gather(*decisions, return_exceptions=True)
     decided = [answer for answer in answers if not isinstance(answer, BaseException)]
-    assert len(decided) == len(door.events(EventType.APPROVAL_DECIDED)) == 1
-    assert decided[0] == await door.store.get(approval_id)
+    assert len(decided) == len(harness.events(EventType.APPROVAL_DECIDED)) == 1
+    assert decided[0] == await harness.store.get(approval_id)
     assert all(isinstance(answer, HubFailure) for answer in answers if answer is not decided[0])
 
 
 async def test_decision_and_the_end_of_time_do_not_both_happen() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
-    door.door.clock.advance(EXPIRES_S)
-    late = refused(door.decide(approval_id))
-    told, _ = await asyncio.gather(late, door.approvals.expire_due(door.door.clock.unix_ms()))
-    assert told == (Code.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
-    assert len(door.events(EventType.APPROVAL_EXPIRED)) == 1
-    assert not door.events(EventType.APPROVAL_DECIDED)
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
+    harness.parts.clock.advance(EXPIRES_S)
+    late = refused(harness.decide(approval_id))
+    refusal, _ = await asyncio.gather(late, harness.approvals.expire_due(harness.parts.clock.unix_ms()))
+    assert refusal == (Code.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
+    assert len(harness.events(EventType.APPROVAL_EXPIRED)) == 1
+    assert not harness.events(EventType.APPROVAL_DECIDED)
 
 
 async def test_asker_sees_its_own_and_approvers_see_all() -> None:
-    door = an_approval_door()
-    mine, theirs = await door.ask(), await door.ask(principal="other")
-    assert (await door.approvals.get(LOCAL, mine)).approval_id == mine
-    assert await refused(door.approvals.get(LOCAL, theirs)) == (Code.NOT_FOUND, "APPROVAL_NOT_FOUND")
+    harness = an_approval_harness()
+    mine, theirs = await harness.ask(), await harness.ask(principal="other")
+    assert (await harness.approvals.get(LOCAL, mine)).approval_id == mine
+    assert await refused(harness.approvals.get(LOCAL, theirs)) == (Code.NOT_FOUND, "APPROVAL_NOT_FOUND")
     for approver in (ANN, EVE):
-        assert {(await door.approvals.get(approver, id)).approval_id for id in (mine, theirs)} == {mine, theirs}
+        assert {(await harness.approvals.get(approver, id)).approval_id for id in (mine, theirs)} == {mine, theirs}
 
     async def seen(by: Principal, **where: Any) -> tuple[set[str], int]:
-        page, total = await door.approvals.page(by, ApprovalFilter(**where), after=None, limit=10)
+        page, total = await harness.approvals.page(by, ApprovalFilter(**where), after=None, limit=10)
         return {approval.approval_id for approval in page}, total
 
     assert await seen(ANN) == ({mine, theirs}, 2)
@@ -165,13 +165,13 @@ async def test_asker_sees_its_own_and_approvers_see_all() -> None:
 
 
 async def test_one_that_is_over_is_shown_as_over_before_any_sweep() -> None:
-    door = an_approval_door()
-    first, second = await door.ask("a"), await door.ask("b")
-    door.door.clock.advance(EXPIRES_S)
-    assert (await door.approvals.get(ANN, first)).state is ApprovalState.EXPIRED
+    harness = an_approval_harness()
+    first, second = await harness.ask("a"), await harness.ask("b")
+    harness.parts.clock.advance(EXPIRES_S)
+    assert (await harness.approvals.get(ANN, first)).state is ApprovalState.EXPIRED
     pending = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
-    assert await door.approvals.page(ANN, pending, after=None, limit=10) == ([], 0)
-    assert (await door.approvals.get(ANN, second)).state is ApprovalState.EXPIRED
+    assert await harness.approvals.page(ANN, pending, after=None, limit=10) == ([], 0)
+    assert (await harness.approvals.get(ANN, second)).state is ApprovalState.EXPIRED
 
 
 class LosesAnswers(MemoryApprovals):
@@ -188,9 +188,9 @@ class LosesAnswers(MemoryApprovals):
 
 
 async def test_decision_whose_store_answer_was_lost_is_told_and_recorded_once() -> None:
-    door = an_approval_door(store=LosesAnswers())
-    approval_id = await door.ask()
-    after = await door.decide(approval_id)
+    harness = an_approval_harness(store=LosesAnswers())
+    approval_id = await harness.ask()
+    after = await harness.decide(approval_id)
     assert (after.state, after.decided_by) == (APPROVED, "ann")
-    assert after == await door.store.get(approval_id)
-    assert len(door.events(EventType.APPROVAL_DECIDED)) == 1
+    assert after == await harness.store.get(approval_id)
+    assert len(harness.events(EventType.APPROVAL_DECIDED)) == 1

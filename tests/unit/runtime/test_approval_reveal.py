@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.ports.approval_store_suite import an_approval
-from tests.unit.runtime.approval_door import ANN, EVE, an_approval_door
+from tests.unit.runtime.approval_harness import ANN, EVE, an_approval_harness
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import EventType
@@ -69,7 +69,7 @@ def test_those_whose_time_is_over_or_that_ended_make_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "shown"),
     [
         ({"key": "s3cret-value"}, {"key": "[secret of 12 characters]"}),
         ({"pin": 123456789012}, {"pin": "[secret of 12 characters]"}),
@@ -82,41 +82,41 @@ def test_those_whose_time_is_over_or_that_ended_make_room() -> None:
         ({"password": "hunter2 and more"}, {"password": "hunter2 and more"}),
     ],
 )
-def test_known_values_alone_are_hidden_and_no_member_is_lost(args: Any, told: Any) -> None:
+def test_known_values_alone_are_hidden_and_no_member_is_lost(args: Any, shown: Any) -> None:
     redactor = Redactor(["s3cret-value", "s3cret-valuf", "123456789012"])
-    assert json.loads(reveal_arguments(dumps(args), redactor)) == told
+    assert json.loads(reveal_arguments(dumps(args), redactor)) == shown
 
 
 def test_characters_that_show_nothing_are_told_from_their_escapes_in_the_text() -> None:
-    told = reveal_arguments(dumps({"a": "\u202e\U000e0041\x7f", "b": "\\u202e"}), Redactor()).decode()
-    assert told == r'{"a":"\u202e\udb40\udc41\u007f","b":"\\u202e"}'
+    shown = reveal_arguments(dumps({"a": "\u202e\U000e0041\x7f", "b": "\\u202e"}), Redactor()).decode()
+    assert shown == r'{"a":"\u202e\udb40\udc41\u007f","b":"\\u202e"}'
 
 
 async def test_who_is_not_among_the_rule_s_approvers_reads_nothing() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
     with pytest.raises(HubFailure) as refused:
-        await door.approvals.reveal(EVE, approval_id)
+        await harness.approvals.reveal(EVE, approval_id)
     assert refused.value.reason.name == "NOT_AMONG_APPROVERS"
-    assert door.events(EventType.APPROVAL_REVEALED) == []
+    assert harness.events(EventType.APPROVAL_REVEALED) == []
 
 
 async def test_no_record_no_reveal() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
-    door.door.audit.broken = True
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
+    harness.parts.audit.broken = True
     with pytest.raises(ToolFailure):
-        await door.approvals.reveal(ANN, approval_id)
+        await harness.approvals.reveal(ANN, approval_id)
 
 
 async def test_end_of_an_approval_elsewhere_drops_its_arguments() -> None:
-    door = an_approval_door()
-    approval_id = await door.ask()
-    approval, _ = await door.approvals.reveal(ANN, approval_id)
-    door.approvals.on_event(None)
-    door.approvals.on_event(approval)
-    await door.approvals.reveal(ANN, approval_id)
-    door.approvals.on_event(replace(approval, state=ApprovalState.USED))
+    harness = an_approval_harness()
+    approval_id = await harness.ask()
+    approval, _ = await harness.approvals.reveal(ANN, approval_id)
+    harness.approvals.on_event(None)
+    harness.approvals.on_event(approval)
+    await harness.approvals.reveal(ANN, approval_id)
+    harness.approvals.on_event(replace(approval, state=ApprovalState.USED))
     with pytest.raises(HubFailure) as refused:
-        await door.approvals.reveal(ANN, approval_id)
+        await harness.approvals.reveal(ANN, approval_id)
     assert refused.value.reason.name == "ARGUMENTS_NOT_HERE"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.approval_door import REJECTED, an_approval_door
+from tests.unit.runtime.approval_harness import REJECTED, an_approval_harness
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_reveal import SUMMARY_MAX_BYTES, show_arguments
 
@@ -115,13 +115,18 @@ def test_what_looks_like_a_credential_is_told_by_length_and_kind(args: Any, seen
 
 @pytest.mark.promise("secrets.nowhere")
 async def test_canary_is_in_no_record_no_event_and_no_refusal_of_an_approval() -> None:
-    door = an_approval_door(redactor=Redactor([CANARY]))
+    harness = an_approval_harness(redactor=Redactor([CANARY]))
     said = {"purpose": f"use {CANARY} and {SHAPED}"}
-    approval_id = await door.ask(f"hello {CANARY} {SHAPED}", **said)
-    await door.decide(approval_id, REJECTED, comment=f"no {CANARY}, {SHAPED}")
-    error = await door.refused(f"hello {CANARY} {SHAPED}", number=2, approval_id=approval_id, **said)
-    told = (repr(await door.store.get(approval_id)), repr(door.asked), repr(door.events_of_approvals), repr(error))
-    for text in told:
+    approval_id = await harness.ask(f"hello {CANARY} {SHAPED}", **said)
+    await harness.decide(approval_id, REJECTED, comment=f"no {CANARY}, {SHAPED}")
+    error = await harness.refused(f"hello {CANARY} {SHAPED}", number=2, approval_id=approval_id, **said)
+    seen = (
+        repr(await harness.store.get(approval_id)),
+        repr(harness.asked),
+        repr(harness.events_of_approvals),
+        repr(error),
+    )
+    for text in seen:
         assert CANARY not in text
         assert SHAPED not in text
-    assert "***" in told[0]
+    assert "***" in seen[0]

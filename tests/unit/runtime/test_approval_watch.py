@@ -8,8 +8,8 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from tests.unit.runtime.approval_door import APPROVED, POLICY, REJECTED, ApprovalDoor, an_approval_door
-from tests.unit.runtime.door import a_tool
+from tests.unit.runtime.approval_harness import APPROVED, POLICY, REJECTED, ApprovalHarness, an_approval_harness
+from tests.unit.runtime.pipeline_harness import a_tool
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
@@ -35,13 +35,13 @@ class Store(MemoryApprovals):
 
 
 class Watched:
-    """A door, its news, and watchers of it."""
+    """A harness, its news, and watchers of it."""
 
     def __init__(self) -> None:
         store = Store()
         self.store = store
         self.news = ApprovalNews(store)
-        self.door: ApprovalDoor = an_approval_door(store=store, tools=(ERASE,), policy=POLICY)
+        self.harness: ApprovalHarness = an_approval_harness(store=store, tools=(ERASE,), policy=POLICY)
 
     @asynccontextmanager
     async def watching(self, where: ApprovalFilter = ALL) -> AsyncIterator[ApprovalTail]:
@@ -74,15 +74,15 @@ async def _next(tail: ApprovalTail) -> Approval:
 
 
 async def test_watch_tells_what_is_pending_and_then_each_change(watched: Watched) -> None:
-    door = watched.door
-    old, granted = await door.ask("old"), await door.grant("granted")
+    harness = watched.harness
+    old, granted = await harness.ask("old"), await harness.grant("granted")
     async with watched.watching() as tail:
         assert await taken(tail, 1) == [(old, ApprovalState.PENDING)]
-        new = await door.ask("new")
+        new = await harness.ask("new")
         assert await taken(tail, 1) == [(new, ApprovalState.PENDING)]
-        await door.decide(old)
+        await harness.decide(old)
         assert await taken(tail, 1) == [(old, APPROVED)]
-        await door.call("granted", number=2, approval_id=granted)
+        await harness.call("granted", number=2, approval_id=granted)
         assert await taken(tail, 1) == [(granted, ApprovalState.USED)]
         assert await is_idle(tail)
 
@@ -91,34 +91,34 @@ async def test_watcher_that_waits_hears_of_a_new_question(watched: Watched) -> N
     async with watched.watching() as tail:
         waiting = asyncio.create_task(taken(tail, 1))
         await asyncio.sleep(0)
-        approval_id = await watched.door.ask()
+        approval_id = await watched.harness.ask()
         assert await waiting == [(approval_id, ApprovalState.PENDING)]
 
 
 async def test_change_while_pending_ones_are_listed_is_told_after_them(watched: Watched) -> None:
-    ids = [await watched.door.ask(str(number)) for number in range(3)]
+    ids = [await watched.harness.ask(str(number)) for number in range(3)]
     async with watched.watching() as tail:
         first = await taken(tail, 1)
-        await watched.door.decide(ids[0])
-        await watched.door.decide(ids[2], REJECTED)
-        told = first + await taken(tail, 4)
-        assert [state for id, state in told if id == ids[0]][-1] is APPROVED
-        assert [state for id, state in told if id == ids[2]] == [ApprovalState.PENDING, REJECTED]
+        await watched.harness.decide(ids[0])
+        await watched.harness.decide(ids[2], REJECTED)
+        seen = first + await taken(tail, 4)
+        assert [state for id, state in seen if id == ids[0]][-1] is APPROVED
+        assert [state for id, state in seen if id == ids[2]] == [ApprovalState.PENDING, REJECTED]
         assert await is_idle(tail)
 
 
 async def test_slow_watcher_finds_the_newest_state_of_each(watched: Watched) -> None:
-    door = watched.door
+    harness = watched.harness
     async with watched.watching() as tail:
-        first = await door.grant("a")
-        second = await door.ask("b")
-        await door.call("a", number=2, approval_id=first)
+        first = await harness.grant("a")
+        second = await harness.ask("b")
+        await harness.call("a", number=2, approval_id=first)
         assert await taken(tail, 2) == [(second, ApprovalState.PENDING), (first, ApprovalState.USED)]
         assert await is_idle(tail)
 
 
 async def test_nothing_is_told_twice(watched: Watched) -> None:
-    approval_id = await watched.door.ask()
+    approval_id = await watched.harness.ask()
     async with watched.watching() as tail:
         await taken(tail, 1)
         approval = await watched.store.get(approval_id)
@@ -129,14 +129,14 @@ async def test_nothing_is_told_twice(watched: Watched) -> None:
 
 
 async def test_filter_shows_one_principal_and_tools_by_glob(watched: Watched) -> None:
-    door = watched.door
+    harness = watched.harness
     async with (
         watched.watching(ApprovalFilter(principal="other")) as others,
         watched.watching(ApprovalFilter(tool="test/other.*")) as erasing,
     ):
-        await door.ask("a")
-        theirs = await door.ask("b", principal="other")
-        erase = await door.ask("c", spec=ERASE)
+        await harness.ask("a")
+        theirs = await harness.ask("b", principal="other")
+        erase = await harness.ask("c", spec=ERASE)
         assert await taken(others, 1) == [(theirs, ApprovalState.PENDING)]
         assert await taken(erasing, 1) == [(erase, ApprovalState.PENDING)]
         assert await is_idle(others)
@@ -144,18 +144,18 @@ async def test_filter_shows_one_principal_and_tools_by_glob(watched: Watched) ->
 
 
 async def test_after_a_gap_everything_open_is_looked_at_again(watched: Watched) -> None:
-    door, store = watched.door, watched.store
-    pending, granted, decided = await door.ask("a"), await door.ask("b"), await door.ask("c")
+    harness, store = watched.harness, watched.store
+    pending, granted, decided = await harness.ask("a"), await harness.ask("b"), await harness.ask("c")
     async with watched.watching() as tail:
         assert len(await taken(tail, 3)) == 3
         tails, watched.news._tails = watched.news._tails, set()
-        await door.decide(granted)
-        await door.decide(decided, REJECTED)
-        new = await door.ask("d")
+        await harness.decide(granted)
+        await harness.decide(decided, REJECTED)
+        new = await harness.ask("d")
         watched.news._tails = tails
         watched.news._on_event(None)
-        told = await taken(tail, 3)
-        assert set(told) == {(granted, APPROVED), (decided, REJECTED), (new, ApprovalState.PENDING)}
+        seen = await taken(tail, 3)
+        assert set(seen) == {(granted, APPROVED), (decided, REJECTED), (new, ApprovalState.PENDING)}
         assert await is_idle(tail)
     assert (await store.get(pending)) is not None
 
@@ -175,14 +175,14 @@ async def test_watcher_that_never_looks_is_ended_and_may_come_again(
     monkeypatch.setattr(approval_watch, "WAITING_MAX", 5)
     async with watched.watching() as slow:
         for number in range(6):
-            await watched.door.ask(str(number))
+            await watched.harness.ask(str(number))
         assert await failure_of(slow) == (Code.RESOURCE_EXHAUSTED, "WATCH_LAGGED")
     async with watched.watching() as again:
         assert len(await taken(again, 6)) == 6
 
 
 async def test_hub_that_leaves_ends_every_watch_and_takes_no_new_one(watched: Watched) -> None:
-    await watched.door.ask()
+    await watched.harness.ask()
     async with watched.watching() as idle, watched.watching() as waiting:
         await taken(idle, 1)
         task = asyncio.create_task(failure_of(idle))
@@ -213,7 +213,7 @@ async def test_memory_of_a_watch_is_bounded(watched: Watched, monkeypatch: pytes
     monkeypatch.setattr(approval_watch, "_REMEMBERED_MAX", 3)
     async with watched.watching() as tail:
         for number in range(9):
-            await watched.door.ask(str(number))
+            await watched.harness.ask(str(number))
             await taken(tail, 1)
         assert len(tail._sent) == 3
 
@@ -221,7 +221,7 @@ async def test_memory_of_a_watch_is_bounded(watched: Watched, monkeypatch: pytes
 async def test_whoever_listens_hears_of_every_change_and_of_gaps(watched: Watched) -> None:
     heard: list[Approval | None] = []
     watched.news.listen(heard.append)
-    approval_id = await watched.door.grant()
+    approval_id = await watched.harness.grant()
     watched.news._on_event(None)
     states: Sequence[ApprovalState | None] = [approval.state if approval else None for approval in heard]
     assert states == [ApprovalState.PENDING, APPROVED, None]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.fakes.planned_calls import a_call as a_planned_call
-from tests.unit.runtime.approval_door import (
+from tests.unit.runtime.approval_harness import (
     ANN,
     APPROVED,
     EXPIRES_S,
@@ -16,11 +16,11 @@ from tests.unit.runtime.approval_door import (
     POLICY,
     REJECTED,
     TEAM,
-    ApprovalDoor,
+    ApprovalHarness,
     a_write,
-    an_approval_door,
+    an_approval_harness,
 )
-from tests.unit.runtime.door import WRITE, a_tool
+from tests.unit.runtime.pipeline_harness import WRITE, a_tool
 from toolhub_service.domain.approval import ApprovalFilter, ApprovalState
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -31,26 +31,26 @@ from toolhub_service.domain.verdict import Effect, Verdict
 ERASE = a_tool("test/text.erase", capability="write:fs", destructive=True)
 
 
-async def assert_anew(door: ApprovalDoor, old: str, differs: list[str], **call: object) -> None:
+async def assert_anew(harness: ApprovalHarness, old: str, differs: list[str], **call: object) -> None:
     """A call that names `old` is refused with another approval, and told what differs."""
-    error = await door.refused(approval_id=old, **call)  # type: ignore[arg-type]
+    error = await harness.refused(approval_id=old, **call)  # type: ignore[arg-type]
     assert error.kind is ErrorKind.APPROVAL_REQUIRED
     assert error.details["differs"] == differs
     assert error.details["approval_id"] != old
     assert all(name in error.message for name in differs)
-    assert door.runs == 0
+    assert harness.runs == 0
 
 
 class TestAsking:
     async def test_call_that_needs_a_yes_is_refused_with_the_question_it_opened(self) -> None:
-        door = an_approval_door()
-        error = await door.refused("hello", purpose="tidy up")
-        (approval,) = door.asked
+        harness = an_approval_harness()
+        error = await harness.refused("hello", purpose="tidy up")
+        (approval,) = harness.asked
         assert error.kind is ErrorKind.APPROVAL_REQUIRED
         assert not error.is_retryable
         assert error.details["approval_id"] == approval.approval_id
         assert error.details["rule_id"] == "writes-need-a-yes"
-        assert error.details["policy_revision"] == door.door.policy.revision
+        assert error.details["policy_revision"] == harness.parts.policy.revision
         assert error.details["approval"] == {"expires_s": EXPIRES_S, "approvers": ["ann", "team-*"]}
         assert "approval_id" in str(error.details["remedy"])
         assert error.details["expires_at"] == "2023-11-14T22:23:20Z"
@@ -61,154 +61,154 @@ class TestAsking:
         assert approval.args_summary_json == '{"text":"hello","times":1}', "completed, as they would run"
         assert approval.approvers == ("ann", "team-*")
         assert approval.expires_at_unix_ms - approval.requested_at_unix_ms == EXPIRES_S * 1_000
-        assert door.runs == 0
+        assert harness.runs == 0
 
     async def test_model_that_repeats_itself_asks_once(self) -> None:
-        door = an_approval_door()
-        ids = {await door.ask(number=number) for number in range(5)}
-        assert len(ids) == len(door.asked) == len(door.events(EventType.APPROVAL_ASKED)) == 1
+        harness = an_approval_harness()
+        ids = {await harness.ask(number=number) for number in range(5)}
+        assert len(ids) == len(harness.asked) == len(harness.events(EventType.APPROVAL_ASKED)) == 1
 
     async def test_fifty_equal_calls_at_once_ask_once(self) -> None:
-        door = an_approval_door()
-        ids = await asyncio.gather(*(door.ask(number=number) for number in range(50)))
-        assert len(set(ids)) == len(door.asked) == 1
+        harness = an_approval_harness()
+        ids = await asyncio.gather(*(harness.ask(number=number) for number in range(50)))
+        assert len(set(ids)) == len(harness.asked) == 1
 
     async def test_another_callers_equal_call_is_another_question(self) -> None:
-        door = an_approval_door()
-        assert await door.ask() != await door.ask(principal="other")
+        harness = an_approval_harness()
+        assert await harness.ask() != await harness.ask(principal="other")
 
     async def test_granted_one_is_not_used_unless_it_is_named(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        error = await door.refused(number=2)
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        error = await harness.refused(number=2)
         assert (error.kind, error.details["approval_id"]) == (ErrorKind.APPROVAL_REQUIRED, approval_id)
         assert error.details["approval_state"] == "APPROVED"
         assert "granted" in error.message
-        assert await door.state(approval_id) is ApprovalState.APPROVED
-        assert door.runs == 0
+        assert await harness.state(approval_id) is ApprovalState.APPROVED
+        assert harness.runs == 0
 
     async def test_question_is_on_record_before_anybody_is_told(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.ask(purpose="tidy up")
-        (event,) = door.events(EventType.APPROVAL_ASKED)
+        harness = an_approval_harness()
+        approval_id = await harness.ask(purpose="tidy up")
+        (event,) = harness.events(EventType.APPROVAL_ASKED)
         assert (event.principal, event.tool, event.call_id) == ("local", WRITE.name, "call-1")
         assert (event.rule_id, event.outcome) == ("writes-need-a-yes", "PENDING")
         assert (event.attributes["approval_id"], event.purpose) == (approval_id, "tidy up")
         assert event.args_digest
-        assert "audit.durably" in door.door.said
+        assert "audit.durably" in harness.parts.visited
 
     async def test_question_that_cannot_be_recorded_is_taken_back(self) -> None:
-        door = an_approval_door()
-        door.door.audit.broken = True
-        assert (await door.refused()).kind is ErrorKind.IO_ERROR
-        assert not door.asked
-        door.door.audit.broken = False
-        await door.ask(number=2)
-        assert len(door.asked) == len(door.events(EventType.APPROVAL_ASKED)) == 1
+        harness = an_approval_harness()
+        harness.parts.audit.broken = True
+        assert (await harness.refused()).kind is ErrorKind.IO_ERROR
+        assert not harness.asked
+        harness.parts.audit.broken = False
+        await harness.ask(number=2)
+        assert len(harness.asked) == len(harness.events(EventType.APPROVAL_ASKED)) == 1
 
     async def test_caller_who_leaves_while_the_disk_is_slow_has_asked_all_the_same(self) -> None:
-        door = an_approval_door()
-        door.door.audit.gate = asyncio.Event()
-        asking = asyncio.create_task(door.call())
-        await door.door.audit.waiting.wait()
+        harness = an_approval_harness()
+        harness.parts.audit.gate = asyncio.Event()
+        asking = asyncio.create_task(harness.call())
+        await harness.parts.audit.waiting.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert len(door.asked) == len(door.events(EventType.APPROVAL_ASKED)) == 1
+        assert len(harness.asked) == len(harness.events(EventType.APPROVAL_ASKED)) == 1
 
     async def test_too_many_open_questions_of_one_caller_are_refused(self) -> None:
-        door = an_approval_door(max_pending=3)
+        harness = an_approval_harness(max_pending=3)
         for number in range(3):
-            await door.ask(str(number))
-        error = await door.refused("one more")
+            await harness.ask(str(number))
+        error = await harness.refused("one more")
         assert (error.kind, error.is_retryable) == (ErrorKind.RATE_LIMITED, True)
-        assert await door.ask("1"), "an equal one stands already"
-        assert await door.ask("one more", principal="other"), "others are not held up"
-        assert len(door.asked) == 4
+        assert await harness.ask("1"), "an equal one stands already"
+        assert await harness.ask("one more", principal="other"), "others are not held up"
+        assert len(harness.asked) == 4
 
     async def test_terms_default_when_the_rule_names_none(self) -> None:
-        door = an_approval_door(default_expires_s=120.0)
+        harness = an_approval_harness(default_expires_s=120.0)
         verdict = Verdict(Effect.REQUIRE_APPROVAL, "r" * 64, "guard", "Because.")
-        approval = await door.approvals.ask(a_planned_call(), verdict)
+        approval = await harness.approvals.ask(a_planned_call(), verdict)
         assert approval.expires_at_unix_ms - approval.requested_at_unix_ms == 120_000
         assert approval.approvers == ()
 
     async def test_dry_run_asks_nobody(self) -> None:
-        door = an_approval_door()
-        plan = await door.door.ask(WRITE, {"text": "hello"}, mode=Mode.DRY_RUN)
+        harness = an_approval_harness()
+        plan = await harness.parts.ask(WRITE, {"text": "hello"}, mode=Mode.DRY_RUN)
         assert isinstance(plan, Plan)
-        assert not door.asked
+        assert not harness.asked
 
 
 class TestUse:
     async def test_granted_call_runs_once(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        answer = await door.call(number=2, approval_id=approval_id)
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        answer = await harness.call(number=2, approval_id=approval_id)
         assert answer.ok
-        again = await door.refused(number=3, approval_id=approval_id)
+        again = await harness.refused(number=3, approval_id=approval_id)
         assert again.kind is ErrorKind.APPROVAL_REQUIRED
         assert "used already" in again.message
         assert again.details["approval_id"] != approval_id
-        assert door.runs == 1
-        used = await door.store.get(approval_id)
+        assert harness.runs == 1
+        used = await harness.store.get(approval_id)
         assert used is not None
         assert (used.state, used.used_by_call_id, used.decided_by) == (ApprovalState.USED, "call-2", "ann")
 
     @pytest.mark.promise("approval.four-events")
     async def test_asked_approved_executed_and_returned_are_four_events(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        before = len(door.door.events)
-        await door.call(number=2, approval_id=approval_id)
-        types = [event.type for event in door.door.events]
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        before = len(harness.parts.events)
+        await harness.call(number=2, approval_id=approval_id)
+        types = [event.type for event in harness.parts.events]
         assert types[: before + 3][-3:] == [EventType.APPROVAL_USED, EventType.TOOL_CALLED, EventType.TOOL_RESULT]
         assert types.index(EventType.APPROVAL_ASKED) < types.index(EventType.APPROVAL_DECIDED) < before
-        (used,) = door.events(EventType.APPROVAL_USED)
+        (used,) = harness.events(EventType.APPROVAL_USED)
         assert (used.call_id, used.outcome) == ("call-2", "USED")
         assert used.attributes == {"approval_id": approval_id, "decided_by": "ann", "asked_by_call": "call-1"}
 
     @pytest.mark.parametrize("concurrent", [50])
     async def test_of_fifty_calls_with_one_approval_exactly_one_runs(self, concurrent: int) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        calls = [door.call(number=number, approval_id=approval_id) for number in range(concurrent)]
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        calls = [harness.call(number=number, approval_id=approval_id) for number in range(concurrent)]
         answers = await asyncio.gather(*calls)
-        assert sum(answer.ok for answer in answers) == door.runs == 1
+        assert sum(answer.ok for answer in answers) == harness.runs == 1
         refused = [answer.error for answer in answers if answer.error is not None]
         assert {error.kind for error in refused} == {ErrorKind.APPROVAL_REQUIRED}
         assert all("used already" in error.message for error in refused)
-        assert len(door.events(EventType.APPROVAL_USED)) == 1
+        assert len(harness.events(EventType.APPROVAL_USED)) == 1
 
     async def test_approval_is_not_spent_on_a_call_that_has_no_budget(self) -> None:
         policy = POLICY + "limits: [{id: slow, rate_per_s: 0.001, burst: 1}]\n"
-        door = an_approval_door(policy=policy)
-        first, second = await door.grant("a"), await door.grant("b")
-        assert (await door.call("a", approval_id=first)).ok
-        assert (await door.refused("b", approval_id=second)).kind is ErrorKind.RATE_LIMITED
-        assert await door.state(second) is ApprovalState.APPROVED
+        harness = an_approval_harness(policy=policy)
+        first, second = await harness.grant("a"), await harness.grant("b")
+        assert (await harness.call("a", approval_id=first)).ok
+        assert (await harness.refused("b", approval_id=second)).kind is ErrorKind.RATE_LIMITED
+        assert await harness.state(second) is ApprovalState.APPROVED
 
     async def test_use_that_cannot_be_recorded_runs_nothing(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        door.door.audit.broken = True
-        assert (await door.refused(approval_id=approval_id)).kind is ErrorKind.IO_ERROR
-        assert door.runs == 0
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        harness.parts.audit.broken = True
+        assert (await harness.refused(approval_id=approval_id)).kind is ErrorKind.IO_ERROR
+        assert harness.runs == 0
 
     @pytest.mark.promise("approval.exact-call")
     async def test_unknown_or_foreign_approval_is_answered_alike(self) -> None:
-        door = an_approval_door()
-        theirs = await door.grant(principal="other")
-        foreign, unknown = await door.refused(approval_id=theirs), await door.refused(approval_id="apr_nowhere")
+        harness = an_approval_harness()
+        theirs = await harness.grant(principal="other")
+        foreign, unknown = await harness.refused(approval_id=theirs), await harness.refused(approval_id="apr_nowhere")
         assert foreign.kind is unknown.kind is ErrorKind.APPROVAL_REQUIRED
         assert foreign.message.replace(theirs, "X") == unknown.message.replace("apr_nowhere", "X")
-        assert await door.state(theirs) is ApprovalState.APPROVED
-        assert door.runs == 0
+        assert await harness.state(theirs) is ApprovalState.APPROVED
+        assert harness.runs == 0
 
     async def test_undecided_one_is_to_be_waited_for(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.ask()
-        error = await door.refused(number=2, approval_id=approval_id)
+        harness = an_approval_harness()
+        approval_id = await harness.ask()
+        error = await harness.refused(number=2, approval_id=approval_id)
         assert (error.kind, error.details["approval_id"]) == (ErrorKind.APPROVAL_REQUIRED, approval_id)
         assert "Nobody has decided yet" in error.message
 
@@ -216,184 +216,184 @@ class TestUse:
 class TestExactly:
     @pytest.mark.promise("approval.exact-call")
     async def test_other_arguments_are_another_call(self) -> None:
-        door = an_approval_door()
-        await assert_anew(door, await door.grant("hello"), ["arguments"], text="bye", number=2)
+        harness = an_approval_harness()
+        await assert_anew(harness, await harness.grant("hello"), ["arguments"], text="bye", number=2)
 
     async def test_defaults_spelt_out_are_the_same_arguments(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant("hello")
-        assert (await door.call(args={"times": 1, "text": "hello"}, approval_id=approval_id)).ok
+        harness = an_approval_harness()
+        approval_id = await harness.grant("hello")
+        assert (await harness.call(args={"times": 1, "text": "hello"}, approval_id=approval_id)).ok
 
     @pytest.mark.promise("approval.exact-call")
     async def test_changed_policy_voids_it(self) -> None:
-        door = an_approval_door()
-        old = await door.grant()
-        door.door.policy.replace(POLICY.replace("[read:fs, write:fs]", "[read:fs, write:fs, network]"))
-        await assert_anew(door, old, ["policy revision"], number=2)
+        harness = an_approval_harness()
+        old = await harness.grant()
+        harness.parts.policy.replace(POLICY.replace("[read:fs, write:fs]", "[read:fs, write:fs, network]"))
+        await assert_anew(harness, old, ["policy revision"], number=2)
 
     async def test_policy_that_no_longer_asks_lets_the_call_run(self) -> None:
-        door = an_approval_door()
-        old = await door.ask()
-        door.door.policy.replace(POLICY.partition("rules:")[0])
-        assert (await door.call(number=2, approval_id=old)).ok
+        harness = an_approval_harness()
+        old = await harness.ask()
+        harness.parts.policy.replace(POLICY.partition("rules:")[0])
+        assert (await harness.call(number=2, approval_id=old)).ok
 
     async def test_policy_that_denies_now_denies_a_granted_call(self) -> None:
-        door = an_approval_door()
-        old = await door.grant()
-        door.door.policy.replace(
+        harness = an_approval_harness()
+        old = await harness.grant()
+        harness.parts.policy.replace(
             POLICY.replace("effect: REQUIRE_APPROVAL", "effect: DENY").partition("    approval:")[0]
         )
-        assert (await door.refused(approval_id=old)).kind is ErrorKind.POLICY_DENIED
+        assert (await harness.refused(approval_id=old)).kind is ErrorKind.POLICY_DENIED
 
     @pytest.mark.promise("approval.exact-call")
     async def test_changed_definition_voids_it(self) -> None:
-        door = an_approval_door()
-        old = await door.grant()
-        door.door.catalog.register(replace(WRITE, description="Say it louder.", digest=""), replace=True)
-        await assert_anew(door, old, ["tool definition"], number=2)
+        harness = an_approval_harness()
+        old = await harness.grant()
+        harness.parts.catalog.register(replace(WRITE, description="Say it louder.", digest=""), replace=True)
+        await assert_anew(harness, old, ["tool definition"], number=2)
 
     @pytest.mark.promise("approval.exact-call")
     async def test_another_tool_is_another_call(self) -> None:
-        door = an_approval_door(tools=(ERASE,))
-        await assert_anew(door, await door.grant(), ["tool"], number=2, spec=ERASE)
+        harness = an_approval_harness(tools=(ERASE,))
+        await assert_anew(harness, await harness.grant(), ["tool"], number=2, spec=ERASE)
 
 
 class TestEnd:
     async def test_rejected_call_is_told_what_the_person_said(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.ask()
-        await door.decide(approval_id, REJECTED, comment="not on a Friday")
-        error = await door.refused(number=2, approval_id=approval_id)
+        harness = an_approval_harness()
+        approval_id = await harness.ask()
+        await harness.decide(approval_id, REJECTED, comment="not on a Friday")
+        error = await harness.refused(number=2, approval_id=approval_id)
         assert (error.kind, error.is_retryable) == (ErrorKind.APPROVAL_REJECTED, False)
         assert "not on a Friday" in error.message
         assert error.details["comment"] == "not on a Friday"
         assert error.details["decided_by"] == "ann"
 
     async def test_long_comment_is_cut_for_the_model(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.ask()
-        await door.decide(approval_id, REJECTED, comment="no " * 1_000)
-        assert len((await door.refused(approval_id=approval_id)).message) < 1_000
+        harness = an_approval_harness()
+        approval_id = await harness.ask()
+        await harness.decide(approval_id, REJECTED, comment="no " * 1_000)
+        assert len((await harness.refused(approval_id=approval_id)).message) < 1_000
 
     @pytest.mark.promise("approval.expires")
     async def test_question_that_nobody_answers_counts_as_no(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.ask()
-        door.door.clock.advance(EXPIRES_S)
-        error = await door.refused(number=2, approval_id=approval_id)
+        harness = an_approval_harness()
+        approval_id = await harness.ask()
+        harness.parts.clock.advance(EXPIRES_S)
+        error = await harness.refused(number=2, approval_id=approval_id)
         assert error.kind is ErrorKind.APPROVAL_REJECTED
         assert "nobody decided in time" in error.message
-        assert await door.state(approval_id) is ApprovalState.EXPIRED, "although no sweep has passed"
-        (event,) = door.events(EventType.APPROVAL_EXPIRED)
+        assert await harness.state(approval_id) is ApprovalState.EXPIRED, "although no sweep has passed"
+        (event,) = harness.events(EventType.APPROVAL_EXPIRED)
         assert event.attributes["approval_id"] == approval_id
 
     async def test_last_millisecond_counts(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        door.door.clock.advance(EXPIRES_S - 0.001)
-        assert (await door.call(number=2, approval_id=approval_id)).ok
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        harness.parts.clock.advance(EXPIRES_S - 0.001)
+        assert (await harness.call(number=2, approval_id=approval_id)).ok
 
     @pytest.mark.promise("approval.expires")
     async def test_granted_one_that_is_not_used_in_time_lapses(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        door.door.clock.advance(EXPIRES_S)
-        error = await door.refused(number=2, approval_id=approval_id)
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        harness.parts.clock.advance(EXPIRES_S)
+        error = await harness.refused(number=2, approval_id=approval_id)
         assert error.kind is ErrorKind.APPROVAL_REJECTED
         assert "not used before it lapsed" in error.message
-        assert door.runs == 0
+        assert harness.runs == 0
 
     @pytest.mark.promise("approval.expires")
     async def test_one_that_lapses_between_check_and_effect_runs_nothing(self) -> None:
-        door = an_approval_door()
-        approval = await door.decide(await door.ask())
-        door.door.clock.advance(EXPIRES_S)
+        harness = an_approval_harness()
+        approval = await harness.decide(await harness.ask())
+        harness.parts.clock.advance(EXPIRES_S)
         with pytest.raises(ToolFailure) as refused:
-            await door.approvals.use(approval, a_write(number=2))
+            await harness.approvals.use(approval, a_write(number=2))
         assert refused.value.error.kind is ErrorKind.APPROVAL_REJECTED
-        assert await door.state(approval.approval_id) is ApprovalState.EXPIRED
+        assert await harness.state(approval.approval_id) is ApprovalState.EXPIRED
 
     async def test_after_the_end_the_same_call_asks_anew(self) -> None:
-        door = an_approval_door()
-        lapsed = await door.ask("a")
-        door.door.clock.advance(EXPIRES_S)
-        rejected = await door.ask("b")
-        await door.decide(rejected, REJECTED)
-        assert await door.ask("a") != lapsed
-        assert await door.ask("b") != rejected
+        harness = an_approval_harness()
+        lapsed = await harness.ask("a")
+        harness.parts.clock.advance(EXPIRES_S)
+        rejected = await harness.ask("b")
+        await harness.decide(rejected, REJECTED)
+        assert await harness.ask("a") != lapsed
+        assert await harness.ask("b") != rejected
 
     async def test_sweep_puts_down_what_is_over_and_forgets_what_ended_long_ago(self) -> None:
-        door = an_approval_door(keep_s=3_600.0)
-        ids = [await door.ask(str(number)) for number in range(3)]
-        await door.decide(ids[1])
-        await door.decide(ids[2], REJECTED)
-        assert await door.approvals.expire_due(door.door.clock.unix_ms()) == 0
-        door.door.clock.advance(EXPIRES_S)
-        assert await door.approvals.expire_due(door.door.clock.unix_ms()) == 2
-        assert [await door.state(id) for id in ids] == [ApprovalState.EXPIRED] * 2 + [REJECTED]
-        assert len(door.events(EventType.APPROVAL_EXPIRED)) == 2
-        await door.approvals.sweep()
-        assert len(door.events(EventType.APPROVAL_EXPIRED)) == 2
-        door.door.clock.advance(3_601)
-        await door.approvals.sweep()
-        assert await door.store.page(ApprovalFilter(), after=None, limit=9) == ([], 0)
+        harness = an_approval_harness(keep_s=3_600.0)
+        ids = [await harness.ask(str(number)) for number in range(3)]
+        await harness.decide(ids[1])
+        await harness.decide(ids[2], REJECTED)
+        assert await harness.approvals.expire_due(harness.parts.clock.unix_ms()) == 0
+        harness.parts.clock.advance(EXPIRES_S)
+        assert await harness.approvals.expire_due(harness.parts.clock.unix_ms()) == 2
+        assert [await harness.state(id) for id in ids] == [ApprovalState.EXPIRED] * 2 + [REJECTED]
+        assert len(harness.events(EventType.APPROVAL_EXPIRED)) == 2
+        await harness.approvals.sweep()
+        assert len(harness.events(EventType.APPROVAL_EXPIRED)) == 2
+        harness.parts.clock.advance(3_601)
+        await harness.approvals.sweep()
+        assert await harness.store.page(ApprovalFilter(), after=None, limit=9) == ([], 0)
 
 
 class TestRepeats:
     async def test_rerun_of_the_same_job_may_use_what_it_has_used(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant(job_id="job-1")
+        harness = an_approval_harness()
+        approval_id = await harness.grant(job_id="job-1")
         for _ in range(2):
-            assert (await door.call(number=2, approval_id=approval_id, job_id="job-1")).ok
-        first, second = door.events(EventType.APPROVAL_USED)
+            assert (await harness.call(number=2, approval_id=approval_id, job_id="job-1")).ok
+        first, second = harness.events(EventType.APPROVAL_USED)
         assert "rerun" not in first.attributes
         assert (second.attributes["rerun"], second.attributes["job_id"]) == ("true", "job-1")
 
     async def test_rerun_of_a_job_is_not_stopped_by_the_clock(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant(job_id="job-1")
-        assert (await door.call(approval_id=approval_id, job_id="job-1")).ok
-        door.door.clock.advance(EXPIRES_S * 2)
-        assert (await door.call(approval_id=approval_id, job_id="job-1")).ok
+        harness = an_approval_harness()
+        approval_id = await harness.grant(job_id="job-1")
+        assert (await harness.call(approval_id=approval_id, job_id="job-1")).ok
+        harness.parts.clock.advance(EXPIRES_S * 2)
+        assert (await harness.call(approval_id=approval_id, job_id="job-1")).ok
 
     @pytest.mark.promise("approval.exact-call")
     async def test_another_job_may_not(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant(job_id="job-1")
-        await assert_anew(door, approval_id, ["job"], number=2, job_id="job-2")
-        await assert_anew(door, approval_id, ["job"], number=3)
+        harness = an_approval_harness()
+        approval_id = await harness.grant(job_id="job-1")
+        await assert_anew(harness, approval_id, ["job"], number=2, job_id="job-2")
+        await assert_anew(harness, approval_id, ["job"], number=3)
 
     async def test_job_may_use_an_approval_that_was_asked_for_by_a_call(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        assert (await door.call(number=2, approval_id=approval_id, job_id="job-1")).ok
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        assert (await harness.call(number=2, approval_id=approval_id, job_id="job-1")).ok
         assert (
-            await door.refused(number=3, approval_id=approval_id, job_id="job-2")
+            await harness.refused(number=3, approval_id=approval_id, job_id="job-2")
         ).kind is ErrorKind.APPROVAL_REQUIRED
-        assert door.runs == 1
+        assert harness.runs == 1
 
     async def test_call_repeated_under_its_key_is_answered_from_store(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        first = await door.call(number=2, approval_id=approval_id, idempotency_key="k")
-        again = await door.call(number=3, approval_id=approval_id, idempotency_key="k")
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        first = await harness.call(number=2, approval_id=approval_id, idempotency_key="k")
+        again = await harness.call(number=3, approval_id=approval_id, idempotency_key="k")
         assert (first.ok, again.ok, again.replayed) == (True, True, True)
-        assert door.runs == 1
-        assert len(door.asked) == 1, "nobody was asked again"
+        assert harness.runs == 1
+        assert len(harness.asked) == 1, "nobody was asked again"
 
     async def test_another_key_does_not_make_it_good_for_two(self) -> None:
-        door = an_approval_door()
-        approval_id = await door.grant()
-        assert (await door.call(number=2, approval_id=approval_id, idempotency_key="k")).ok
-        error = await door.refused(number=3, approval_id=approval_id, idempotency_key="other")
+        harness = an_approval_harness()
+        approval_id = await harness.grant()
+        assert (await harness.call(number=2, approval_id=approval_id, idempotency_key="k")).ok
+        error = await harness.refused(number=3, approval_id=approval_id, idempotency_key="other")
         assert error.kind is ErrorKind.APPROVAL_REQUIRED
         assert "used already" in error.message
-        assert door.runs == 1
+        assert harness.runs == 1
 
 
-async def test_approval_of_one_door_serves_at_another_that_shares_the_store() -> None:
-    here = an_approval_door()
-    there = an_approval_door(store=here.store)
+async def test_approval_of_one_hub_serves_at_another_that_shares_the_store() -> None:
+    here = an_approval_harness()
+    there = an_approval_harness(store=here.store)
     approval_id = await here.ask()
     await there.decide(approval_id, APPROVED, by=TEAM)
     assert (await there.call(number=2, approval_id=approval_id)).ok

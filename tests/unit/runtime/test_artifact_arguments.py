@@ -79,15 +79,15 @@ async def test_foreign_and_expired_artifacts_are_not_found(kept: Kept) -> None:
     ],
 )
 async def test_what_only_looks_like_a_reference_is_told_with_its_place(kept: Kept, args: Any, path: str) -> None:
-    told = await error(kept, args)
-    assert told.kind is ErrorKind.INVALID_INPUT
-    assert told.details == {"path": path}
+    refusal = await error(kept, args)
+    assert refusal.kind is ErrorKind.INVALID_INPUT
+    assert refusal.details == {"path": path}
 
 
 async def test_content_that_is_not_text_is_refused_with_its_place(kept: Kept) -> None:
-    told = await error(kept, {"text": {"$artifact": await uploaded(kept, b"good\xff")}})
-    assert told.kind is ErrorKind.INVALID_INPUT
-    assert told.details["at_byte"] == 4
+    refusal = await error(kept, {"text": {"$artifact": await uploaded(kept, b"good\xff")}})
+    assert refusal.kind is ErrorKind.INVALID_INPUT
+    assert refusal.details["at_byte"] == 4
 
 
 async def test_references_are_bounded_all_together_and_each_time_they_are_written(kept: Kept) -> None:
@@ -97,9 +97,9 @@ async def test_references_are_bounded_all_together_and_each_time_they_are_writte
     resolved = await kept.artifacts.resolve({"list": both}, "agent-a")
     assert len(str(resolved.args["list"])) > ARGUMENT_MAX_BYTES
     for args in ({"list": [*both, {"$artifact": await uploaded(kept, "z")}]}, {"list": [{"$artifact": half}] * 3}):
-        told = await error(kept, args)
-        assert told.kind is ErrorKind.INVALID_INPUT
-        assert told.details["max_bytes"] == ARGUMENT_MAX_BYTES
+        refusal = await error(kept, args)
+        assert refusal.kind is ErrorKind.INVALID_INPUT
+        assert refusal.details["max_bytes"] == ARGUMENT_MAX_BYTES
 
 
 async def test_number_of_artifacts_is_bounded(kept: Kept) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.artifacts import Kept, a_call, kept_in, whole
 from tests.fakes.clock import ManualClock
-from tests.unit.runtime.door import Observer, a_tool
+from tests.unit.runtime.pipeline_harness import Observer, a_tool
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.result import EvidenceType, Outcome, ToolResult

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from time import perf_counter_ns
 
-from tests.unit.runtime.door import a_call
+from tests.unit.runtime.pipeline_harness import a_call
 from toolhub_service.domain.result import StepName
 from toolhub_service.runtime.call_state import RECORD, VALIDATE_INPUT, begin
 from toolhub_service.runtime.record import settle_steps

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.runtime.door import a_door, a_tool
+from tests.unit.runtime.pipeline_harness import a_pipeline_harness, a_tool
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolLimits
@@ -77,13 +77,13 @@ def test_whatever_is_cut_fits_its_cap(value: Any, max_bytes: int) -> None:
 @pytest.mark.promise("evidence.cut-is-proved")
 async def test_answer_over_its_cap_is_marked_and_proves_the_whole() -> None:
     value: dict[str, Any] = {"text": "x" * 10_000}
-    result = await a_door(Outcome(value=value), tools=(SMALL,)).result(SMALL)
+    result = await a_pipeline_harness(Outcome(value=value), tools=(SMALL,)).result(SMALL)
     assert result.ok
     assert result.truncated
     assert len(dumps(result.value)) <= CAP
     whole, left_out = [evidence for evidence in result.evidence if evidence.type is EvidenceType.METRIC]
     assert whole.sha256 == hashlib.sha256(dumps(value)).hexdigest()
-    assert "could not be kept" in left_out.summary  # by a door that keeps no artifacts
+    assert "could not be kept" in left_out.summary  # by a harness that keeps no artifacts
     assert len(result.evidence) == 3
 
 
@@ -109,7 +109,7 @@ for _ in range(300):
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": "half \ud800 pair"}, NESTED])
 async def test_an_answer_that_is_no_json_is_refused_typed(value: Any) -> None:
     tool = replace(a_tool("test/odd"), output_schema={})
-    error = await a_door(Outcome(value=value), tools=(tool,)).error(tool)
+    error = await a_pipeline_harness(Outcome(value=value), tools=(tool,)).error(tool)
     assert error.kind is ErrorKind.OUTPUT_SCHEMA_INVALID
     assert "cannot be written as JSON" in error.message
     assert "do not repeat it blindly" in error.message
@@ -117,7 +117,7 @@ async def test_an_answer_that_is_no_json_is_refused_typed(value: Any) -> None:
 
 @pytest.mark.parametrize("truncated", [True, False])
 async def test_answer_that_fits_is_marked_only_when_the_tool_says_so(truncated: bool) -> None:
-    result = await a_door(Outcome(value={"text": "x"}, truncated=truncated), tools=(SMALL,)).result(SMALL)
+    result = await a_pipeline_harness(Outcome(value={"text": "x"}, truncated=truncated), tools=(SMALL,)).result(SMALL)
     assert result.truncated is truncated
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.overtaken import overdue
-from tests.unit.runtime.door import HANG, READ, WRITE, a_door, a_tool
+from tests.unit.runtime.pipeline_harness import HANG, READ, WRITE, a_pipeline_harness, a_tool
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
@@ -33,9 +33,9 @@ def pauses() -> Pauses:
 @pytest.mark.promise("retry.full-jitter")
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 async def test_pauses_double_with_full_jitter(pauses: Pauses, share: float) -> None:
-    door = a_door(BROKEN, BROKEN, BROKEN, DONE, sleep=pauses.sleep)
-    door.randomness.share = share
-    result = await door.result(READ, budget=BudgetRequest(max_retries=3))
+    harness = a_pipeline_harness(BROKEN, BROKEN, BROKEN, DONE, sleep=pauses.sleep)
+    harness.randomness.share = share
+    result = await harness.result(READ, budget=BudgetRequest(max_retries=3))
     assert result.ok
     assert result.attempts == 4
     assert pauses == pytest.approx([0.1 * share, 0.2 * share, 0.4 * share])
@@ -43,27 +43,31 @@ async def test_pauses_double_with_full_jitter(pauses: Pauses, share: float) -> N
 
 @pytest.mark.promise("retry.full-jitter")
 async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: Pauses) -> None:
-    door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=2.0), DONE, sleep=pauses.sleep)
-    door.randomness.share = 1.0
-    await door.result(READ, budget=BudgetRequest(max_retries=1))
+    harness = a_pipeline_harness(
+        ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=2.0), DONE, sleep=pauses.sleep
+    )
+    harness.randomness.share = 1.0
+    await harness.result(READ, budget=BudgetRequest(max_retries=1))
     assert pauses == pytest.approx([2.1])
 
 
 @pytest.mark.promise("retry.full-jitter")
 async def test_no_retry_that_would_begin_after_the_deadline(pauses: Pauses) -> None:
-    door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=60.0), DONE, sleep=pauses.sleep)
-    error = await door.error(READ, budget=BudgetRequest(max_retries=3, timeout_s=5.0))
+    harness = a_pipeline_harness(
+        ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=60.0), DONE, sleep=pauses.sleep
+    )
+    error = await harness.error(READ, budget=BudgetRequest(max_retries=3, timeout_s=5.0))
     assert error.kind is ErrorKind.RATE_LIMITED
     assert error.retry_after_s == 60.0
     assert pauses == []
 
 
 async def test_retries_end_with_the_last_error(pauses: Pauses) -> None:
-    door = a_door(BROKEN, ToolError(ErrorKind.UPSTREAM_ERROR, "Still broken."), sleep=pauses.sleep)
-    result = await door.result(READ, budget=BudgetRequest(max_retries=2))
+    harness = a_pipeline_harness(BROKEN, ToolError(ErrorKind.UPSTREAM_ERROR, "Still broken."), sleep=pauses.sleep)
+    result = await harness.result(READ, budget=BudgetRequest(max_retries=2))
     assert result.error is not None
     assert (result.error.kind, result.attempts) == (ErrorKind.UPSTREAM_ERROR, 3)
-    assert [(error.kind, attempt) for error, attempt in door.observer.retries] == [
+    assert [(error.kind, attempt) for error, attempt in harness.observer.retries] == [
         (ErrorKind.NETWORK_ERROR, 1),
         (ErrorKind.UPSTREAM_ERROR, 2),
     ]
@@ -72,46 +76,46 @@ async def test_retries_end_with_the_last_error(pauses: Pauses) -> None:
 @pytest.mark.promise("retry.only-safe")
 @pytest.mark.parametrize("kind", [ErrorKind.NOT_FOUND, ErrorKind.EXECUTION_ERROR, ErrorKind.OUTCOME_UNKNOWN])
 async def test_what_will_not_pass_is_not_tried_again(pauses: Pauses, kind: ErrorKind) -> None:
-    door = a_door(ToolError(kind, "No."), DONE, sleep=pauses.sleep)
-    result = await door.result(READ, budget=BudgetRequest(max_retries=3))
+    harness = a_pipeline_harness(ToolError(kind, "No."), DONE, sleep=pauses.sleep)
+    result = await harness.result(READ, budget=BudgetRequest(max_retries=3))
     assert result.attempts == 1
 
 
 @pytest.mark.promise("retry.only-safe")
 async def test_side_effect_is_never_tried_again(pauses: Pauses) -> None:
-    door = a_door(BROKEN, DONE, sleep=pauses.sleep)
-    result = await door.result(WRITE, budget=BudgetRequest(max_retries=3))
+    harness = a_pipeline_harness(BROKEN, DONE, sleep=pauses.sleep)
+    result = await harness.result(WRITE, budget=BudgetRequest(max_retries=3))
     assert result.attempts == 1
-    assert len(door.adapter.calls) == 1
+    assert len(harness.adapter.calls) == 1
 
 
 @pytest.mark.promise("retry.only-safe")
 async def test_idempotent_side_effect_is_tried_again(pauses: Pauses) -> None:
-    door = a_door(BROKEN, DONE, tools=(IDEMPOTENT_WRITE,), sleep=pauses.sleep)
-    result = await door.result(IDEMPOTENT_WRITE, budget=BudgetRequest(max_retries=1))
+    harness = a_pipeline_harness(BROKEN, DONE, tools=(IDEMPOTENT_WRITE,), sleep=pauses.sleep)
+    result = await harness.result(IDEMPOTENT_WRITE, budget=BudgetRequest(max_retries=1))
     assert (result.ok, result.attempts) == (True, 2)
 
 
 async def test_call_of_a_writing_tool_that_only_reads_is_tried_again(pauses: Pauses) -> None:
-    door = a_door(BROKEN, DONE, sleep=pauses.sleep)
-    door.adapter.reads_only = True
-    result = await door.result(WRITE, budget=BudgetRequest(max_retries=1))
+    harness = a_pipeline_harness(BROKEN, DONE, sleep=pauses.sleep)
+    harness.adapter.reads_only = True
+    result = await harness.result(WRITE, budget=BudgetRequest(max_retries=1))
     assert (result.ok, result.attempts) == (True, 2)
 
 
 async def test_all_attempts_share_one_key(pauses: Pauses) -> None:
-    door = a_door(BROKEN, DONE, sleep=pauses.sleep)
-    await door.result(READ, budget=BudgetRequest(max_retries=1), idempotency_key="k-1")
-    assert [call.idempotency_key for call in door.adapter.calls] == ["k-1", "k-1"]
+    harness = a_pipeline_harness(BROKEN, DONE, sleep=pauses.sleep)
+    await harness.result(READ, budget=BudgetRequest(max_retries=1), idempotency_key="k-1")
+    assert [call.idempotency_key for call in harness.adapter.calls] == ["k-1", "k-1"]
 
 
 async def test_read_that_outlives_its_deadline_is_timeout() -> None:
-    door = a_door(HANG)
-    result = await overdue(door.result(READ, budget=MINUTE), 61.0)
+    harness = a_pipeline_harness(HANG)
+    result = await overdue(harness.result(READ, budget=MINUTE), 61.0)
     assert result.error is not None
     assert result.error.kind is ErrorKind.TIMEOUT
     assert result.error.is_retryable
-    assert door.adapter.stopped == 1
+    assert harness.adapter.stopped == 1
 
 
 @pytest.mark.promise("retry.unknown-outcome")
@@ -119,8 +123,8 @@ async def test_read_that_outlives_its_deadline_is_timeout() -> None:
     "answer", [HANG, ToolError(ErrorKind.HTTP_TIMEOUT, "Too slow."), ToolError(ErrorKind.TIMEOUT, "Late.")]
 )
 async def test_side_effect_whose_end_nobody_saw_is_outcome_unknown(answer: object) -> None:
-    door = a_door(answer)
-    result = await overdue(door.result(WRITE, budget=MINUTE), 61.0)
+    harness = a_pipeline_harness(answer)
+    result = await overdue(harness.result(WRITE, budget=MINUTE), 61.0)
     assert result.error is not None
     assert result.error.kind is ErrorKind.OUTCOME_UNKNOWN
     assert not result.error.is_retryable
@@ -129,22 +133,22 @@ async def test_side_effect_whose_end_nobody_saw_is_outcome_unknown(answer: objec
 
 
 async def test_idempotent_side_effect_that_outlives_its_deadline_is_timeout() -> None:
-    door = a_door(HANG, tools=(IDEMPOTENT_WRITE,))
-    error = await overdue(door.error(IDEMPOTENT_WRITE, budget=MINUTE), 61.0)
+    harness = a_pipeline_harness(HANG, tools=(IDEMPOTENT_WRITE,))
+    error = await overdue(harness.error(IDEMPOTENT_WRITE, budget=MINUTE), 61.0)
     assert error.kind is ErrorKind.TIMEOUT
 
 
 @pytest.mark.promise("budget.deadline-outer-bound")
 async def test_caller_deadline_bounds_the_budget_that_asks_for_more() -> None:
-    door = a_door(HANG)
+    harness = a_pipeline_harness(HANG)
     # Were it not, the test would run into its own timeout.
-    asked = door.error(READ, deadline_s=time.monotonic() + 60.0, budget=BudgetRequest(timeout_s=600.0))
+    asked = harness.error(READ, deadline_s=time.monotonic() + 60.0, budget=BudgetRequest(timeout_s=600.0))
     error = await overdue(asked, 61.0)
     assert error.kind is ErrorKind.TIMEOUT
 
 
 async def test_deadline_that_has_passed_runs_nothing() -> None:
-    door = a_door()
-    error = await door.error(WRITE, deadline_s=time.monotonic() - 1.0)
+    harness = a_pipeline_harness()
+    error = await harness.error(WRITE, deadline_s=time.monotonic() - 1.0)
     assert error.kind is ErrorKind.TIMEOUT
-    assert door.adapter.calls == []
+    assert harness.adapter.calls == []

@@ -1,4 +1,4 @@
-"""One large piece at a time, principals in turn, each within its share; no time is measured, all clocks go by hand."""
+"""One large piece at a time, principals in turn, each within its share; no time is measured, all clocks go by run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLOCK_S = 60.0
 
 
 class Processor(threading.local):
-    """Each thread's processor time, by hand."""
+    """Each thread's processor time, by run."""
 
     had_s = 0.0
 
@@ -27,7 +27,7 @@ class Processor(threading.local):
         return self.had_s
 
 
-class Stage:
+class LargeWorkHarness:
     """Large work whose pieces say in `done` when they were read, and may be held by a gate."""
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> Stage:
-    return Stage()
+async def harness() -> LargeWorkHarness:
+    return LargeWorkHarness()
 
 
 async def begun() -> None:
@@ -81,145 +81,147 @@ async def begun() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_piece_returns_what_it_returns_and_fails_as_it_fails(stage: Stage) -> None:
-    assert await stage.large.run("a", 1, max, 3, 5) == 5
+async def test_a_piece_returns_what_it_returns_and_fails_as_it_fails(harness: LargeWorkHarness) -> None:
+    assert await harness.large.run("a", 1, max, 3, 5) == 5
     with pytest.raises(ZeroDivisionError):
-        await stage.large.run("a", 1, lambda: 1 // 0)
-    assert await stage.read("a", "after a failure") == "after a failure"
+        await harness.large.run("a", 1, lambda: 1 // 0)
+    assert await harness.read("a", "after a failure") == "after a failure"
 
 
-async def test_pieces_run_one_at_a_time_and_principals_take_turns(stage: Stage) -> None:
-    async with stage.held("a"):
-        waiting = [stage.read("a", f"a{number}") for number in range(3)]
+async def test_pieces_run_one_at_a_time_and_principals_take_turns(harness: LargeWorkHarness) -> None:
+    async with harness.held("a"):
+        waiting = [harness.read("a", f"a{number}") for number in range(3)]
         await begun()
-        waiting += [stage.read("b", f"b{number}") for number in range(2)] + [stage.read("c", "c0")]
+        waiting += [harness.read("b", f"b{number}") for number in range(2)] + [harness.read("c", "c0")]
         await begun()
-        assert stage.done == []
+        assert harness.done == []
     await asyncio.gather(*waiting)
-    assert stage.done == ["held", "a0", "b0", "c0", "a1", "b1", "a2"]
+    assert harness.done == ["held", "a0", "b0", "c0", "a1", "b1", "a2"]
 
 
-async def test_a_piece_whose_caller_left_while_it_waited_is_never_run(stage: Stage) -> None:
-    async with stage.held("a"):
-        left, stays = stage.read("a", "left"), stage.read("a", "stays")
+async def test_a_piece_whose_caller_left_while_it_waited_is_never_run(harness: LargeWorkHarness) -> None:
+    async with harness.held("a"):
+        left, stays = harness.read("a", "left"), harness.read("a", "stays")
         await begun()
         left.cancel()
         await asyncio.gather(left, return_exceptions=True)
     await stays
     assert left.cancelled()
-    assert stage.done == ["held", "stays"]
+    assert harness.done == ["held", "stays"]
 
 
-async def test_a_caller_that_leaves_in_the_moment_of_its_turn_passes_it_on(stage: Stage) -> None:
+async def test_a_caller_that_leaves_in_the_moment_of_its_turn_passes_it_on(harness: LargeWorkHarness) -> None:
     def gives_up() -> None:
         asyncio.get_running_loop().call_soon(left.cancel)  # after the next turn was given, before it is taken
         raise PermissionError
 
-    async with stage.held("a"):
-        gives_up_first = stage.read("b", before=gives_up)
-        left, stays = stage.read("c", "left"), stage.read("d", "stays")
+    async with harness.held("a"):
+        gives_up_first = harness.read("b", before=gives_up)
+        left, stays = harness.read("c", "left"), harness.read("d", "stays")
         await begun()
     assert await stays == "stays"
     assert isinstance(gives_up_first.exception(), PermissionError)
     assert left.cancelled()
-    assert stage.done == ["held", "stays"]
+    assert harness.done == ["held", "stays"]
 
 
-async def test_a_piece_whose_caller_left_while_it_ran_keeps_its_turn_to_the_end(stage: Stage) -> None:
-    async with stage.held("a") as running:
+async def test_a_piece_whose_caller_left_while_it_ran_keeps_its_turn_to_the_end(harness: LargeWorkHarness) -> None:
+    async with harness.held("a") as running:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        following = stage.read("b", "following")
+        following = harness.read("b", "following")
         await begun()
         assert running.cancelled()
-        assert stage.done == []
+        assert harness.done == []
     await following
-    assert stage.done == ["held", "following"]
+    assert harness.done == ["held", "following"]
 
 
-async def test_a_piece_that_is_refused_at_its_turn_passes_it_on_and_costs_nothing(stage: Stage) -> None:
+async def test_a_piece_that_is_refused_at_its_turn_passes_it_on_and_costs_nothing(harness: LargeWorkHarness) -> None:
     def refuse() -> None:
         raise PermissionError
 
-    refused = stage.read("a", "refused", cost_s=100.0, before=refuse)
+    refused = harness.read("a", "refused", cost_s=100.0, before=refuse)
     with pytest.raises(PermissionError):
         await refused
-    assert await stage.read("a", "next") == "next"
-    stage.large.admit("a", 1)
+    assert await harness.read("a", "next") == "next"
+    harness.large.admit("a", 1)
 
 
 async def test_a_principal_is_asked_to_wait_once_its_allowance_and_what_it_may_wait_for_are_used_up(
-    stage: Stage,
+    harness: LargeWorkHarness,
 ) -> None:
-    await stage.read("a", cost_s=ALLOWANCE_S + MAX_WAIT_S * SHARE)
-    stage.large.admit("a", 1)
-    await stage.read("b", cost_s=ALLOWANCE_S + MAX_WAIT_S * SHARE + 1.0)
+    await harness.read("a", cost_s=ALLOWANCE_S + MAX_WAIT_S * SHARE)
+    harness.large.admit("a", 1)
+    await harness.read("b", cost_s=ALLOWANCE_S + MAX_WAIT_S * SHARE + 1.0)
     with pytest.raises(ToolFailure) as refused:
-        stage.large.admit("b", 1)
+        harness.large.admit("b", 1)
     error = refused.value.error
     assert error.kind is ErrorKind.RATE_LIMITED
     assert error.retry_after_s == pytest.approx(MAX_WAIT_S + 1.0 / SHARE)
     assert error.details["limit"] == "large-arguments"
     assert "Wait 4.0 seconds" in error.message
-    stage.clock.advance(1.0 / SHARE)
-    stage.large.admit("b", 1)
+    harness.clock.advance(1.0 / SHARE)
+    harness.large.admit("b", 1)
 
 
-async def test_a_piece_beyond_the_share_waits_until_it_is_due_and_holds_nobody_else_up(stage: Stage) -> None:
-    await stage.read("a", "a0", cost_s=ALLOWANCE_S + 0.005)
-    waiting = stage.read("a", "a1")
+async def test_a_piece_beyond_the_share_waits_until_it_is_due_and_holds_nobody_else_up(
+    harness: LargeWorkHarness,
+) -> None:
+    await harness.read("a", "a0", cost_s=ALLOWANCE_S + 0.005)
+    waiting = harness.read("a", "a1")
     await begun()
     for number in range(5):
-        await stage.read("b", f"b{number}")
+        await harness.read("b", f"b{number}")
     assert not waiting.done()
-    stage.clock.advance(0.005 / SHARE)
+    harness.clock.advance(0.005 / SHARE)
     await waiting
-    assert stage.done == ["a0", "b0", "b1", "b2", "b3", "b4", "a1"]
+    assert harness.done == ["a0", "b0", "b1", "b2", "b3", "b4", "a1"]
 
 
-async def test_what_fails_and_what_nobody_waits_for_any_more_is_charged_too(stage: Stage) -> None:
+async def test_what_fails_and_what_nobody_waits_for_any_more_is_charged_too(harness: LargeWorkHarness) -> None:
     def failing() -> None:
-        stage.processor.had_s += 100.0
+        harness.processor.had_s += 100.0
         raise KeyError
 
     with pytest.raises(KeyError):
-        await stage.large.run("a", 1, failing)
+        await harness.large.run("a", 1, failing)
     with pytest.raises(ToolFailure):
-        stage.large.admit("a", 1)
+        harness.large.admit("a", 1)
 
 
-async def test_no_more_bytes_of_a_principal_wait_than_their_bound(stage: Stage) -> None:
-    async with stage.held("a"):
+async def test_no_more_bytes_of_a_principal_wait_than_their_bound(harness: LargeWorkHarness) -> None:
+    async with harness.held("a"):
         half = MAX_WAITING_BYTES // 2
-        waiting = [stage.read("a", size_bytes=half) for _ in range(2)]
+        waiting = [harness.read("a", size_bytes=half) for _ in range(2)]
         await begun()
         with pytest.raises(ToolFailure) as refused:
-            stage.large.admit("a", 1)
+            harness.large.admit("a", 1)
         assert refused.value.error.kind is ErrorKind.RATE_LIMITED
         assert refused.value.error.retry_after_s == 1.0
-        stage.large.admit("b", half)
+        harness.large.admit("b", half)
         waiting[0].cancel()
         await begun()
-        stage.large.admit("a", half)  # what nobody waits for any more counts no longer
+        harness.large.admit("a", half)  # what nobody waits for any more counts no longer
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_one_piece_may_be_larger_than_the_bound_where_nothing_waits(stage: Stage) -> None:
-    stage.large.admit("a", MAX_WAITING_BYTES + 1)
-    async with stage.held("a"):
-        stage.read("a", size_bytes=1)
+async def test_one_piece_may_be_larger_than_the_bound_where_nothing_waits(harness: LargeWorkHarness) -> None:
+    harness.large.admit("a", MAX_WAITING_BYTES + 1)
+    async with harness.held("a"):
+        harness.read("a", size_bytes=1)
         await begun()
         with pytest.raises(ToolFailure):
-            stage.large.admit("a", MAX_WAITING_BYTES)
+            harness.large.admit("a", MAX_WAITING_BYTES)
 
 
 async def test_shares_are_kept_for_so_many_principals_and_the_oldest_goes_first(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: LargeWorkHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_work, "_MAX_PRINCIPALS", 3)
     for number in range(4):
-        await stage.read(f"principal-{number}", cost_s=100.0)
-    stage.large.admit("principal-0", 1)
+        await harness.read(f"principal-{number}", cost_s=100.0)
+    harness.large.admit("principal-0", 1)
     for number in range(1, 4):
         with pytest.raises(ToolFailure):
-            stage.large.admit(f"principal-{number}", 1)
+            harness.large.admit(f"principal-{number}", 1)

@@ -11,8 +11,8 @@ import pytest
 from msgspec import structs
 
 from tests.fakes.asking_adapter import CANARY, COLOUR, FREE, a_question
-from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, POLICY, REJECTED, an_approval_door
-from tests.unit.runtime.question_door import ALLOWING, PAINT, RED, Asking, asking
+from tests.unit.runtime.approval_harness import ANN, EVE, LOCAL, POLICY, REJECTED, an_approval_harness
+from tests.unit.runtime.question_harness import ALLOWING, PAINT, RED, Asking, asking
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.call import Mode, Question
 from toolhub_service.domain.error_spec import Code
@@ -40,7 +40,7 @@ class TestAsking:
         assert asked["message"] == "Which colour?"
         assert asked["schema"]["properties"]["colour"] == {"type": "string", "enum": ["red", "green"]}
         assert "asks a question in the middle" in error.message
-        (approval,) = it.door.asked
+        (approval,) = it.harness.asked
         assert error.details["approval_id"] == approval.approval_id
         assert (approval.state, approval.round, approval.purpose) == (ApprovalState.PENDING, 1, "a nice wall")
         assert approval.question is not None
@@ -51,7 +51,7 @@ class TestAsking:
     async def test_same_question_of_the_same_call_is_asked_once(self) -> None:
         it = asking()
         assert await it.asks() == await it.asks(number=2)
-        assert len(it.door.asked) == 1
+        assert len(it.harness.asked) == 1
         assert it.runs == 2
 
     async def test_another_question_of_the_same_call_is_another_approval(self) -> None:
@@ -78,12 +78,12 @@ class TestAsking:
         assert error.kind is ErrorKind.UPSTREAM_ERROR
         assert not error.is_retryable
         assert why in error.message
-        assert it.door.asked == []
+        assert it.harness.asked == []
 
     async def test_words_of_the_tool_are_cut_and_redacted_and_its_schema_stays_a_schema(self) -> None:
         it = asking(a_question("hunter2-value " + "é" * 9_000), redactor=Redactor(("hunter2-value",)))
         await it.asks()
-        (approval,) = it.door.asked
+        (approval,) = it.harness.asked
         assert approval.question is not None
         assert "hunter2" not in approval.question.message
         assert len(approval.question.message.encode()) <= 4_096
@@ -154,7 +154,7 @@ class TestAnswering:
         error = refused.value.error
         assert error.kind is ErrorKind.INPUT_SCHEMA_INVALID
         assert [violation.path for violation in error.violations] == [path]
-        assert await it.door.state(approval_id) is ApprovalState.PENDING
+        assert await it.harness.state(approval_id) is ApprovalState.PENDING
 
     @pytest.mark.promise("approval.not-by-the-requester")
     async def test_who_asks_does_not_answer(self) -> None:
@@ -184,15 +184,15 @@ class TestAnswering:
             Code.INVALID_ARGUMENT,
             "NOTHING_TO_ANSWER",
         )
-        door = an_approval_door()
+        harness = an_approval_harness()
         with pytest.raises(HubFailure) as refused:
-            await door.decide(await door.ask(), answer=RED)
+            await harness.decide(await harness.ask(), answer=RED)
         assert refused.value.reason.name == "NOTHING_TO_ANSWER"
 
     async def test_declined_question_ends_the_call_without_another_word_to_the_tool(self) -> None:
         it = asking()
         approval_id = await it.asks()
-        await it.door.decide(approval_id, REJECTED, comment="not today")
+        await it.harness.decide(approval_id, REJECTED, comment="not today")
         error = await it.refused(approval_id)
         assert error.kind is ErrorKind.APPROVAL_REJECTED
         assert "not today" in error.message
@@ -212,7 +212,7 @@ class TestAnswering:
         approval_id = await it.asks()
         if answered:
             await it.answer(approval_id)
-        it.door.door.clock.advance(3_600)
+        it.harness.parts.clock.advance(3_600)
         assert (await it.refused(approval_id)).kind is ErrorKind.APPROVAL_REJECTED
         assert it.runs == 1
 
@@ -220,8 +220,8 @@ class TestAnswering:
         it = asking()
         approval_id = await it.asks()
         await it.answer(approval_id)
-        await it.door.door.plan(PAINT, {"wall": "north"})
-        assert await it.door.state(approval_id) is ApprovalState.APPROVED
+        await it.harness.parts.plan(PAINT, {"wall": "north"})
+        assert await it.harness.state(approval_id) is ApprovalState.APPROVED
         assert it.runs == 1
 
     async def test_tool_asks_again_and_again_but_not_for_ever(self) -> None:
@@ -262,7 +262,7 @@ class TestExactly:
         it = asking()
         approval_id = await it.asks()
         await it.answer(approval_id)
-        it.door.door.policy.replace(ANOTHER)
+        it.harness.parts.policy.replace(ANOTHER)
         assert "policy revision" in (await it.refused(approval_id)).message
         assert it.runs == 1
 
@@ -270,7 +270,7 @@ class TestExactly:
         it = asking()
         approval_id = await it.asks()
         await it.answer(approval_id)
-        it.door.door.policy.replace("extends: none\n")
+        it.harness.parts.policy.replace("extends: none\n")
         assert (await it.refused(approval_id)).kind is ErrorKind.POLICY_DENIED
         assert it.runs == 1
 
@@ -285,7 +285,7 @@ class TestExactly:
         it = asking()
         approval_id = await it.asks(job_id="job-1")
         await it.answer(approval_id)
-        it.door.door.policy.replace(ANOTHER)
+        it.harness.parts.policy.replace(ANOTHER)
         assert await it.asks(approval_id, job_id="job-1") != approval_id
         assert [call.reply for call in it.adapter.calls] == [None, None]
 
@@ -313,12 +313,12 @@ class TestBesidesARule:
         it = asking(policy=_ruled())
         rule = await it.asks()
         assert (await it.kept(rule)).question is None
-        await it.door.decide(rule)
+        await it.harness.decide(rule)
         question = await it.asks(rule)
         kept = await it.kept(question)
         assert kept.question is not None
         assert (kept.covers_rule_id, kept.approvers) == ("writes-need-a-yes", ("ann", "team-*"))
-        assert await it.door.state(rule) is ApprovalState.USED
+        assert await it.harness.state(rule) is ApprovalState.USED
         await it.answer(question)
         assert (await it.call(question)).ok
         assert it.adapter.done == [ANSWER]
@@ -326,7 +326,7 @@ class TestBesidesARule:
     async def test_every_further_question_is_covered_too(self) -> None:
         it = asking(a_question("One?", FREE), a_question("Two?", FREE), policy=_ruled())
         rule = await it.asks()
-        await it.door.decide(rule)
+        await it.harness.decide(rule)
         one = await it.asks(rule)
         await it.answer(one, None)
         two = await it.asks(one)
@@ -336,7 +336,7 @@ class TestBesidesARule:
 
     async def test_answer_covers_no_rule_that_had_not_asked(self) -> None:
         it = asking(policy=_ruled())
-        kept = await it.door.store.get(question := await _uncovered(it))
+        kept = await it.harness.store.get(question := await _uncovered(it))
         assert kept is not None
         assert kept.covers_rule_id == ""
         error = await it.refused(question)
@@ -349,7 +349,7 @@ class TestBesidesARule:
     async def test_call_without_the_answer_is_asked_for_by_the_rule_again(self) -> None:
         it = asking(policy=_ruled())
         rule = await it.asks()
-        await it.door.decide(rule)
+        await it.harness.decide(rule)
         question = await it.asks(rule)
         await it.answer(question)
         assert await it.asks() not in (rule, question)
@@ -382,7 +382,7 @@ class TestKeys:
     async def test_declined_question_leaves_the_key_free(self) -> None:
         it = asking()
         approval_id = await it.asks(idempotency_key="k")
-        await it.door.decide(approval_id, REJECTED)
+        await it.harness.decide(approval_id, REJECTED)
         assert (await it.refused(approval_id, idempotency_key="k")).kind is ErrorKind.APPROVAL_REJECTED
         assert await it.asks(idempotency_key="k") != approval_id
 
@@ -394,7 +394,7 @@ class TestEvidence:
         approval_id = await it.asks()
         await it.answer(approval_id, {"colour": "red", "password": "hunter2"}, comment="as the others")
         await it.call(approval_id, number=2)
-        asked, decided, used = it.door.events_of_approvals
+        asked, decided, used = it.harness.events_of_approvals
         assert [event.type for event in (asked, decided, used)] == [
             EventType.APPROVAL_ASKED,
             EventType.APPROVAL_DECIDED,
@@ -404,7 +404,7 @@ class TestEvidence:
         assert json.loads(decided.attributes["answer_summary"]) == {"colour": "red", "password": "***"}
         digests = {event.attributes["question_digest"] for event in (asked, decided, used)}
         assert len(digests) == 1
-        results = it.door.events(EventType.TOOL_RESULT)
+        results = it.harness.events(EventType.TOOL_RESULT)
         assert [event.outcome for event in results] == ["APPROVAL_REQUIRED", "ok"]
 
     async def test_continuation_is_nowhere_to_be_seen(self) -> None:
@@ -412,12 +412,12 @@ class TestEvidence:
         error = await it.refused()
         approval_id = str(error.details["approval_id"])
         decided = await it.answer(approval_id, {"colour": "green", "password": "answer-canary"})
-        wire: list[Any] = [from_approval(approval) for approval in (*it.door.asked, decided)]
+        wire: list[Any] = [from_approval(approval) for approval in (*it.harness.asked, decided)]
         await it.call(approval_id)
         assert it.adapter.done == [{"colour": "green", "password": "answer-canary"}]
-        wire += [payload(approval) for approval in (*it.door.asked, decided)]
+        wire += [payload(approval) for approval in (*it.harness.asked, decided)]
         assert b"Which colour?" in wire[-1]
-        seen = f"{error!r} {wire!r} {it.door.door.events!r} {it.door.asked!r} {decided!r} {it.adapter.calls!r}"
+        seen = f"{error!r} {wire!r} {it.harness.parts.events!r} {it.harness.asked!r} {decided!r} {it.adapter.calls!r}"
         assert CANARY not in seen
         assert "answer-canary" not in seen
 
@@ -430,10 +430,10 @@ class TestEvidence:
                 await it.answer(approval_id)
                 await it.call(approval_id)
             case "declined":
-                await it.door.decide(approval_id, REJECTED)
+                await it.harness.decide(approval_id, REJECTED)
             case _:
-                it.door.door.clock.advance(3_600)
-                await it.door.approvals.expire_due(it.door.door.clock.unix_ms())
+                it.harness.parts.clock.advance(3_600)
+                await it.harness.approvals.expire_due(it.harness.parts.clock.unix_ms())
         kept = await it.kept(approval_id)
         assert kept.question is not None
         assert (kept.question.message, kept.question.continuation, kept.answer) == ("Which colour?", "", None)
@@ -457,9 +457,9 @@ def _ruled() -> str:
 async def _uncovered(it: Asking) -> str:
     """A question that was asked although the rule, of the same policy revision, had not."""
     rule = await it.asks()
-    await it.door.decide(rule)
+    await it.harness.decide(rule)
     question = await it.asks(rule)
     await it.answer(question)
     kept = await it.kept(question)
-    assert await it.door.store.put(structs.replace(kept, covers_rule_id="", version=kept.version + 1))
+    assert await it.harness.store.put(structs.replace(kept, covers_rule_id="", version=kept.version + 1))
     return question

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, Door, a_call, a_door, a_tool
+from tests.unit.runtime.pipeline_harness import (
+    HANG,
+    POLICY,
+    READ,
+    WRITE,
+    PipelineHarness,
+    a_call,
+    a_pipeline_harness,
+    a_tool,
+)
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import ToolResult
@@ -19,14 +28,14 @@ DENY = POLICY + "rules: [{id: never, effect: DENY, tools: [test/text.read]}]\n"
 CONDITIONAL = POLICY + "rules: [{id: shouting, effect: DENY, when: 'args.text == \"HI\"'}]\n"
 
 
-async def denied_by(door: Door) -> str | None:
-    result = await door.result(READ)
+async def denied_by(harness: PipelineHarness) -> str | None:
+    result = await harness.result(READ)
     return None if result.error is None else str(result.error.details.get("rule_id"))
 
 
 async def test_route_is_made_once_for_a_principal_and_a_tool() -> None:
-    door = a_door()
-    routes = door.pipeline.routes
+    harness = a_pipeline_harness()
+    routes = harness.pipeline.routes
     first = routes.of(a_call(READ))
     assert routes.of(a_call(READ)) is first
     assert routes.of(a_call(WRITE)) is not first
@@ -35,29 +44,29 @@ async def test_route_is_made_once_for_a_principal_and_a_tool() -> None:
 
 
 async def test_every_policy_that_comes_into_force_holds_for_the_next_call() -> None:
-    door = a_door()
+    harness = a_pipeline_harness()
     for _ in range(3):
-        assert await denied_by(door) is None
-        assert door.policy.replace(DENY).applied
-        assert await denied_by(door) == "never"
-        assert len(door.pipeline.routes) == 1
-        assert door.policy.replace(POLICY).applied
-    assert {event.policy_revision for event in door.events[:2]} != {door.policy.revision}
+        assert await denied_by(harness) is None
+        assert harness.policy.replace(DENY).applied
+        assert await denied_by(harness) == "never"
+        assert len(harness.pipeline.routes) == 1
+        assert harness.policy.replace(POLICY).applied
+    assert {event.policy_revision for event in harness.events[:2]} != {harness.policy.revision}
 
 
 async def test_policy_that_is_refused_changes_no_route() -> None:
-    door = a_door()
-    before = door.pipeline.routes.of(a_call(READ))
-    assert not door.policy.replace("rules: 7").applied
-    assert door.pipeline.routes.of(a_call(READ)) is before
+    harness = a_pipeline_harness()
+    before = harness.pipeline.routes.of(a_call(READ))
+    assert not harness.policy.replace("rules: 7").applied
+    assert harness.pipeline.routes.of(a_call(READ)) is before
 
 
 async def test_definition_that_changes_is_the_one_of_the_next_call() -> None:
-    door = a_door()
-    digests = [(await door.result(READ)).tool_digest]
+    harness = a_pipeline_harness()
+    digests = [(await harness.result(READ)).tool_digest]
     changed = a_tool(READ.name, read_only=True, description="Another.")
-    door.catalog.register(changed, replace=True)
-    digests.append((await door.result(READ)).tool_digest)
+    harness.catalog.register(changed, replace=True)
+    digests.append((await harness.result(READ)).tool_digest)
     assert digests == [READ.digest, changed.digest]
 
 
@@ -65,9 +74,9 @@ async def test_definition_that_changes_is_the_one_of_the_next_call() -> None:
     ("reason", "said"), [("The schema changed.", "The schema changed."), ("", "it is not approved.")]
 )
 async def test_refusal_of_a_quarantined_tool_gives_the_reason(reason: str, said: str) -> None:
-    door = a_door()
-    door.catalog.register(replace(READ, state=ToolState.QUARANTINED, state_reason=reason), replace=True)
-    assert f"waits for an operator: {said} " in (await door.error(READ)).message
+    harness = a_pipeline_harness()
+    harness.catalog.register(replace(READ, state=ToolState.QUARANTINED, state_reason=reason), replace=True)
+    assert f"waits for an operator: {said} " in (await harness.error(READ)).message
 
 
 @pytest.mark.parametrize(
@@ -75,55 +84,55 @@ async def test_refusal_of_a_quarantined_tool_gives_the_reason(reason: str, said:
     [(ToolState.QUARANTINED, ErrorKind.TOOL_QUARANTINED), (ToolState.UNAVAILABLE, ErrorKind.TOOL_UNAVAILABLE)],
 )
 async def test_tool_that_is_withdrawn_is_refused_from_the_next_call_on(state: ToolState, kind: ErrorKind) -> None:
-    door = a_door()
-    assert (await door.result(READ)).ok
-    door.catalog.register(replace(READ, state=state), replace=True)
-    assert (await door.error(READ)).kind is kind
-    door.catalog.unregister(READ.name)
-    assert (await door.error(READ)).kind is ErrorKind.TOOL_NOT_FOUND
-    assert len(door.adapter.calls) == 1
+    harness = a_pipeline_harness()
+    assert (await harness.result(READ)).ok
+    harness.catalog.register(replace(READ, state=state), replace=True)
+    assert (await harness.error(READ)).kind is kind
+    harness.catalog.unregister(READ.name)
+    assert (await harness.error(READ)).kind is ErrorKind.TOOL_NOT_FOUND
+    assert len(harness.adapter.calls) == 1
 
 
 async def test_calls_under_way_while_policy_and_catalog_change_end_by_what_they_began_with() -> None:
-    door = a_door(HANG)
-    running = asyncio.create_task(door.pipeline.invoke(a_call(READ)))
-    await door.adapter.started.wait()
-    before = door.policy.revision
-    assert door.policy.replace(DENY).applied
-    door.catalog.register(a_tool(READ.name, read_only=True, description="Another."), replace=True)
-    assert await denied_by(door) == "never"
+    harness = a_pipeline_harness(HANG)
+    running = asyncio.create_task(harness.pipeline.invoke(a_call(READ)))
+    await harness.adapter.started.wait()
+    before = harness.policy.revision
+    assert harness.policy.replace(DENY).applied
+    harness.catalog.register(a_tool(READ.name, read_only=True, description="Another."), replace=True)
+    assert await denied_by(harness) == "never"
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    denied, cancelled = door.events
-    assert (denied.policy_revision, denied.tool_digest == READ.digest) == (door.policy.revision, False)
+    denied, cancelled = harness.events
+    assert (denied.policy_revision, denied.tool_digest == READ.digest) == (harness.policy.revision, False)
     assert (cancelled.policy_revision, cancelled.tool_digest) == (before, READ.digest)
 
 
 async def test_many_calls_between_changes_never_meet_a_dead_version() -> None:
-    door = a_door()
+    harness = a_pipeline_harness()
 
     async def call(number: int) -> None:
         for _ in range(20):
-            result = await door.pipeline.invoke(a_call(READ, principal=f"p{number}"))
+            result = await harness.pipeline.invoke(a_call(READ, principal=f"p{number}"))
             assert isinstance(result, ToolResult)
-            event = door.events[-1]
-            assert (event.policy_revision, result.ok) == (door.policy.revision, event.rule_id != "never")
+            event = harness.events[-1]
+            assert (event.policy_revision, result.ok) == (harness.policy.revision, event.rule_id != "never")
             await asyncio.sleep(0)
 
     async def change() -> None:
         for number in range(20):
-            assert door.policy.replace(DENY if number % 2 else POLICY).applied
+            assert harness.policy.replace(DENY if number % 2 else POLICY).applied
             await asyncio.sleep(0)
 
     await asyncio.gather(*map(call, range(5)), change())
 
 
 async def test_verdict_is_kept_only_where_nothing_of_the_call_has_a_say() -> None:
-    door = a_door(policy=CONDITIONAL)
-    assert door.pipeline.routes.of(a_call(READ)).verdict is None
-    assert (await door.result(READ, {"text": "hi"})).ok
-    assert (await door.error(READ, {"text": "HI"})).details["rule_id"] == "shouting"
+    harness = a_pipeline_harness(policy=CONDITIONAL)
+    assert harness.pipeline.routes.of(a_call(READ)).verdict is None
+    assert (await harness.result(READ, {"text": "hi"})).ok
+    assert (await harness.error(READ, {"text": "HI"})).details["rule_id"] == "shouting"
 
 
 @pytest.mark.parametrize(
@@ -135,28 +144,28 @@ async def test_verdict_is_kept_only_where_nothing_of_the_call_has_a_say() -> Non
     ],
 )
 async def test_call_for_another_or_with_less_is_decided_for_itself(context: dict[str, object], rule: str) -> None:
-    door = a_door()
-    assert (await door.result(READ)).ok
-    error = await door.error(READ, **context)  # type: ignore[arg-type]
+    harness = a_pipeline_harness()
+    assert (await harness.result(READ)).ok
+    error = await harness.error(READ, **context)  # type: ignore[arg-type]
     assert error.details["rule_id"] == rule
 
 
 async def test_candidate_that_watches_sees_calls_of_routes_that_were_made_before() -> None:
-    door = a_door()
+    harness = a_pipeline_harness()
     differences: list[Difference] = []
-    door.policy._on_difference = differences.append
-    assert (await door.result(READ)).ok
-    assert door.policy.shadow(DENY).applied
-    assert (await door.result(READ)).ok
+    harness.policy._on_difference = differences.append
+    assert (await harness.result(READ)).ok
+    assert harness.policy.shadow(DENY).applied
+    assert (await harness.result(READ)).ok
     assert [difference.shadow.rule_id for difference in differences] == ["never"]
-    door.policy.shadow(None)
-    assert (await door.result(READ)).ok
+    harness.policy.shadow(None)
+    assert (await harness.result(READ)).ok
     assert len(differences) == 1
 
 
 async def test_routes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "_ROUTES_MAX", 3)
-    routes = a_door().pipeline.routes
+    routes = a_pipeline_harness().pipeline.routes
     for number in range(10):
         call = a_call(READ)._replace(principal=Principal(f"p{number}"))
         assert routes.of(call).spec is READ

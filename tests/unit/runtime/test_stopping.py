@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.runtime.approval_door import ApprovalDoor, Begins, an_approval_door
+from tests.unit.runtime.approval_harness import ApprovalHarness, Begins, an_approval_harness
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.job import RemoteMark
 
@@ -33,16 +33,16 @@ class Stopping(Begins):
         return self._event
 
 
-def a_stopping_door(mark: RemoteMark | None, *, is_set: bool = True) -> ApprovalDoor:
-    door = an_approval_door()
-    door.door.pipeline = dataclasses.replace(door.door.pipeline, running=Stopping(mark, is_set=is_set))
-    return door
+def a_stopping_harness(mark: RemoteMark | None, *, is_set: bool = True) -> ApprovalHarness:
+    harness = an_approval_harness()
+    harness.parts.pipeline = dataclasses.replace(harness.parts.pipeline, running=Stopping(mark, is_set=is_set))
+    return harness
 
 
 async def test_it_asks_nobody() -> None:
-    door = a_stopping_door(TAKEN)
-    assert (await door.call(job_id="job-1")).ok
-    assert (door.asked, door.runs) == ([], 1)
+    harness = a_stopping_harness(TAKEN)
+    assert (await harness.call(job_id="job-1")).ok
+    assert (harness.asked, harness.runs) == ([], 1)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,6 @@ async def test_it_asks_nobody() -> None:
     [(None, True), (replace(TAKEN, accepted=False), True), (replace(TAKEN, remote_id=""), True), (TAKEN, False)],
 )
 async def test_what_may_do_more_than_stop_waits_for_a_person(mark: RemoteMark | None, *, is_set: bool) -> None:
-    door = a_stopping_door(mark, is_set=is_set)
-    assert (await door.refused(job_id="job-1")).kind is ErrorKind.APPROVAL_REQUIRED
-    assert (len(door.asked), door.runs) == (1, 0)
+    harness = a_stopping_harness(mark, is_set=is_set)
+    assert (await harness.refused(job_id="job-1")).kind is ErrorKind.APPROVAL_REQUIRED
+    assert (len(harness.asked), harness.runs) == (1, 0)

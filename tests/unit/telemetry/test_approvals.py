@@ -16,7 +16,7 @@ from structlog.testing import CapturingLogger
 
 from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.fakes.http_server import Answer, Asked, RawServer, always, response, serving, silent_after
-from tests.unit.runtime.approval_door import EXPIRES_S, REJECTED, ApprovalDoor, an_approval_door
+from tests.unit.runtime.approval_harness import EXPIRES_S, REJECTED, ApprovalHarness, an_approval_harness
 from toolhub_service.domain.approval import Approval
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook
@@ -30,15 +30,15 @@ ACCEPTING = always(TAKEN)
 
 @dataclass
 class Scene:
-    door: ApprovalDoor
+    harness: ApprovalHarness
     server: RawServer
     hook: ApprovalWebhook
     log: CapturingLogger
     pauses_s: list[float] = field(default_factory=list)
 
     async def ask(self, text: str = "hello", **fields: Any) -> Approval:
-        await self.door.ask(text, **fields)
-        return self.door.asked[-1]
+        await self.harness.ask(text, **fields)
+        return self.harness.asked[-1]
 
     async def told(self) -> None:
         """Everything that waited has been told, or given up."""
@@ -53,7 +53,7 @@ class Scene:
 @asynccontextmanager
 async def a_scene(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> AsyncIterator[Scene]:
     async with serving(answer) as server:
-        door = an_approval_door(redactor=Redactor([CANARY]))
+        harness = an_approval_harness(redactor=Redactor([CANARY]))
         log, pauses_s = CapturingLogger(), list[float]()
 
         async def pause(seconds: float) -> None:
@@ -64,15 +64,15 @@ async def a_scene(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> As
             url or server.url("/hooks/T0/secret-path"),
             SECRET,
             **{
-                "clock": door.door.clock,
+                "clock": harness.parts.clock,
                 "randomness": FixedRandomness(1.0),
                 "log": log,
                 "pause": pause,
                 **terms,
             },
         )
-        door.listeners.append(hook.offer)
-        scene = Scene(door, server, hook, log, pauses_s)
+        harness.listeners.append(hook.offer)
+        scene = Scene(harness, server, hook, log, pauses_s)
         hook.start()
         try:
             yield scene
@@ -126,7 +126,7 @@ async def test_every_question_is_told_once() -> None:
         await scene.ask("19", number=2)
         await scene.told()
         ids = [json.loads(asked.body)["approval"]["approvalId"] for asked in scene.server.asked]
-    assert sorted(ids) == sorted({approval.approval_id for approval in scene.door.asked})
+    assert sorted(ids) == sorted({approval.approval_id for approval in scene.harness.asked})
 
 
 @pytest.mark.parametrize("status", [500, 503, 408, 429])
@@ -171,7 +171,7 @@ async def test_nobody_there_is_given_up_too() -> None:
 async def test_question_that_has_lapsed_is_not_told_for_ever() -> None:
     async with a_scene(turns(response(status=500))) as scene:
         await scene.ask()
-        scene.door.door.clock.advance(10_000)
+        scene.harness.parts.clock.advance(10_000)
         await scene.told()
         assert len(scene.server.asked) == 1
         assert len(scene.given_up) == 1
@@ -227,18 +227,18 @@ def test_webhook_that_cannot_work_is_refused_at_the_start(url: str, secret: byte
 
 async def test_every_change_is_counted_once_and_the_wait_for_a_person_measured() -> None:
     metrics = Metrics(version="1")
-    door = an_approval_door(observer=ApprovalTelemetry(metrics))
-    granted = await door.ask("a")
-    await door.ask("a", number=2)
-    door.door.clock.advance(30)
-    await door.decide(granted)
-    await door.decide(granted)
-    assert (await door.call("a", number=3, approval_id=granted)).ok
-    await door.decide(await door.ask("b"), REJECTED)
-    await door.ask("c")
-    door.door.clock.advance(EXPIRES_S)
-    await door.ask("d")
-    await door.approvals.sweep()
+    harness = an_approval_harness(observer=ApprovalTelemetry(metrics))
+    granted = await harness.ask("a")
+    await harness.ask("a", number=2)
+    harness.parts.clock.advance(30)
+    await harness.decide(granted)
+    await harness.decide(granted)
+    assert (await harness.call("a", number=3, approval_id=granted)).ok
+    await harness.decide(await harness.ask("b"), REJECTED)
+    await harness.ask("c")
+    harness.parts.clock.advance(EXPIRES_S)
+    await harness.ask("d")
+    await harness.approvals.sweep()
     told = metrics.exposition().decode()
     for state, count in (("PENDING", 4), ("APPROVED", 1), ("USED", 1), ("REJECTED", 1), ("EXPIRED", 1)):
         assert f'toolhub_approvals_total{{state="{state}"}} {count}.0' in told

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from tests.unit.runtime.jobs.stage import T0, a_job, answered, failed, in_state
+from tests.unit.runtime.jobs.job_harness import T0, a_job, answered, failed, in_state
 from tests.unit.telemetry.test_tracing import SPAN, TRACE, Recorded
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.job import Job, JobTally, moved

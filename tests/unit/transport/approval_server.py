@@ -1,4 +1,4 @@
-"""ApprovalService on a real server of loopback, before an `ApprovalDoor`; callers are who their metadata says."""
+"""ApprovalService on a real server of loopback, before an `ApprovalHarness`; callers are who their metadata says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, TEAM, ApprovalDoor, an_approval_door
+from tests.unit.runtime.approval_harness import ANN, EVE, LOCAL, TEAM, ApprovalHarness, an_approval_harness
 from toolhub.v1 import approval_service_pb2_grpc
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.guards.secrets import Redactor
@@ -56,7 +56,7 @@ class Left(Layer):
 class ApprovalHub:
     """Serves until its block is left; a defect fails the test then."""
 
-    door: ApprovalDoor
+    harness: ApprovalHarness
     news: ApprovalNews
     address: str
     channel: grpc.aio.Channel
@@ -70,12 +70,12 @@ class ApprovalHub:
 
 @asynccontextmanager
 async def approval_hub(
-    door: ApprovalDoor | None = None, *, port: int = 0, redactor: Redactor | None = None
+    harness: ApprovalHarness | None = None, *, port: int = 0, redactor: Redactor | None = None
 ) -> AsyncIterator[ApprovalHub]:
-    """`door` is one that outlives the server, as the store of a hub that is restarted does."""
-    door = door or an_approval_door(redactor=redactor)
+    """`harness` is one that outlives the server, as the store of a hub that is restarted does."""
+    harness = harness or an_approval_harness(redactor=redactor)
     crashes: list[Exception] = []
-    news = ApprovalNews(door.store)
+    news = ApprovalNews(harness.store)
     left: asyncio.Queue[str] = asyncio.Queue()
     layers = [
         Left(left),
@@ -87,12 +87,12 @@ async def approval_hub(
     server = grpc.aio.server()
     governed: Any = Front(layers)
     server.add_generic_rpc_handlers((governed,))
-    approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalServicer(door.approvals, news), governed)
+    approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalServicer(harness.approvals, news), governed)
     address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
     await server.start()
     try:
         async with grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-            yield ApprovalHub(door, news, address, channel, left)
+            yield ApprovalHub(harness, news, address, channel, left)
     finally:
         news.close()
         await server.stop(0.2)

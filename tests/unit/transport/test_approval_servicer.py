@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.rpc.statuses import failed, failed_stream
-from tests.unit.runtime.approval_door import ANN, EVE, EXPIRES_S, LOCAL, REJECTED, TEAM
+from tests.unit.runtime.approval_harness import ANN, EVE, EXPIRES_S, LOCAL, REJECTED, TEAM
 from tests.unit.transport.approval_server import AUDITOR, BOTH, ApprovalHub, approval_hub, by
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
@@ -50,7 +50,7 @@ def watch(hub: ApprovalHub, principal: Principal = ANN, tool: str = "") -> Any:
 
 
 async def test_everything_a_person_needs_to_decide_is_shown(hub: ApprovalHub) -> None:
-    approval_id = await hub.door.ask("hello", purpose="tidy up", job_id="job-1")
+    approval_id = await hub.harness.ask("hello", purpose="tidy up", job_id="job-1")
     approval = await shown(hub, approval_id)
     assert (approval.state, approval.principal, approval.tool) == (PENDING, "local", "test/text.write")
     assert json.loads(approval.args_summary_json) == {"text": "hello", "times": 1}
@@ -64,24 +64,24 @@ async def test_everything_a_person_needs_to_decide_is_shown(hub: ApprovalHub) ->
 
 
 async def test_decision_is_answered_with_the_approval_as_it_stands(hub: ApprovalHub) -> None:
-    approval_id = await hub.door.ask()
+    approval_id = await hub.harness.ask()
     answer = await decide(hub, approval_id, comment="go ahead")
     assert (answer.approval.state, answer.approval.decided_by) == (GRANTED, "ann")
     assert (answer.approval.comment, answer.approval.HasField("decided_at")) == ("go ahead", True)
     assert answer.approval == await shown(hub, approval_id, LOCAL)
-    assert (await hub.door.call(number=2, approval_id=approval_id)).ok
+    assert (await hub.harness.call(number=2, approval_id=approval_id)).ok
     assert (await shown(hub, approval_id)).HasField("used_at")
 
 
 async def test_no_is_a_no(hub: ApprovalHub) -> None:
-    approval_id = await hub.door.ask()
+    approval_id = await hub.harness.ask()
     answer = await decide(hub, approval_id, decision=approval_pb2.DECISION_REJECT)
     assert answer.approval.state == approval_pb2.APPROVAL_STATE_REJECTED
-    assert not (await hub.door.call(number=2, approval_id=approval_id)).ok
+    assert not (await hub.harness.call(number=2, approval_id=approval_id)).ok
 
 
 async def test_deciding_takes_the_role_of_an_approver(hub: ApprovalHub) -> None:
-    approval_id = await hub.door.ask(principal="other")
+    approval_id = await hub.harness.ask(principal="other")
     for principal in (LOCAL, AUDITOR):
         failure = await failed(decide(hub, approval_id, principal))
         assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
@@ -89,14 +89,14 @@ async def test_deciding_takes_the_role_of_an_approver(hub: ApprovalHub) -> None:
 
 
 async def test_nobody_decides_for_themselves_whatever_their_roles(hub: ApprovalHub) -> None:
-    approval_id = await hub.door.ask(principal="both")
+    approval_id = await hub.harness.ask(principal="both")
     failure = await failed(decide(hub, approval_id, BOTH))
     assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "OWN_REQUEST")
     assert failure.metadata["approval_id"] == approval_id
 
 
 async def test_refused_decisions_have_their_own_statuses(hub: ApprovalHub) -> None:
-    approval_id = await hub.door.ask()
+    approval_id = await hub.harness.ask()
     precondition = grpc.StatusCode.FAILED_PRECONDITION
     for call, expected in (
         (decide(hub, "apr_nowhere"), (grpc.StatusCode.NOT_FOUND, "APPROVAL_NOT_FOUND")),
@@ -121,8 +121,8 @@ async def test_decision_that_is_none_is_refused_by_the_contract(hub: ApprovalHub
 async def test_pages_make_one_gapless_list_newest_first(hub: ApprovalHub, page_size: int) -> None:
     ids = []
     for number in range(5):
-        ids.append(await hub.door.ask(str(number)))
-        hub.door.door.clock.advance(number % 2)  # some at the very same time
+        ids.append(await hub.harness.ask(str(number)))
+        hub.harness.parts.clock.advance(number % 2)  # some at the very same time
     found: list[str] = []
     token = ""
     while True:
@@ -136,8 +136,8 @@ async def test_pages_make_one_gapless_list_newest_first(hub: ApprovalHub, page_s
 
 
 async def test_filters_are_joined(hub: ApprovalHub) -> None:
-    granted, pending = await hub.door.grant("a"), await hub.door.ask("b")
-    await hub.door.ask("c", principal="other")
+    granted, pending = await hub.harness.grant("a"), await hub.harness.ask("b")
+    await hub.harness.ask("c", principal="other")
 
     async def ids(**fields: Any) -> set[str]:
         return {approval.approval_id for approval in (await listed(hub, **fields)).approvals}
@@ -150,7 +150,7 @@ async def test_filters_are_joined(hub: ApprovalHub) -> None:
 
 
 async def test_those_who_ask_see_their_own_and_nothing_else(hub: ApprovalHub) -> None:
-    mine, theirs = await hub.door.ask(), await hub.door.ask(principal="other")
+    mine, theirs = await hub.harness.ask(), await hub.harness.ask(principal="other")
     assert [approval.approval_id for approval in (await listed(hub, LOCAL)).approvals] == [mine]
     assert (await listed(hub, LOCAL, principal="other")).total_size == 0
     assert (await shown(hub, mine, LOCAL)).approval_id == mine
@@ -158,8 +158,8 @@ async def test_those_who_ask_see_their_own_and_nothing_else(hub: ApprovalHub) ->
     assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "APPROVAL_NOT_FOUND")
     answers = watch(hub, LOCAL)
     assert (await answers.read()).approval.approval_id == mine
-    await hub.door.decide(theirs)
-    await hub.door.decide(mine)
+    await hub.harness.decide(theirs)
+    await hub.harness.decide(mine)
     assert (await answers.read()).approval.approval_id == mine
     answers.cancel()
 
@@ -179,19 +179,19 @@ def test_only_reading_is_open_to_more_than_one_role() -> None:
 
 
 async def test_watch_shows_pending_ones_and_then_each_change(hub: ApprovalHub) -> None:
-    first = await hub.door.ask("a")
+    first = await hub.harness.ask("a")
     answers = watch(hub)
     assert (await answers.read()).approval.approval_id == first
-    second = await hub.door.ask("b")
+    second = await hub.harness.ask("b")
     assert (await answers.read()).approval.approval_id == second
-    await hub.door.decide(first, REJECTED, comment="no")
+    await hub.harness.decide(first, REJECTED, comment="no")
     told = (await answers.read()).approval
     assert (told.approval_id, told.state, told.comment) == (first, approval_pb2.APPROVAL_STATE_REJECTED, "no")
     answers.cancel()
 
 
 async def test_watch_of_a_tool_shows_that_tool(hub: ApprovalHub) -> None:
-    await hub.door.ask("a")
+    await hub.harness.ask("a")
     answers = watch(hub, tool="core/*")
     await answers.initial_metadata()
     hub.news.close()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.runtime.jobs.stage import Process, Stage
+from tests.unit.runtime.jobs.job_harness import JobHarness, Process
 from toolhub_service.runtime.jobs import run, settle, watch
 
 
@@ -16,10 +16,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def harness() -> JobHarness:
+    return JobHarness()
 
 
 @pytest.fixture
-def process(stage: Stage) -> Process:
-    return stage.process()
+def process(harness: JobHarness) -> Process:
+    return harness.process()

@@ -1,4 +1,4 @@
-"""A store of jobs that fails where it is told to, before or after it has done what it was asked; for many processes."""
+"""A store of jobs that fails where a test wants it to, before or after it did what it was asked; for many processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTa
 from toolhub_service.stores.memory_jobs import MemoryJobs
 
 Answer = TypeVar("Answer")
-Heard = Callable[[JobNews], None]
+Listener = Callable[[JobNews], None]
 
 
 class Fault(Enum):
@@ -34,11 +34,11 @@ class FaultyJobs:
         self.is_away = False
         self.unkept: Callable[[Job], bool] = lambda job: False
         """Records that make the store break, whatever is tried."""
-        self.deaf = False
+        self.muted = False
         """Whether news are dropped."""
         self.held: defaultdict[str, asyncio.Event] = defaultdict(_let_go)
         """By method: what requests wait for after they were done."""
-        self._ears: list[Heard] = []
+        self._listeners: list[Listener] = []
 
     async def create(self, job: Job) -> Job | None:
         return await self._ask("create", lambda: self.inner.create(job))
@@ -75,8 +75,8 @@ class FaultyJobs:
     async def tally(self) -> JobTally:
         return await self._ask("tally", self.inner.tally)
 
-    def listen(self, heard: Heard) -> None:
-        self._ears.append(heard)
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
 
     async def start(self) -> None:
         """There is nothing to open."""
@@ -91,8 +91,8 @@ class FaultyJobs:
 
     def tell(self, news: JobNews) -> None:
         """As the store's listener does."""
-        for heard in self._ears:
-            heard(news)
+        for listener in self._listeners:
+            listener(news)
 
     async def _ask(self, method: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         self.asked.append(method)
@@ -108,7 +108,7 @@ class FaultyJobs:
         return answer
 
     def _fan_out(self, news: JobNews) -> None:
-        if not self.deaf:
+        if not self.muted:
             self.tell(news)
 
 

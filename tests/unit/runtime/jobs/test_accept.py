@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.door import WRITE, ToldCatalog
 from tests.unit.runtime.jobs.faulty_jobs import Fault, away
-from tests.unit.runtime.jobs.stage import AGENT, TERMS, Process, Stage, a_job, failed
+from tests.unit.runtime.jobs.job_harness import AGENT, TERMS, JobHarness, Process, a_job, failed
+from tests.unit.runtime.pipeline_harness import WRITE, RecordingCatalog
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, GrantedCall, Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import JobFilter
@@ -50,18 +50,18 @@ class Accepts:
 
 
 def _submission(process: Process, refusal: ErrorKind | None = None, **details: Any) -> Submission:
-    catalog = ToldCatalog(check_schema=compile_schema)
-    catalog.said = []
+    catalog = RecordingCatalog(check_schema=compile_schema)
+    catalog.visited = []
     catalog.register(WRITE)
     return Submission(Accepts(process, refusal, **details), process.acceptance, process.store, catalog)
 
 
-async def test_accepted_job_is_durable_and_enqueued(stage: Stage, process: Process) -> None:
+async def test_accepted_job_is_durable_and_enqueued(harness: JobHarness, process: Process) -> None:
     job = await _submission(process).submit(_call())
-    assert await stage.job(job.job_id) == job
+    assert await harness.job(job.job_id) == job
     assert (job.state, job.call.mode, job.call.job_id) == (JobState.QUEUED, Mode.EXECUTE, job.job_id)
     assert process.engine.waiting == 1
-    assert job.deadline_unix_ms == stage.clock.unix_ms() + 3_600_000
+    assert job.deadline_unix_ms == harness.clock.unix_ms() + 3_600_000
 
 
 @pytest.mark.parametrize(("asked_s", "given_s"), [(None, 3_600), (5, 5), (10**9, 86_400)])
@@ -81,14 +81,14 @@ async def test_a_tool_may_state_the_usual_time_of_its_jobs(
     assert job.deadline_unix_ms - job.created_at_unix_ms == given_s * 1_000
 
 
-async def test_same_key_is_the_same_job_as_it_stands(stage: Stage, process: Process) -> None:
+async def test_same_key_is_the_same_job_as_it_stands(harness: JobHarness, process: Process) -> None:
     first = await _submission(process).submit(_call(idempotency_key="k-1"))
-    stage.world.go[first.job_id].set()
+    harness.world.go[first.job_id].set()
     await process.runs.run(first.job_id)
     again = await _submission(process).submit(_call(idempotency_key="k-1"))
-    assert again == await stage.check(first.job_id)
+    assert again == await harness.check(first.job_id)
     assert again.state is JobState.SUCCEEDED
-    assert stage.world.effects[first.job_id] == 1
+    assert harness.world.effects[first.job_id] == 1
 
 
 async def test_same_key_for_other_arguments_is_a_conflict(process: Process) -> None:
@@ -98,7 +98,7 @@ async def test_same_key_for_other_arguments_is_a_conflict(process: Process) -> N
     assert refused.value.error.kind is ErrorKind.IDEMPOTENCY_CONFLICT
 
 
-async def test_engine_that_is_away_costs_no_job_and_no_second_one(stage: Stage, process: Process) -> None:
+async def test_engine_that_is_away_costs_no_job_and_no_second_one(harness: JobHarness, process: Process) -> None:
     async def enqueue(job_id: str) -> None:
         raise away()
 
@@ -108,51 +108,51 @@ async def test_engine_that_is_away_costs_no_job_and_no_second_one(stage: Stage, 
     assert len(process.observer.troubles) == 1
 
 
-async def test_job_whose_confirmation_was_lost_is_accepted_all_the_same(stage: Stage, process: Process) -> None:
-    stage.store.faults = {2: Fault.AFTER}
+async def test_job_whose_confirmation_was_lost_is_accepted_all_the_same(harness: JobHarness, process: Process) -> None:
+    harness.store.faults = {2: Fault.AFTER}
     job = await _submission(process).submit(_call())
-    assert stage.store.asked[:2] == ["tally", "create"]
+    assert harness.store.asked[:2] == ["tally", "create"]
     assert job.state is JobState.QUEUED
-    assert process.observer.told == [(job.job_id, "accepted", "QUEUED")]
+    assert process.observer.transitions == [(job.job_id, "accepted", "QUEUED")]
     assert process.engine.waiting == 1
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_nobody_is_told_to_submit_again_what_may_run(stage: Stage, process: Process, fault: Fault) -> None:
+async def test_nobody_is_told_to_submit_again_what_may_run(harness: JobHarness, process: Process, fault: Fault) -> None:
     """The store was asked to keep it, and does not say whether it has."""
-    stage.store.faults = {2: fault, 3: fault}
+    harness.store.faults = {2: fault, 3: fault}
     with pytest.raises(ToolFailure) as unclear:
         await _submission(process).submit(_call())
     error = unclear.value.error
     assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, False)
-    job = await stage.store.inner.get(str(error.details["may_be_job_id"]))
+    job = await harness.store.inner.get(str(error.details["may_be_job_id"]))
     assert (job is not None) == (fault is Fault.AFTER)
 
 
-async def test_unclear_submission_under_a_key_may_be_sent_again(stage: Stage, process: Process) -> None:
-    stage.store.faults = {2: Fault.AFTER, 3: Fault.AFTER, 4: Fault.BEFORE}
+async def test_unclear_submission_under_a_key_may_be_sent_again(harness: JobHarness, process: Process) -> None:
+    harness.store.faults = {2: Fault.AFTER, 3: Fault.AFTER, 4: Fault.BEFORE}
     with pytest.raises(ToolFailure) as unclear:
         await _submission(process).submit(_call(idempotency_key="k-1"))
     assert unclear.value.error.is_retryable
-    stage.clock.advance(2)
+    harness.clock.advance(2)
     job = await _submission(process).submit(_call(idempotency_key="k-1"))
     assert job.state is JobState.QUEUED
-    _, total = await stage.store.page(JobFilter(), after=None, limit=1)
+    _, total = await harness.store.page(JobFilter(), after=None, limit=1)
     assert total == 1
 
 
-async def test_accepted_job_that_cannot_be_read_is_named(stage: Stage, process: Process) -> None:
-    stage.store.faults = {3: Fault.BEFORE}
+async def test_accepted_job_that_cannot_be_read_is_named(harness: JobHarness, process: Process) -> None:
+    harness.store.faults = {3: Fault.BEFORE}
     with pytest.raises(ToolFailure) as gone:
         await _submission(process).submit(_call())
-    assert stage.store.asked == ["tally", "create", "get"]
+    assert harness.store.asked == ["tally", "create", "get"]
     assert not gone.value.error.is_retryable
-    assert (await stage.job(str(gone.value.error.details["job_id"]))).state is JobState.QUEUED
+    assert (await harness.job(str(gone.value.error.details["job_id"]))).state is JobState.QUEUED
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.POLICY_DENIED, ErrorKind.TOOL_NOT_FOUND, ErrorKind.INPUT_SCHEMA_INVALID])
 async def test_refused_submission_is_a_failed_job_that_tells_why(
-    stage: Stage, process: Process, kind: ErrorKind
+    harness: JobHarness, process: Process, kind: ErrorKind
 ) -> None:
     job = await _submission(process, kind).submit(_call(idempotency_key="k-1"))
     assert job.state is JobState.FAILED
@@ -164,15 +164,15 @@ async def test_refused_submission_is_a_failed_job_that_tells_why(
     assert process.engine.waiting == 0
 
 
-async def test_conflict_and_a_full_hub_leave_no_job(stage: Stage, process: Process) -> None:
+async def test_conflict_and_a_full_hub_leave_no_job(harness: JobHarness, process: Process) -> None:
     for kind, details in ((ErrorKind.IDEMPOTENCY_CONFLICT, {}), (ErrorKind.RATE_LIMITED, {"limit": "jobs.max_open"})):
         with pytest.raises(ToolFailure):
             await _submission(process, kind, **details).submit(_call())
-    _, total = await stage.store.page(JobFilter(), after=None, limit=1)
+    _, total = await harness.store.page(JobFilter(), after=None, limit=1)
     assert total == 0
 
 
-async def test_submission_that_needs_a_person_waits_under_its_key(stage: Stage, process: Process) -> None:
+async def test_submission_that_needs_a_person_waits_under_its_key(harness: JobHarness, process: Process) -> None:
     submission = _submission(process, ErrorKind.APPROVAL_REQUIRED, approval_id="apr-1", args_digest="a" * 64)
     first = await submission.submit(_call(idempotency_key="k-1"))
     assert (first.state, first.approval_id, first.call.approval_id) == (JobState.AWAITING_APPROVAL, "apr-1", "apr-1")
@@ -183,9 +183,9 @@ async def test_submission_that_needs_a_person_waits_under_its_key(stage: Stage, 
     assert conflict.value.error.kind is ErrorKind.IDEMPOTENCY_CONFLICT
 
 
-async def test_open_jobs_are_bounded(stage: Stage) -> None:
-    process = stage.process(terms=TERMS.__class__(max_open=4))
-    await stage.kept(a_job("job-0"))
+async def test_open_jobs_are_bounded(harness: JobHarness) -> None:
+    process = harness.process(terms=TERMS.__class__(max_open=4))
+    await harness.kept(a_job("job-0"))
     submission = _submission(process)
     await submission.submit(_call())
     with pytest.raises(ToolFailure) as full:

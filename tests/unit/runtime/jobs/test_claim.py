@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from tests.unit.runtime.jobs.faulty_jobs import Fault
-from tests.unit.runtime.jobs.stage import HOUR_MS, MARK, T0, Process, Stage, a_job, in_state, remote, safe, unsafe
+from tests.unit.runtime.jobs.job_harness import (
+    HOUR_MS,
+    MARK,
+    T0,
+    JobHarness,
+    Process,
+    a_job,
+    in_state,
+    remote,
+    safe,
+    unsafe,
+)
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.job import amended
 from toolhub_service.domain.result import JobState
@@ -18,8 +29,8 @@ RUNNING, CANCELLING, QUEUED = JobState.RUNNING, JobState.CANCELLING, JobState.QU
 LOST, CANCELLED, TIMED_OUT, SUCCEEDED = JobState.LOST, JobState.CANCELLED, JobState.TIMED_OUT, JobState.SUCCEEDED
 
 
-async def _ran(stage: Stage, process: Process) -> None:
-    stage.world.go["job-1"].set()
+async def _ran(harness: JobHarness, process: Process) -> None:
+    harness.world.go["job-1"].set()
     await process.deliver()
 
 
@@ -43,21 +54,21 @@ async def _ran(stage: Stage, process: Process) -> None:
     ],
 )
 async def test_what_becomes_of_a_job_whose_runner_is_dead(
-    stage: Stage, process: Process, state: JobState, fields: dict[str, Any], is_late: bool, end: JobState
+    harness: JobHarness, process: Process, state: JobState, fields: dict[str, Any], is_late: bool, end: JobState
 ) -> None:
-    stage.world.play = remote if "remote" in fields else safe
-    await stage.kept(*in_state(a_job(), state, DEAD, **fields))
+    harness.world.script = remote if "remote" in fields else safe
+    await harness.kept(*in_state(a_job(), state, DEAD, **fields))
     if is_late:
-        stage.clock.advance(HOUR_MS / 1_000)
+        harness.clock.advance(HOUR_MS / 1_000)
     await process.steady()
-    await _ran(stage, process)
-    job = await stage.job()
+    await _ran(harness, process)
+    job = await harness.job()
     assert job.state is end
     is_over_at_once = end is LOST or (end in (CANCELLED, TIMED_OUT) and "remote" not in fields)
-    assert len(stage.world.calls) == (0 if is_over_at_once else 1)
+    assert len(harness.world.calls) == (0 if is_over_at_once else 1)
     if "remote" in fields:
-        assert stage.world.effects["job-1"] == 0, "it was followed, not started again"
-        assert stage.world.stops["job-1"] == (1 if state is CANCELLING else 0)
+        assert harness.world.effects["job-1"] == 0, "it was followed, not started again"
+        assert harness.world.stops["job-1"] == (1 if state is CANCELLING else 0)
     assert job.status.result is not None
     if end is LOST:
         assert job.status.result.error is not None
@@ -67,124 +78,126 @@ async def test_what_becomes_of_a_job_whose_runner_is_dead(
 @pytest.mark.parametrize("fields", [{}, {"begun": True}, {"remote": MARK}])
 @pytest.mark.parametrize("state", [RUNNING, CANCELLING])
 async def test_job_of_a_runner_that_lives_is_left_alone(
-    stage: Stage, process: Process, state: JobState, fields: dict[str, Any]
+    harness: JobHarness, process: Process, state: JobState, fields: dict[str, Any]
 ) -> None:
-    standing = await stage.kept(*in_state(a_job(), state, OTHER, **fields))
+    standing = await harness.kept(*in_state(a_job(), state, OTHER, **fields))
     await process.steady()
-    await stage.store.inner.beat(OTHER, stage.clock.unix_ms() + 1)
-    await _ran(stage, process)
-    assert await stage.job() == standing
+    await harness.store.inner.beat(OTHER, harness.clock.unix_ms() + 1)
+    await _ran(harness, process)
+    assert await harness.job() == standing
 
 
 @pytest.mark.parametrize("state", [RUNNING, CANCELLING])
-async def test_nobody_is_judged_dead_by_one_who_has_just_come(stage: Stage, process: Process, state: JobState) -> None:
-    standing = await stage.kept(*in_state(a_job(), state, DEAD, begun=True))
+async def test_nobody_is_judged_dead_by_one_who_has_just_come(
+    harness: JobHarness, process: Process, state: JobState
+) -> None:
+    standing = await harness.kept(*in_state(a_job(), state, DEAD, begun=True))
     await process.heartbeat.beat()
-    await _ran(stage, process)
-    assert await stage.job() == standing
+    await _ran(harness, process)
+    assert await harness.job() == standing
 
 
 @pytest.mark.parametrize("state", [JobState.AWAITING_APPROVAL])
-async def test_job_that_waits_for_a_person_is_not_run(stage: Stage, process: Process, state: JobState) -> None:
-    standing = await stage.kept(*in_state(a_job(), state))
-    await _ran(stage, process)
-    assert await stage.job() == standing
+async def test_job_that_waits_for_a_person_is_not_run(harness: JobHarness, process: Process, state: JobState) -> None:
+    standing = await harness.kept(*in_state(a_job(), state))
+    await _ran(harness, process)
+    assert await harness.job() == standing
 
 
-async def test_unknown_job_is_nothing_to_run(stage: Stage, process: Process) -> None:
-    await _ran(stage, process)
-    assert stage.world.calls == []
+async def test_unknown_job_is_nothing_to_run(harness: JobHarness, process: Process) -> None:
+    await _ran(harness, process)
+    assert harness.world.calls == []
     assert process.observer.troubles == []
 
 
-async def test_own_job_that_no_run_holds_is_taken_again(stage: Stage, process: Process) -> None:
-    stage.world.play = safe
-    await stage.kept(*in_state(a_job(), RUNNING, process.name))
+async def test_own_job_that_no_run_holds_is_taken_again(harness: JobHarness, process: Process) -> None:
+    harness.world.script = safe
+    await harness.kept(*in_state(a_job(), RUNNING, process.name))
     await process.heartbeat.beat()
-    await _ran(stage, process)
-    assert (await stage.job()).state is SUCCEEDED
+    await _ran(harness, process)
+    assert (await harness.job()).state is SUCCEEDED
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_taking_whose_confirmation_is_lost_leaves_no_job_running_with_nobody(
-    stage: Stage, process: Process, fault: Fault
+    harness: JobHarness, process: Process, fault: Fault
 ) -> None:
-    await stage.kept(a_job())
-    stage.store.faults = {2: fault}
-    await _ran(stage, process)
-    job = await stage.check()
+    await harness.kept(a_job())
+    harness.store.faults = {2: fault}
+    await _ran(harness, process)
+    job = await harness.check()
     assert job.state is SUCCEEDED
     assert job.runs == 1
-    assert await stage.states() == ["QUEUED", "RUNNING", "SUCCEEDED"]
+    assert await harness.states() == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-async def test_delivery_that_comes_again_while_the_first_runs_is_nothing(stage: Stage, process: Process) -> None:
-    await stage.kept(a_job())
+async def test_delivery_that_comes_again_while_the_first_runs_is_nothing(harness: JobHarness, process: Process) -> None:
+    await harness.kept(a_job())
     first = process.deliver()
-    await stage.started()
+    await harness.started()
     await process.deliver()
-    assert len(stage.world.calls) == 1
-    stage.world.go["job-1"].set()
+    assert len(harness.world.calls) == 1
+    harness.world.go["job-1"].set()
     await first
     await process.deliver()
-    assert len(stage.world.calls) == 1
-    await stage.check()
+    assert len(harness.world.calls) == 1
+    await harness.check()
 
 
 @pytest.mark.promise("jobs.compare-and-set")
-async def test_of_many_processes_one_runs_a_job(stage: Stage) -> None:
-    processes = [stage.process() for _ in range(8)]
-    await stage.kept(a_job())
-    stage.world.go["job-1"].set()
+async def test_of_many_processes_one_runs_a_job(harness: JobHarness) -> None:
+    processes = [harness.process() for _ in range(8)]
+    await harness.kept(a_job())
+    harness.world.go["job-1"].set()
     await asyncio.gather(*(process.deliver() for process in processes))
-    assert stage.world.effects["job-1"] == 1
-    await stage.check()
+    assert harness.world.effects["job-1"] == 1
+    await harness.check()
 
 
-async def test_remote_job_past_its_deadline_gets_a_last_look(stage: Stage, process: Process) -> None:
+async def test_remote_job_past_its_deadline_gets_a_last_look(harness: JobHarness, process: Process) -> None:
     """Nobody followed it while its time ran out: it may have ended, and if not it is to be stopped."""
-    stage.world.play = remote
-    await stage.kept(*in_state(a_job(), RUNNING, DEAD, remote=MARK))
-    stage.clock.advance(2 * HOUR_MS / 1_000)
+    harness.world.script = remote
+    await harness.kept(*in_state(a_job(), RUNNING, DEAD, remote=MARK))
+    harness.clock.advance(2 * HOUR_MS / 1_000)
     await process.steady()
-    await _ran(stage, process)
-    (call,) = stage.world.calls
+    await _ran(harness, process)
+    (call,) = harness.world.calls
     assert call.deadline_s is not None
-    assert call.deadline_s > stage.clock.monotonic_s()
+    assert call.deadline_s > harness.clock.monotonic_s()
 
 
-async def test_two_takers_of_one_dead_runner_do_not_both_run(stage: Stage) -> None:
-    stage.world.play = safe
-    one, other = stage.process(), stage.process()
-    await stage.kept(*in_state(a_job(), RUNNING, DEAD))
+async def test_two_takers_of_one_dead_runner_do_not_both_run(harness: JobHarness) -> None:
+    harness.world.script = safe
+    one, other = harness.process(), harness.process()
+    await harness.kept(*in_state(a_job(), RUNNING, DEAD))
     await one.steady()
     await other.steady()
     await one.heartbeat.beat()
     runs = [one.deliver(), other.deliver()]
-    await stage.started()
-    stage.world.go["job-1"].set()
+    await harness.started()
+    harness.world.go["job-1"].set()
     await asyncio.gather(*runs)
-    assert stage.world.effects["job-1"] == 1
-    job = await stage.check()
+    assert harness.world.effects["job-1"] == 1
+    job = await harness.check()
     assert job.runs == 2
 
 
-async def test_amended_record_is_no_reason_to_run(stage: Stage, process: Process) -> None:
+async def test_amended_record_is_no_reason_to_run(harness: JobHarness, process: Process) -> None:
     """CANCELLING with nobody who holds it, as a process leaves it that hands a remote job over."""
-    stage.world.play = remote
+    harness.world.script = remote
     *steps, last = in_state(a_job(), CANCELLING, DEAD, remote=MARK)
-    await stage.kept(*steps, last, amended(last, runner=""))
+    await harness.kept(*steps, last, amended(last, runner=""))
     await process.heartbeat.beat()
     await process.deliver()
-    assert stage.world.stops["job-1"] == 1
-    assert (await stage.job()).state is CANCELLED
+    assert harness.world.stops["job-1"] == 1
+    assert (await harness.job()).state is CANCELLED
 
 
 @pytest.mark.promise("jobs.effects-once")
-async def test_unsafe_job_runs_once_through_it_all(stage: Stage, process: Process) -> None:
-    stage.world.play = unsafe
-    await stage.kept(a_job())
-    await _ran(stage, process)
-    job = await stage.check()
+async def test_unsafe_job_runs_once_through_it_all(harness: JobHarness, process: Process) -> None:
+    harness.world.script = unsafe
+    await harness.kept(a_job())
+    await _ran(harness, process)
+    job = await harness.check()
     assert job.begun
     assert job.expires_at_unix_ms == T0 + process.terms.keep_ms

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.runtime.door import HANG, POLICY, Door, NoJobs
-from tests.unit.runtime.jobs.stage import MARK
-from tests.unit.runtime.keyed_door import a_keyed_door, ask, call
+from tests.unit.runtime.jobs.job_harness import MARK
+from tests.unit.runtime.keyed_harness import a_keyed_harness, ask, call
+from tests.unit.runtime.pipeline_harness import HANG, POLICY, NoJobs, PipelineHarness
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.key import EffectKey
@@ -27,68 +27,68 @@ class Marked(NoJobs):
         return self._mark
 
 
-def a_remote_door(mark: RemoteMark | None, answer: object, policy: str = POLICY) -> Door:
-    door = a_keyed_door(answer, policy=policy)
-    door.pipeline = replace(door.pipeline, running=Marked(mark))
-    door.adapter.keeps_marks = True
-    return door
+def a_remote_harness(mark: RemoteMark | None, answer: object, policy: str = POLICY) -> PipelineHarness:
+    harness = a_keyed_harness(answer, policy=policy)
+    harness.pipeline = replace(harness.pipeline, running=Marked(mark))
+    harness.adapter.keeps_marks = True
+    return harness
 
 
-async def _run_as_job(door: Door, number: int) -> ToolResult:
-    answer = await door.pipeline.invoke(call(number)._replace(job_id="job-1"))
+async def _run_as_job(harness: PipelineHarness, number: int) -> ToolResult:
+    answer = await harness.pipeline.invoke(call(number)._replace(job_id="job-1"))
     assert isinstance(answer, ToolResult)
     return answer
 
 
-async def _cut_off(door: Door) -> None:
-    run = asyncio.create_task(_run_as_job(door, 1))
-    await door.adapter.started.wait()
+async def _cut_off(harness: PipelineHarness) -> None:
+    run = asyncio.create_task(_run_as_job(harness, 1))
+    await harness.adapter.started.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
 
 
-async def _is_held(door: Door) -> bool:
+async def _is_held(harness: PipelineHarness) -> bool:
     """Whether another call with the key waits for the one that holds it, until its time is up."""
-    refused = await ask(door, 9, deadline_s=door.clock.monotonic_s() + 0.01)
+    refused = await ask(harness, 9, deadline_s=harness.clock.monotonic_s() + 0.01)
     return refused.error is not None and refused.error.kind is ErrorKind.TIMEOUT
 
 
 async def test_run_that_was_cut_off_leaves_its_key_to_the_next_run() -> None:
-    door = a_remote_door(MARK, HANG)
-    await _cut_off(door)
-    assert await _is_held(door)
-    door.adapter.answers = [Outcome(value={"text": "collected"})]
-    again = await _run_as_job(door, 2)
+    harness = a_remote_harness(MARK, HANG)
+    await _cut_off(harness)
+    assert await _is_held(harness)
+    harness.adapter.answers = [Outcome(value={"text": "collected"})]
+    again = await _run_as_job(harness, 2)
     assert (again.ok, again.replayed) == (True, False)
-    assert (await ask(door, 3)).replayed
+    assert (await ask(harness, 3)).replayed
 
 
 async def test_mark_is_proof_where_the_adapter_does_not_know_the_tool_yet() -> None:
     """As after a restart, until a source has been read."""
-    door = a_remote_door(MARK, HANG)
-    door.adapter.keeps_marks = False
-    await _cut_off(door)
-    assert await _is_held(door)
+    harness = a_remote_harness(MARK, HANG)
+    harness.adapter.keeps_marks = False
+    await _cut_off(harness)
+    assert await _is_held(harness)
 
 
 async def test_run_that_was_refused_on_its_way_to_its_work_keeps_the_key() -> None:
     """Else another call with the key would start a second work beside the one that goes on."""
-    door = a_remote_door(MARK, HANG, BUSY)
-    await _cut_off(door)
-    refused = await _run_as_job(door, 2)
+    harness = a_remote_harness(MARK, HANG, BUSY)
+    await _cut_off(harness)
+    refused = await _run_as_job(harness, 2)
     assert refused.error is not None
     assert (refused.error.kind, refused.attempts) == (ErrorKind.RATE_LIMITED, 0)
-    door.clock.advance(1)
-    assert await _is_held(door)
+    harness.clock.advance(1)
+    assert await _is_held(harness)
 
 
 async def test_run_that_was_refused_before_anything_was_sent_frees_the_key() -> None:
-    door = a_remote_door(None, Outcome(value={"text": "done"}), BUSY)
-    await ask(door, 1, idempotency_key="other")
-    assert not (await _run_as_job(door, 2)).ok
-    door.clock.advance(1)
-    assert (await ask(door, 3)).ok
+    harness = a_remote_harness(None, Outcome(value={"text": "done"}), BUSY)
+    await ask(harness, 1, idempotency_key="other")
+    assert not (await _run_as_job(harness, 2)).ok
+    harness.clock.advance(1)
+    assert (await ask(harness, 3)).ok
 
 
 async def test_answer_is_stored_although_the_caller_goes_meanwhile() -> None:
@@ -101,9 +101,9 @@ async def test_answer_is_stored_although_the_caller_goes_meanwhile() -> None:
             await store_it.wait()
             return await super().settle(key, owner, result, expires_at_unix_ms)
 
-    door = a_keyed_door()
-    door.pipeline.keys._store = SlowKeys(door.clock)
-    first = asyncio.create_task(ask(door, 1))
+    harness = a_keyed_harness()
+    harness.pipeline.keys._store = SlowKeys(harness.clock)
+    first = asyncio.create_task(ask(harness, 1))
     await storing.wait()
     first.cancel()
     await asyncio.sleep(0)
@@ -111,5 +111,5 @@ async def test_answer_is_stored_although_the_caller_goes_meanwhile() -> None:
     await asyncio.sleep(0)
     store_it.set()
     assert (await first).ok
-    assert (await ask(door, 2)).replayed
-    assert len(door.adapter.calls) == 1
+    assert (await ask(harness, 2)).replayed
+    assert len(harness.adapter.calls) == 1

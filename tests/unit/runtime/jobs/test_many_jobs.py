@@ -8,69 +8,71 @@ import random
 import pytest
 
 from tests.unit.runtime.jobs.faulty_jobs import Fault
-from tests.unit.runtime.jobs.stage import AGENT, Process, Stage, Stagehand, a_job, turn
+from tests.unit.runtime.jobs.job_harness import AGENT, JobHarness, Process, ScriptedRun, a_job, turn
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.result import JobState, ToolResult
 
 JOBS = [f"job-{number}" for number in range(200)]
 
 
-async def _few_turns(hand: Stagehand) -> ToolResult:
-    await hand.begin()
-    hand.act()
-    for _ in range(sum(hand.call.job_id.encode()) % 11):
+async def _few_turns(run: ScriptedRun) -> ToolResult:
+    await run.begin()
+    run.act()
+    for _ in range(sum(run.call.job_id.encode()) % 11):
         await turn()
-    return hand.ok()
+    return run.ok()
 
 
-async def test_two_processes_race_for_two_hundred_jobs(stage: Stage) -> None:
-    stage.world.play = _few_turns
-    processes = [stage.process(max_running=16), stage.process(max_running=16)]
+async def test_two_processes_race_for_two_hundred_jobs(harness: JobHarness) -> None:
+    harness.world.script = _few_turns
+    processes = [harness.process(max_running=16), harness.process(max_running=16)]
     for job_id in JOBS:
-        await stage.kept(a_job(job_id))
+        await harness.kept(a_job(job_id))
     for process in processes:
         await process.engine.start(process.runs.run)
     for job_id in JOBS:
         for process in processes:
             await process.engine.enqueue(job_id)
             await process.engine.enqueue(job_id)
-    await stage.until(lambda: not any(process.engine.running + process.engine.waiting for process in processes))
+    await harness.until(lambda: not any(process.engine.running + process.engine.waiting for process in processes))
     for job_id in JOBS:
-        assert (await stage.check(job_id)).state is JobState.SUCCEEDED
-    assert [stage.world.effects[job_id] for job_id in JOBS] == [1] * len(JOBS)
+        assert (await harness.check(job_id)).state is JobState.SUCCEEDED
+    assert [harness.world.effects[job_id] for job_id in JOBS] == [1] * len(JOBS)
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_processes_come_and_go_and_jobs_are_cancelled_while_the_store_fails(stage: Stage, seed: int) -> None:
+async def test_processes_come_and_go_and_jobs_are_cancelled_while_the_store_fails(
+    harness: JobHarness, seed: int
+) -> None:
     """What is held whatever comes: every job ends once, with its reason, and no effect happens twice."""
     chance = random.Random(seed)
-    stage.world.play = _few_turns
+    harness.world.script = _few_turns
     for job_id in JOBS:
-        await stage.kept(a_job(job_id))
-    stage.store.faults = {number: chance.choice(list(Fault)) for number in range(2_000) if chance.random() < 0.05}
-    process: Process = stage.process(max_running=8)
+        await harness.kept(a_job(job_id))
+    harness.store.faults = {number: chance.choice(list(Fault)) for number in range(2_000) if chance.random() < 0.05}
+    process: Process = harness.process(max_running=8)
     for _ in range(4):
         await process.engine.start(process.runs.run)
         for job_id in chance.sample(JOBS, len(JOBS)):
             await process.engine.enqueue(job_id)
         for job_id in chance.sample(JOBS, 10):
             try:
-                await process.desk.cancel(AGENT, job_id, "enough")
+                await process.jobs.cancel(AGENT, job_id, "enough")
             except ToolFailure:
                 continue
         await process.engine.close(0)
         await process.heartbeat.leave()
-        process = stage.process(max_running=8)
-        stage.clock.advance(60)
-    stage.store.faults = {}
+        process = harness.process(max_running=8)
+        harness.clock.advance(60)
+    harness.store.faults = {}
     await process.steady()
     await process.engine.start(process.runs.run)
     async with asyncio.timeout(60):
-        while sum((await stage.store.tally()).by_state.values()):
+        while sum((await harness.store.tally()).by_state.values()):
             await process.heartbeat.beat()
             await process.reconciler.sweep()
             await turn()
     for job_id in JOBS:
-        job = await stage.check_history(job_id)
-        assert stage.world.effects[job_id] <= 1
-        assert job.state is not JobState.SUCCEEDED or stage.world.effects[job_id] == 1
+        job = await harness.check_history(job_id)
+        assert harness.world.effects[job_id] <= 1
+        assert job.state is not JobState.SUCCEEDED or harness.world.effects[job_id] == 1

@@ -15,7 +15,7 @@ from toolhub_service.runtime.jobs.accept import COUNT_TTL_S, OpenJobLimit
 from toolhub_service.stores.memory_jobs import MemoryJobs
 
 
-class Stage:
+class LimitHarness:
     def __init__(self, max_open: int) -> None:
         self.store, self.clock = MemoryJobs(), ManualClock()
         self.limit = OpenJobLimit(self.store, self.clock, max_open)
@@ -42,31 +42,31 @@ class Stage:
 
 @pytest.mark.parametrize("waits_s", [0.0, COUNT_TTL_S])
 async def test_one_principal_gets_a_half_and_others_the_rest(waits_s: float) -> None:
-    stage = Stage(10)
-    assert await stage.submitted("bob", 20) == 5
-    stage.clock.advance(waits_s)
-    assert await stage.submitted("bob", 1) == 0
-    assert await stage.submitted("alice", 3) == 3
-    stage.clock.advance(waits_s)
-    assert await stage.submitted("bob", 1) == 0
-    assert await stage.submitted("carol", 9) == 2, "the whole is bounded, whoever asks"
+    harness = LimitHarness(10)
+    assert await harness.submitted("bob", 20) == 5
+    harness.clock.advance(waits_s)
+    assert await harness.submitted("bob", 1) == 0
+    assert await harness.submitted("alice", 3) == 3
+    harness.clock.advance(waits_s)
+    assert await harness.submitted("bob", 1) == 0
+    assert await harness.submitted("carol", 9) == 2, "the whole is bounded, whoever asks"
 
 
 async def test_jobs_that_ended_make_room_once_they_are_counted_anew() -> None:
-    stage = Stage(1)
-    assert await stage.submit("bob")
-    assert not await stage.submit("alice")
-    job = await stage.store.get("job_1")
+    harness = LimitHarness(1)
+    assert await harness.submit("bob")
+    assert not await harness.submit("alice")
+    job = await harness.store.get("job_1")
     assert job is not None
-    assert await stage.store.put(moved(job, JobState.CANCELLED, 2, result=ToolResult(False, "call", "test/tool")))
-    stage.clock.advance(COUNT_TTL_S / 2)
-    assert not await stage.submit("alice"), "the count is believed meanwhile"
-    stage.clock.advance(COUNT_TTL_S / 2)
-    assert await stage.submit("alice")
+    assert await harness.store.put(moved(job, JobState.CANCELLED, 2, result=ToolResult(False, "call", "test/tool")))
+    harness.clock.advance(COUNT_TTL_S / 2)
+    assert not await harness.submit("alice"), "the count is believed meanwhile"
+    harness.clock.advance(COUNT_TTL_S / 2)
+    assert await harness.submit("alice")
 
 
 async def test_whoever_is_alone_is_not_asked_about_until_half_is_taken() -> None:
-    stage = Stage(1)
-    assert await stage.submitted("bob", 3) == 1
-    stage.clock.advance(COUNT_TTL_S)
-    assert await stage.submitted("alice", 1) == 0
+    harness = LimitHarness(1)
+    assert await harness.submitted("bob", 3) == 1
+    harness.clock.advance(COUNT_TTL_S)
+    assert await harness.submitted("alice", 1) == 0

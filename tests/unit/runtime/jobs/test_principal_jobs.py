@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.runtime.jobs.stage import AGENT, MARK, Process, Stage, a_job, in_state
+from tests.unit.runtime.jobs.job_harness import AGENT, MARK, JobHarness, Process, a_job, in_state
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import JobFilter
@@ -17,36 +17,36 @@ OTHER = Principal("agent-b")
 
 @pytest.mark.parametrize("who", [AGENT, OPERATOR, AUDITOR])
 async def test_own_jobs_are_seen_and_by_operators_and_auditors_all(
-    stage: Stage, process: Process, who: Principal
+    harness: JobHarness, process: Process, who: Principal
 ) -> None:
-    job = await stage.kept(a_job())
-    assert await process.desk.get(who, "job-1") == job
-    assert await process.desk.page(who, JobFilter(), after=None, limit=9) == ([job], 1)
+    job = await harness.kept(a_job())
+    assert await process.jobs.get(who, "job-1") == job
+    assert await process.jobs.page(who, JobFilter(), after=None, limit=9) == ([job], 1)
 
 
-async def test_jobs_of_others_do_not_exist(stage: Stage, process: Process) -> None:
-    await stage.kept(a_job())
+async def test_jobs_of_others_do_not_exist(harness: JobHarness, process: Process) -> None:
+    await harness.kept(a_job())
     for job_id in ("job-1", "job-2"):
         with pytest.raises(ToolFailure) as unknown:
-            await process.desk.get(OTHER, job_id)
+            await process.jobs.get(OTHER, job_id)
         assert unknown.value.error.kind is ErrorKind.NOT_FOUND
-    assert await process.desk.page(OTHER, JobFilter(), after=None, limit=9) == ([], 0)
-    assert await process.desk.page(OTHER, JobFilter(principal=AGENT.id), after=None, limit=9) == ((), 0)
+    assert await process.jobs.page(OTHER, JobFilter(), after=None, limit=9) == ([], 0)
+    assert await process.jobs.page(OTHER, JobFilter(principal=AGENT.id), after=None, limit=9) == ((), 0)
 
 
 @pytest.mark.parametrize("who", [OTHER, AUDITOR])
-async def test_jobs_of_others_are_not_cancelled(stage: Stage, process: Process, who: Principal) -> None:
-    standing = await stage.kept(a_job())
+async def test_jobs_of_others_are_not_cancelled(harness: JobHarness, process: Process, who: Principal) -> None:
+    standing = await harness.kept(a_job())
     with pytest.raises(ToolFailure):
-        await process.desk.cancel(who, "job-1", "")
-    assert await stage.job() == standing
+        await process.jobs.cancel(who, "job-1", "")
+    assert await harness.job() == standing
 
 
 @pytest.mark.parametrize("who", [AGENT, OPERATOR])
-async def test_cancelling_twice_is_cancelling_once(stage: Stage, process: Process, who: Principal) -> None:
-    await stage.kept(*in_state(a_job(), JobState.RUNNING, "runner-other"))
-    first = await process.desk.cancel(who, "job-1", "enough")
-    assert await process.desk.cancel(who, "job-1", "more") == first
+async def test_cancelling_twice_is_cancelling_once(harness: JobHarness, process: Process, who: Principal) -> None:
+    await harness.kept(*in_state(a_job(), JobState.RUNNING, "runner-other"))
+    first = await process.jobs.cancel(who, "job-1", "enough")
+    assert await process.jobs.cancel(who, "job-1", "more") == first
     assert first.cancel_reason == "enough"
 
 
@@ -62,25 +62,27 @@ async def test_cancelling_twice_is_cancelling_once(stage: Stage, process: Proces
     ],
 )
 async def test_what_cancelling_does(
-    stage: Stage, process: Process, state: JobState, fields: dict[str, object], then: JobState
+    harness: JobHarness, process: Process, state: JobState, fields: dict[str, object], then: JobState
 ) -> None:
-    await stage.kept(*in_state(a_job(), state, "runner-other", **fields))
-    assert (await process.desk.cancel(AGENT, "job-1", "")).state is then
+    await harness.kept(*in_state(a_job(), state, "runner-other", **fields))
+    assert (await process.jobs.cancel(AGENT, "job-1", "")).state is then
     assert process.engine.waiting == (state is JobState.AWAITING_APPROVAL and then is JobState.CANCELLING)
 
 
-async def test_job_handed_over_with_remote_work_is_delivered_to_be_stopped(stage: Stage, process: Process) -> None:
-    await stage.kept(a_job(remote=MARK))
-    assert (await process.desk.cancel(AGENT, "job-1", "")).state is JobState.CANCELLING
+async def test_job_handed_over_with_remote_work_is_delivered_to_be_stopped(
+    harness: JobHarness, process: Process
+) -> None:
+    await harness.kept(a_job(remote=MARK))
+    assert (await process.jobs.cancel(AGENT, "job-1", "")).state is JobState.CANCELLING
     assert process.engine.waiting == 1
 
 
-async def test_job_that_is_over_stays_as_it_is(stage: Stage, process: Process) -> None:
-    await stage.kept(a_job())
-    over = await process.desk.cancel(AGENT, "job-1", "enough")
-    assert await process.desk.cancel(AGENT, "job-1", "more") == over
+async def test_job_that_is_over_stays_as_it_is(harness: JobHarness, process: Process) -> None:
+    await harness.kept(a_job())
+    over = await process.jobs.cancel(AGENT, "job-1", "enough")
+    assert await process.jobs.cancel(AGENT, "job-1", "more") == over
 
 
-async def test_reason_that_is_no_text_is_kept_as_text(stage: Stage, process: Process) -> None:
-    await stage.kept(a_job())
-    assert (await process.desk.cancel(AGENT, "job-1", "a\ud800b")).cancel_reason == "a?b"
+async def test_reason_that_is_no_text_is_kept_as_text(harness: JobHarness, process: Process) -> None:
+    await harness.kept(a_job())
+    assert (await process.jobs.cancel(AGENT, "job-1", "a\ud800b")).cancel_reason == "a?b"

@@ -5,49 +5,49 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.runtime.jobs.stage import Process, Stage, Stagehand, a_job, turn
+from tests.unit.runtime.jobs.job_harness import JobHarness, Process, ScriptedRun, a_job, turn
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Chunk, Progress, ToolResult
 from toolhub_service.runtime.jobs import settle as subject
 from toolhub_service.runtime.jobs.settle import carried_on
 
 
-async def _run(stage: Stage, process: Process, *reports: Progress, turns: int = 0) -> list[Progress]:
+async def _run(harness: JobHarness, process: Process, *reports: Progress, turns: int = 0) -> list[Progress]:
     """The reports in the history of a job that makes these."""
 
-    async def play(hand: Stagehand) -> ToolResult:
+    async def script(run: ScriptedRun) -> ToolResult:
         for report in reports:
-            hand.sink.progress(report)
-            hand.sink.chunk(Chunk(b"s3cret"))
+            run.sink.progress(report)
+            run.sink.chunk(Chunk(b"s3cret"))
             for _ in range(turns):
                 await turn()
-        return hand.ok()
+        return run.ok()
 
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     await process.deliver()
-    await stage.check()
-    return [entry.progress for entry in await stage.history() if entry.progress is not None]
+    await harness.check()
+    return [entry.progress for entry in await harness.history() if entry.progress is not None]
 
 
 async def test_a_thousand_reports_at_once_are_few_entries_and_the_last_is_among_them(
-    stage: Stage, process: Process
+    harness: JobHarness, process: Process
 ) -> None:
-    told = await _run(stage, process, *[Progress(step) for step in range(1_000)])
-    assert len(told) <= 3
-    assert told[-1] == Progress(999)
+    reports = await _run(harness, process, *[Progress(step) for step in range(1_000)])
+    assert len(reports) <= 3
+    assert reports[-1] == Progress(999)
 
 
-async def test_reports_in_the_history_only_rise(stage: Stage, process: Process) -> None:
-    told = await _run(stage, process, *[Progress(step) for step in range(200)], turns=3)
-    steps = [report.step for report in told]
+async def test_reports_in_the_history_only_rise(harness: JobHarness, process: Process) -> None:
+    reports = await _run(harness, process, *[Progress(step) for step in range(200)], turns=3)
+    steps = [report.step for report in reports]
     assert steps == sorted(steps)
     assert steps[-1] == 199
 
 
 @pytest.mark.parametrize(("running", "interval_s"), [(1, 0.1), (20, 0.1), (100, 0.5), (100_000, 2.0)])
 async def test_interval_grows_with_the_jobs_that_run(
-    stage: Stage, process: Process, monkeypatch: pytest.MonkeyPatch, running: int, interval_s: float
+    harness: JobHarness, process: Process, monkeypatch: pytest.MonkeyPatch, running: int, interval_s: float
 ) -> None:
     monkeypatch.setattr(subject, "INTERVAL_S", 0.1)
     monkeypatch.setattr(subject, "_JOB_S", 0.005)
@@ -57,49 +57,49 @@ async def test_interval_grows_with_the_jobs_that_run(
         slept.append(delay_s)
         await turn()
 
-    async def play(hand: Stagehand) -> ToolResult:
+    async def script(run: ScriptedRun) -> ToolResult:
         sink = subject.JobSink(
-            hand.process.runs._live["job-1"], process.ledger, process.runs._redactor, lambda: running, sleep
+            run.process.runs._live["job-1"], process.ledger, process.runs._redactor, lambda: running, sleep
         )
         sink.progress(Progress(1))
         while not slept:
             await turn()
         await sink.close()
-        return hand.ok()
+        return run.ok()
 
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     await process.deliver()
     assert slept[0] == pytest.approx(interval_s)
 
 
-async def test_report_is_redacted_and_bounded(stage: Stage, process: Process) -> None:
+async def test_report_is_redacted_and_bounded(harness: JobHarness, process: Process) -> None:
     report = Progress(1, message="the key is s3cret-canary " + "x" * 10_000, unit="s3cret-canary" + "y" * 10_000)
-    (*_, told) = await _run(stage, process, report)
-    assert "s3cret-canary" not in told.message + told.unit
-    assert len(told.message) <= 500
-    assert len(told.unit) <= 32
+    (*_, last) = await _run(harness, process, report)
+    assert "s3cret-canary" not in last.message + last.unit
+    assert len(last.message) <= 500
+    assert len(last.unit) <= 32
 
 
-async def test_report_after_the_end_is_nothing(stage: Stage, process: Process) -> None:
+async def test_report_after_the_end_is_nothing(harness: JobHarness, process: Process) -> None:
     sinks = []
 
-    async def play(hand: Stagehand) -> ToolResult:
-        sinks.append(hand.sink)
-        return hand.ok()
+    async def script(run: ScriptedRun) -> ToolResult:
+        sinks.append(run.sink)
+        return run.ok()
 
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     await process.deliver()
-    over = await stage.check()
+    over = await harness.check()
     sinks[0].progress(Progress(99))
     for _ in range(9):
         await turn()
-    assert await stage.job() == over
+    assert await harness.job() == over
 
 
 @pytest.mark.parametrize(
-    ("mark", "told", "step"),
+    ("mark", "reported", "step"),
     [
         (RemoteMark("k", "r", accepted=True), Progress(1, 5, "nodes"), 3),
         (RemoteMark("k", "r", accepted=True), Progress(4, 5, "nodes"), 4),
@@ -110,8 +110,8 @@ async def test_report_after_the_end_is_nothing(stage: Stage, process: Process) -
     ids=["goes on", "has come further", "another count", "not begun there", "begins anew here"],
 )
 def test_what_a_remote_side_has_reached_stays_reached_whoever_follows_it(
-    mark: RemoteMark | None, told: Progress, step: float
+    mark: RemoteMark | None, reported: Progress, step: float
 ) -> None:
     job = a_job()
     job = replace(job, remote=mark, status=replace(job.status, progress=Progress(3, 5, "nodes")))
-    assert carried_on(job, told).step == step
+    assert carried_on(job, reported).step == step

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.unit.runtime.jobs.stage import (
+from tests.unit.runtime.jobs.job_harness import (
     MARK,
+    JobHarness,
     Process,
-    Stage,
-    Stagehand,
+    ScriptedRun,
     a_job,
     failed,
     in_state,
@@ -28,35 +28,35 @@ CANCELLED, LOST, FAILED, TIMED_OUT = JobState.CANCELLED, JobState.LOST, JobState
 # Refused on the way to a remote side
 
 
-async def test_refusal_that_passes_does_not_end_remote_work(stage: Stage, process: Process) -> None:
+async def test_refusal_that_passes_does_not_end_remote_work(harness: JobHarness, process: Process) -> None:
     tries = []
 
-    async def play(hand: Stagehand) -> ToolResult:
+    async def script(run: ScriptedRun) -> ToolResult:
         tries.append(1)
         if len(tries) < 4:
-            return failed(hand.call, ErrorKind.RATE_LIMITED, attempts=0)
-        return await remote(hand)
+            return failed(run.call, ErrorKind.RATE_LIMITED, attempts=0)
+        return await remote(run)
 
-    stage.world.play = play
-    stage.world.go["job-1"].set()
-    await stage.kept(a_job(remote=MARK))
+    harness.world.script = script
+    harness.world.go["job-1"].set()
+    await harness.kept(a_job(remote=MARK))
     await process.deliver()
-    job = await stage.check()
+    job = await harness.check()
     assert job.state is JobState.SUCCEEDED
-    assert await stage.states() == ["QUEUED", "RUNNING", "SUCCEEDED"]
+    assert await harness.states() == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.POLICY_DENIED, ErrorKind.TOOL_NOT_FOUND, ErrorKind.INPUT_SCHEMA_INVALID])
 async def test_remote_work_that_the_hub_refuses_to_follow_is_lost_and_says_so(
-    stage: Stage, process: Process, kind: ErrorKind
+    harness: JobHarness, process: Process, kind: ErrorKind
 ) -> None:
-    async def play(hand: Stagehand) -> ToolResult:
-        return failed(hand.call, kind, attempts=0)
+    async def script(run: ScriptedRun) -> ToolResult:
+        return failed(run.call, kind, attempts=0)
 
-    stage.world.play = play
-    await stage.kept(a_job(remote=MARK))
+    harness.world.script = script
+    await harness.kept(a_job(remote=MARK))
     await process.deliver()
-    job = await stage.check()
+    job = await harness.check()
     assert job.state is LOST
     assert job.status.result is not None
     error = job.status.result.error
@@ -65,83 +65,85 @@ async def test_remote_work_that_the_hub_refuses_to_follow_is_lost_and_says_so(
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN, ErrorKind.TOOL_UNAVAILABLE])
-async def test_job_that_is_turned_away_for_now_queues_again(stage: Stage, process: Process, kind: ErrorKind) -> None:
-    async def play(hand: Stagehand) -> ToolResult:
-        return hand.ok() if len(stage.world.calls) > 1 else failed(hand.call, kind, attempts=0)
+async def test_job_that_is_turned_away_for_now_queues_again(
+    harness: JobHarness, process: Process, kind: ErrorKind
+) -> None:
+    async def script(run: ScriptedRun) -> ToolResult:
+        return run.ok() if len(harness.world.calls) > 1 else failed(run.call, kind, attempts=0)
 
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     await process.deliver()
-    job = await stage.job()
+    job = await harness.job()
     assert (job.state, job.runner, job.begun) == (JobState.QUEUED, "", False)
     await process.deliver()
-    assert (await stage.check()).state is JobState.SUCCEEDED
+    assert (await harness.check()).state is JobState.SUCCEEDED
 
 
-async def test_refusal_before_anything_was_sent_is_a_failure(stage: Stage, process: Process) -> None:
-    async def play(hand: Stagehand) -> ToolResult:
-        return failed(hand.call, ErrorKind.POLICY_DENIED, attempts=0)
+async def test_refusal_before_anything_was_sent_is_a_failure(harness: JobHarness, process: Process) -> None:
+    async def script(run: ScriptedRun) -> ToolResult:
+        return failed(run.call, ErrorKind.POLICY_DENIED, attempts=0)
 
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     await process.deliver()
-    assert (await stage.check()).state is FAILED
+    assert (await harness.check()).state is FAILED
 
 
-async def test_retries_of_refused_remote_work_end_with_its_deadline(stage: Stage, process: Process) -> None:
-    async def play(hand: Stagehand) -> ToolResult:
-        stage.clock.advance(600)
-        return failed(hand.call, ErrorKind.TIMEOUT, attempts=0)
+async def test_retries_of_refused_remote_work_end_with_its_deadline(harness: JobHarness, process: Process) -> None:
+    async def script(run: ScriptedRun) -> ToolResult:
+        harness.clock.advance(600)
+        return failed(run.call, ErrorKind.TIMEOUT, attempts=0)
 
-    stage.world.play = play
-    await stage.kept(a_job(remote=MARK))
+    harness.world.script = script
+    await harness.kept(a_job(remote=MARK))
     await process.deliver()
-    assert (await stage.check()).state is TIMED_OUT
+    assert (await harness.check()).state is TIMED_OUT
 
 
 # A person must be asked now
 
 
-def _asking(approval_id: str) -> Callable[[Stagehand], Awaitable[ToolResult]]:
-    async def play(hand: Stagehand) -> ToolResult:
+def _asking(approval_id: str) -> Callable[[ScriptedRun], Awaitable[ToolResult]]:
+    async def script(run: ScriptedRun) -> ToolResult:
         if approval_id:
-            return failed(hand.call, ErrorKind.APPROVAL_REQUIRED, attempts=0, approval_id=approval_id)
-        return failed(hand.call, ErrorKind.APPROVAL_REQUIRED, attempts=0)
+            return failed(run.call, ErrorKind.APPROVAL_REQUIRED, attempts=0, approval_id=approval_id)
+        return failed(run.call, ErrorKind.APPROVAL_REQUIRED, attempts=0)
 
-    return play
+    return script
 
 
-async def test_run_that_needs_a_person_waits_for_one(stage: Stage, process: Process) -> None:
-    stage.world.play = _asking("apr-1")
-    await stage.kept(a_job())
+async def test_run_that_needs_a_person_waits_for_one(harness: JobHarness, process: Process) -> None:
+    harness.world.script = _asking("apr-1")
+    await harness.kept(a_job())
     await process.deliver()
-    job = await stage.job()
+    job = await harness.job()
     assert job.state is JobState.AWAITING_APPROVAL
     assert (job.approval_id, job.call.approval_id, job.runner) == ("apr-1", "apr-1", "")
 
 
-async def test_run_that_needs_a_person_and_knows_no_question_fails(stage: Stage, process: Process) -> None:
-    stage.world.play = _asking("")
-    await stage.kept(a_job())
+async def test_run_that_needs_a_person_and_knows_no_question_fails(harness: JobHarness, process: Process) -> None:
+    harness.world.script = _asking("")
+    await harness.kept(a_job())
     await process.deliver()
-    assert (await stage.check()).state is FAILED
+    assert (await harness.check()).state is FAILED
 
 
-async def test_cancelled_run_that_needs_a_person_does_not_wait_for_one(stage: Stage, process: Process) -> None:
-    stage.world.play = _asking("apr-1")
-    await stage.kept(*in_state(a_job(), JobState.CANCELLING, "runner-dead", remote=MARK))
+async def test_cancelled_run_that_needs_a_person_does_not_wait_for_one(harness: JobHarness, process: Process) -> None:
+    harness.world.script = _asking("apr-1")
+    await harness.kept(*in_state(a_job(), JobState.CANCELLING, "runner-dead", remote=MARK))
     await process.steady()
     await process.deliver()
-    assert (await stage.check()).state is LOST
+    assert (await harness.check()).state is LOST
 
 
-async def test_remote_job_that_waits_for_a_person_can_be_cancelled(stage: Stage, process: Process) -> None:
-    stage.world.play = remote
-    await stage.kept(*in_state(a_job(), JobState.AWAITING_APPROVAL, approval_id="apr-1", remote=MARK))
+async def test_remote_job_that_waits_for_a_person_can_be_cancelled(harness: JobHarness, process: Process) -> None:
+    harness.world.script = remote
+    await harness.kept(*in_state(a_job(), JobState.AWAITING_APPROVAL, approval_id="apr-1", remote=MARK))
     assert (await process.cancel()).state is JobState.CANCELLING
     await process.deliver()
-    assert stage.world.stops["job-1"] == 1
-    assert (await stage.check()).state is CANCELLED
+    assert harness.world.stops["job-1"] == 1
+    assert (await harness.check()).state is CANCELLED
 
 
 # Leaving
@@ -153,137 +155,137 @@ async def _left(run: asyncio.Task[None]) -> None:
     assert run.cancelled()
 
 
-@pytest.mark.parametrize(("play", "end"), [(safe, JobState.QUEUED), (unsafe, LOST), (remote, JobState.QUEUED)])
+@pytest.mark.parametrize(("script", "end"), [(safe, JobState.QUEUED), (unsafe, LOST), (remote, JobState.QUEUED)])
 async def test_hand_over(
-    stage: Stage, process: Process, play: Callable[[Stagehand], Awaitable[ToolResult]], end: JobState
+    harness: JobHarness, process: Process, script: Callable[[ScriptedRun], Awaitable[ToolResult]], end: JobState
 ) -> None:
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     run = process.deliver()
-    await stage.started()
+    await harness.started()
     await _left(run)
-    job = await stage.job()
+    job = await harness.job()
     assert (job.state, job.runner) == (end, "")
-    assert stage.world.stops["job-1"] == 0
+    assert harness.world.stops["job-1"] == 0
     if end is JobState.QUEUED:
-        other = stage.process()
-        stage.world.go["job-1"].set()
+        other = harness.process()
+        harness.world.go["job-1"].set()
         await other.deliver()
-        assert (await stage.check(effects_max=2 if play is safe else 1)).state is JobState.SUCCEEDED
+        assert (await harness.check(effects_max=2 if script is safe else 1)).state is JobState.SUCCEEDED
 
 
-async def test_remote_job_that_is_being_stopped_is_handed_over_as_such(stage: Stage, process: Process) -> None:
-    async def play(hand: Stagehand) -> ToolResult:
-        hand.process.runs.stopping("job-1")
-        await hand.process.runs.keep_mark("job-1", MARK)
-        await hand.works()
-        return hand.ok()
+async def test_remote_job_that_is_being_stopped_is_handed_over_as_such(harness: JobHarness, process: Process) -> None:
+    async def script(run: ScriptedRun) -> ToolResult:
+        run.process.runs.stopping("job-1")
+        await run.process.runs.keep_mark("job-1", MARK)
+        await run.works()
+        return run.ok()
 
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     run = process.deliver()
-    await stage.started()
+    await harness.started()
     await process.cancel()
     await _left(run)
-    job = await stage.job()
+    job = await harness.job()
     assert (job.state, job.runner) == (JobState.CANCELLING, "")
-    stage.world.play = remote
-    await stage.process().deliver()
-    assert (await stage.check()).state is CANCELLED
+    harness.world.script = remote
+    await harness.process().deliver()
+    assert (await harness.check()).state is CANCELLED
 
 
-async def test_work_that_ends_while_it_is_handed_over_keeps_its_answer(stage: Stage, process: Process) -> None:
-    async def play(hand: Stagehand) -> ToolResult:
-        await hand.begin()
-        hand.act()
+async def test_work_that_ends_while_it_is_handed_over_keeps_its_answer(harness: JobHarness, process: Process) -> None:
+    async def script(run: ScriptedRun) -> ToolResult:
+        await run.begin()
+        run.act()
         try:
-            await hand.works()
+            await run.works()
         except asyncio.CancelledError:
-            return hand.ok("just in time")
-        return hand.ok()
+            return run.ok("just in time")
+        return run.ok()
 
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     run = process.deliver()
-    await stage.started()
+    await harness.started()
     await _left(run)
-    job = await stage.check()
+    job = await harness.check()
     assert job.state is JobState.SUCCEEDED
     assert job.status.result is not None
     assert job.status.result.value == "just in time"
 
 
 async def test_work_that_was_being_cancelled_ends_as_cancelled_when_the_process_leaves(
-    stage: Stage, process: Process
+    harness: JobHarness, process: Process
 ) -> None:
     ends = asyncio.Event()
 
-    async def play(hand: Stagehand) -> ToolResult:
-        await hand.begin()
+    async def script(run: ScriptedRun) -> ToolResult:
+        await run.begin()
         try:
-            await hand.works()
+            await run.works()
         finally:
             await ends.wait()
-        return hand.ok()
+        return run.ok()
 
-    stage.world.play = play
-    await stage.kept(a_job())
+    harness.world.script = script
+    await harness.kept(a_job())
     run = process.deliver()
-    await stage.started()
+    await harness.started()
     await process.cancel()
     run.cancel()
     ends.set()
     await asyncio.wait({run})
-    assert (await stage.check()).state is CANCELLED
+    assert (await harness.check()).state is CANCELLED
 
 
 async def test_process_that_leaves_does_not_wait_for_ever_for_a_store(
-    stage: Stage, process: Process, monkeypatch: pytest.MonkeyPatch
+    harness: JobHarness, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from toolhub_service.runtime.jobs import settle
 
     monkeypatch.setattr(settle, "LEAVING_S", 0.01)
-    stage.world.go["job-1"].set()
-    await stage.kept(a_job())
+    harness.world.go["job-1"].set()
+    await harness.kept(a_job())
     run = process.deliver()
-    await stage.started()
-    stage.store.is_away = True
-    await stage.until(lambda: len(process.observer.troubles) > 1)
+    await harness.started()
+    harness.store.is_away = True
+    await harness.until(lambda: len(process.observer.troubles) > 1)
     async with asyncio.timeout(60):
         await _left(run)
-    stage.store.is_away = False
-    assert (await stage.job()).state is JobState.RUNNING, "for others to judge, once its runner has left"
+    harness.store.is_away = False
+    assert (await harness.job()).state is JobState.RUNNING, "for others to judge, once its runner has left"
     await process.heartbeat.leave()
-    other = stage.process()
+    other = harness.process()
     await other.steady()
     await other.deliver()
-    assert (await stage.check()).state is LOST
+    assert (await harness.check()).state is LOST
 
 
 async def test_end_that_was_being_put_down_is_put_down_once_by_a_process_that_leaves(
-    stage: Stage, process: Process
+    harness: JobHarness, process: Process
 ) -> None:
-    stage.world.go["job-1"].set()
-    await stage.kept(a_job())
+    harness.world.go["job-1"].set()
+    await harness.kept(a_job())
     run = process.deliver()
-    await stage.started()
-    release = stage.store.hold("put")
-    await stage.reaches(JobState.SUCCEEDED)
+    await harness.started()
+    release = harness.store.hold("put")
+    await harness.reaches(JobState.SUCCEEDED)
     run.cancel()
     await asyncio.sleep(0)
     release.set()
     await asyncio.wait({run})
-    assert (await stage.check()).state is JobState.SUCCEEDED
+    assert (await harness.check()).state is JobState.SUCCEEDED
 
 
-async def test_rights_and_deadline_of_a_run_are_those_of_now(stage: Stage, process: Process) -> None:
-    stage.world.go["job-1"].set()
-    await stage.kept(a_job())
-    stage.clock.advance(600)
+async def test_rights_and_deadline_of_a_run_are_those_of_now(harness: JobHarness, process: Process) -> None:
+    harness.world.go["job-1"].set()
+    await harness.kept(a_job())
+    harness.clock.advance(600)
     await process.deliver()
-    (call,) = stage.world.calls
+    (call,) = harness.world.calls
     assert call.deadline_s is not None
-    assert call.deadline_s - stage.clock.monotonic_s() == pytest.approx(3_000)
+    assert call.deadline_s - harness.clock.monotonic_s() == pytest.approx(3_000)
 
 
 def test_error_that_says_so_is_told_as_it_is() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
-from tests.unit.runtime.jobs.stage import WITHIN_S, Process, Stage, Told, a_job, answered, turn
+from tests.unit.runtime.jobs.job_harness import WITHIN_S, JobHarness, Process, RecordingObserver, a_job, answered, turn
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.job import Job, JobNews, moved
@@ -25,8 +25,8 @@ class Scene:
 
     def __init__(self) -> None:
         self.store = FaultyJobs()
-        self.store.deaf = True
-        self.observer = Told()
+        self.store.muted = True
+        self.observer = RecordingObserver()
         self.watch = JobWatch(self.store, self.observer)
         self.store.listen(self.watch.on_event)
         self.job = a_job()
@@ -285,18 +285,18 @@ async def test_end_is_seen_from_memory_when_the_job_is_forgotten(scene: Scene) -
     assert watcher.seen == [3]
 
 
-async def test_whole_process_follows_a_run(stage: Stage, process: Process) -> None:
-    await stage.kept(a_job())
+async def test_whole_process_follows_a_run(harness: JobHarness, process: Process) -> None:
+    await harness.kept(a_job())
     seen = []
 
     async def follow() -> None:
-        async with aclosing(process.watch.watch(await stage.job(), 0)) as entries:
+        async with aclosing(process.watch.watch(await harness.job(), 0)) as entries:
             seen.extend([entry.state.value async for entry in entries])
 
     following = asyncio.create_task(follow())
     for _ in range(9):
         await turn()
-    stage.world.go["job-1"].set()
+    harness.world.go["job-1"].set()
     await process.deliver()
     await following
     assert seen == ["QUEUED", "RUNNING", "SUCCEEDED"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.runtime.jobs.stage import AGENT, MARK, Process, Stage, Stagehand, a_job, failed, in_state
+from tests.unit.runtime.jobs.job_harness import AGENT, MARK, JobHarness, Process, ScriptedRun, a_job, failed, in_state
 from tests.unit.runtime.jobs.test_decisions import APPROVED, EXPIRED, PENDING, REJECTED, USED, an_approval
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.call import Call, ExecContext
@@ -19,9 +19,9 @@ from toolhub_service.runtime.jobs.reconcile import OrphanedApprovals
 
 
 @pytest.fixture
-async def waiting(stage: Stage, process: Process) -> Job:
+async def waiting(harness: JobHarness, process: Process) -> Job:
     await process.approvals.create(an_approval())
-    return await stage.kept(*in_state(a_job(), JobState.AWAITING_APPROVAL, approval_id="apr-1"))
+    return await harness.kept(*in_state(a_job(), JobState.AWAITING_APPROVAL, approval_id="apr-1"))
 
 
 async def approval(process: Process) -> Approval:
@@ -34,30 +34,30 @@ def lapses(process: Process) -> list[Event]:
     return [event for event in process.events if event.type is EventType.APPROVAL_EXPIRED]
 
 
-async def test_cancelling_a_job_takes_its_question_back(stage: Stage, process: Process, waiting: Job) -> None:
-    stage.clock.advance(60)
+async def test_cancelling_a_job_takes_its_question_back(harness: JobHarness, process: Process, waiting: Job) -> None:
+    harness.clock.advance(60)
     await process.cancel()
     over = await approval(process)
     assert (over.state, over.decided_by, was_withdrawn(over)) == (EXPIRED, "", True)
     assert over.comment == "agent-a has cancelled the job that asked for it: enough"
-    assert over.expires_at_unix_ms == stage.clock.unix_ms()
+    assert over.expires_at_unix_ms == harness.clock.unix_ms()
     (event,) = lapses(process)
     assert event.attributes["withdrawn_because"] == over.comment
     assert event.attributes["job_id"] == "job-1"
 
 
 async def test_remote_work_that_waits_for_a_person_asks_nobody_once_it_is_to_stop(
-    stage: Stage, process: Process
+    harness: JobHarness, process: Process
 ) -> None:
     await process.approvals.create(an_approval())
-    await stage.kept(*in_state(a_job(), JobState.AWAITING_APPROVAL, approval_id="apr-1", remote=MARK))
+    await harness.kept(*in_state(a_job(), JobState.AWAITING_APPROVAL, approval_id="apr-1", remote=MARK))
     assert (await process.cancel()).state is JobState.CANCELLING
     assert (await approval(process)).state is EXPIRED
 
 
-async def test_granted_approval_of_a_queued_job_ends_with_it(stage: Stage, process: Process) -> None:
+async def test_granted_approval_of_a_queued_job_ends_with_it(harness: JobHarness, process: Process) -> None:
     await process.approvals.create(an_approval(APPROVED, comment="go"))
-    await stage.kept(a_job(approval_id="apr-1"))
+    await harness.kept(a_job(approval_id="apr-1"))
     await process.cancel()
     over = await approval(process)
     assert (over.state, over.decided_by, over.comment) == (EXPIRED, "ann", "go"), "what a person said stays"
@@ -65,69 +65,71 @@ async def test_granted_approval_of_a_queued_job_ends_with_it(stage: Stage, proce
 
 
 @pytest.mark.parametrize("state", [REJECTED, EXPIRED, USED])
-async def test_approval_that_has_ended_stays_as_it_is(stage: Stage, process: Process, state: ApprovalState) -> None:
+async def test_approval_that_has_ended_stays_as_it_is(
+    harness: JobHarness, process: Process, state: ApprovalState
+) -> None:
     await process.approvals.create(an_approval(state))
-    await stage.kept(a_job(approval_id="apr-1"))
+    await harness.kept(a_job(approval_id="apr-1"))
     await process.cancel()
     assert await approval(process) == an_approval(state)
 
 
-async def test_approval_that_no_job_asked_for_stays_its_callers(stage: Stage, process: Process) -> None:
+async def test_approval_that_no_job_asked_for_stays_its_callers(harness: JobHarness, process: Process) -> None:
     own = an_approval(APPROVED)
     own = replace(own, binding=replace(own.binding, job_id=""))
     await process.approvals.create(own)
-    await stage.kept(a_job(approval_id="apr-1"))
+    await harness.kept(a_job(approval_id="apr-1"))
     await process.cancel()
     assert await approval(process) == own
 
 
-async def test_question_of_a_run_that_is_to_stop_is_taken_back(stage: Stage, process: Process) -> None:
-    async def asks(hand: Stagehand) -> ToolResult:
-        await hand.process.approvals.create(an_approval())
-        await hand.process.cancel()
-        hand.process.runs.stopping("job-1").clear()
-        return failed(hand.call, ErrorKind.APPROVAL_REQUIRED, approval_id="apr-1")
+async def test_question_of_a_run_that_is_to_stop_is_taken_back(harness: JobHarness, process: Process) -> None:
+    async def asks(run: ScriptedRun) -> ToolResult:
+        await run.process.approvals.create(an_approval())
+        await run.process.cancel()
+        run.process.runs.stopping("job-1").clear()
+        return failed(run.call, ErrorKind.APPROVAL_REQUIRED, approval_id="apr-1")
 
-    stage.world.play = asks
-    await stage.kept(a_job(remote=MARK))
+    harness.world.script = asks
+    await harness.kept(a_job(remote=MARK))
     await process.deliver()
-    assert (await stage.job()).state.is_final
+    assert (await harness.job()).state.is_final
     assert (await approval(process)).state is EXPIRED
 
 
-async def test_job_that_succeeded_leaves_its_approval_alone(stage: Stage, process: Process) -> None:
-    stage.world.go["job-1"].set()
+async def test_job_that_succeeded_leaves_its_approval_alone(harness: JobHarness, process: Process) -> None:
+    harness.world.go["job-1"].set()
     await process.approvals.create(an_approval(APPROVED))
-    await stage.kept(a_job(approval_id="apr-1"))
+    await harness.kept(a_job(approval_id="apr-1"))
     await process.deliver()
-    assert (await stage.job()).state is JobState.SUCCEEDED
+    assert (await harness.job()).state is JobState.SUCCEEDED
     assert (await approval(process)).state is APPROVED
 
 
-async def test_question_that_outlived_its_job_is_found_by_the_sweep(stage: Stage, process: Process) -> None:
+async def test_question_that_outlived_its_job_is_found_by_the_sweep(harness: JobHarness, process: Process) -> None:
     await process.approvals.create(an_approval())
     over = moved(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL), approval_id="apr-1")
-    await stage.kept(a_job(), over)
+    await harness.kept(a_job(), over)
     sweep = OrphanedApprovals(process.approvals, process.ledger)
-    assert await sweep.withdraw(stage.clock.unix_ms()) == 1
+    assert await sweep.withdraw(harness.clock.unix_ms()) == 1
     assert (await approval(process)).comment == "The job that asked for it is over: it is FAILED."
-    assert await sweep.withdraw(stage.clock.unix_ms()) == 0
+    assert await sweep.withdraw(harness.clock.unix_ms()) == 0
 
 
-async def test_sweep_leaves_what_is_waited_for(stage: Stage, process: Process, waiting: Job) -> None:
+async def test_sweep_leaves_what_is_waited_for(harness: JobHarness, process: Process, waiting: Job) -> None:
     for number, job_id in enumerate(("", "job-of-another-store")):
         binding = Binding(AGENT.id, "test/text.write", "d" * 64, str(number), "1", job_id)
         await process.approvals.create(replace(an_approval(), approval_id=f"apr-other-{number}", binding=binding))
-    assert await OrphanedApprovals(process.approvals, process.ledger).withdraw(stage.clock.unix_ms()) == 0
+    assert await OrphanedApprovals(process.approvals, process.ledger).withdraw(harness.clock.unix_ms()) == 0
     assert not lapses(process)
 
 
 async def test_sweep_comes_round_to_every_question(
-    stage: Stage, process: Process, monkeypatch: pytest.MonkeyPatch
+    harness: JobHarness, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolhub_service.runtime.jobs.reconcile._APPROVALS_A_PAGE", 2)
     over = moved(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL))
-    await stage.kept(a_job(), over)
+    await harness.kept(a_job(), over)
     for number in range(5):
         binding = Binding(AGENT.id, "test/text.write", "d" * 64, str(number), "1", "job-1" if number == 0 else "")
         await process.approvals.create(
@@ -138,7 +140,7 @@ async def test_sweep_comes_round_to_every_question(
 
 
 async def test_store_that_is_away_costs_no_job_its_end(
-    stage: Stage, process: Process, waiting: Job, monkeypatch: pytest.MonkeyPatch
+    harness: JobHarness, process: Process, waiting: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(_: str) -> None:
         raise ToolFailure(ToolError(ErrorKind.TOOL_UNAVAILABLE, "away"))
@@ -148,7 +150,7 @@ async def test_store_that_is_away_costs_no_job_its_end(
         assert (await process.cancel()).state is JobState.CANCELLED
     assert len(process.observer.troubles) == 1
     assert (await approval(process)).state is PENDING
-    assert await OrphanedApprovals(process.approvals, process.ledger).withdraw(stage.clock.unix_ms()) == 1
+    assert await OrphanedApprovals(process.approvals, process.ledger).withdraw(harness.clock.unix_ms()) == 1
 
 
 def _asked(approval_id: str, args_digest: str = "a" * 64) -> ToolError:
@@ -169,7 +171,7 @@ CALL = Call("call-1", SPEC.name, {"text": "hi"}, AGENT, ExecContext("r-1"), idem
 
 
 async def test_submission_that_comes_again_for_a_job_that_is_over_asks_nobody(
-    stage: Stage, process: Process, waiting: Job
+    harness: JobHarness, process: Process, waiting: Job
 ) -> None:
     """Its key still stands for that job, so whoever would answer would answer for nothing."""
     first = await process.acceptance.keep_waiting(CALL, SPEC, _asked("apr-1"))
@@ -185,7 +187,7 @@ async def test_submission_that_comes_again_for_a_job_that_is_over_asks_nobody(
 
 
 async def test_submission_whose_key_stands_for_other_arguments_asks_nobody(
-    stage: Stage, process: Process, waiting: Job
+    harness: JobHarness, process: Process, waiting: Job
 ) -> None:
     other = replace(an_approval(), approval_id="apr-2", binding=replace(an_approval().binding, args_digest="b" * 64))
     assert await process.approvals.create(other) is None

@@ -96,12 +96,12 @@ HANG = "hang"
 
 
 class ScriptedAdapter:
-    """Answers in turn what it was told to, the last answer for ever: an Outcome, an error, a defect or HANG."""
+    """Gives its answers in turn, the last answer for ever: an Outcome, an error, a defect or HANG."""
 
     kind = ToolKind.CORE
 
-    def __init__(self, said: list[str], *answers: Any) -> None:
-        self._said = said
+    def __init__(self, visited: list[str], *answers: Any) -> None:
+        self._visited = visited
         self.answers = list(answers) or [Outcome(value={"text": "done"})]
         self.calls: list[GrantedCall] = []
         self.started = asyncio.Event()
@@ -111,7 +111,7 @@ class ScriptedAdapter:
         self.stands = NO_PRECONDITIONS
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
-        self._said.append("adapter.execute")
+        self._visited.append("adapter.execute")
         self.calls.append(call)
         self.started.set()
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -128,11 +128,11 @@ class ScriptedAdapter:
         return answer
 
     def effects(self, call: Any) -> Sequence[str]:
-        self._said.append("adapter.effects")
+        self._visited.append("adapter.effects")
         return ("Say it.",)
 
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
-        self._said.append("adapter.preconditions")
+        self._visited.append("adapter.preconditions")
         return self.stands
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
@@ -145,36 +145,36 @@ class ScriptedAdapter:
         return self.keeps_marks
 
     def upstream(self, planned: PlannedCall) -> str:
-        self._said.append("adapter.upstream")
+        self._visited.append("adapter.upstream")
         return planned.spec.upstream_key
 
 
-class ToldCatalog(ToolCatalog):
-    said: list[str]
+class RecordingCatalog(ToolCatalog):
+    visited: list[str]
 
     def get(self, name: str) -> ToolSpec | None:
-        self.said.append("catalog.get")
+        self.visited.append("catalog.get")
         return super().get(name)
 
 
-class ToldPolicy(LivePolicy):
-    said: list[str]
+class RecordingPolicy(LivePolicy):
+    visited: list[str]
 
     def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
-        self.said.append("policy.settled")
+        self.visited.append("policy.settled")
         return super().settled(principal_id, spec)
 
     def decide(self, planned: PlannedCall) -> Verdict:
-        self.said.append("policy.decide")
+        self.visited.append("policy.decide")
         return super().decide(planned)
 
 
-class ToldAuditLog(MemoryAuditLog):
+class RecordingAuditLog(MemoryAuditLog):
     """The log in memory; `gate` set: a durable append waits for it, as for a slow disk."""
 
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, visited: list[str]) -> None:
         super().__init__()
-        self._said = said
+        self._visited = visited
         self.gate: asyncio.Event | None = None
         self.waiting = asyncio.Event()
         self.has_caught_up = asyncio.Event()
@@ -188,10 +188,10 @@ class ToldAuditLog(MemoryAuditLog):
 
     def append(self, event: Event) -> None:
         super().append(event)
-        self._said.append(f"audit.{event.type.value}")
+        self._visited.append(f"audit.{event.type.value}")
 
     async def append_durably(self, event: Event) -> None:
-        self._said.append("audit.durably")
+        self._visited.append("audit.durably")
         self.append(event)
         if self.gate is not None:
             self.waiting.set()
@@ -200,42 +200,42 @@ class ToldAuditLog(MemoryAuditLog):
 
 @dataclass
 class Observer:
-    """A CallObserver that keeps what it is told."""
+    """A CallObserver that keeps what it is called with."""
 
-    said: list[str]
+    visited: list[str]
     settled_calls: list[SettledCall] = field(default_factory=list)
     crashes: list[BaseException] = field(default_factory=list)
     retries: list[tuple[ToolError, int]] = field(default_factory=list)
 
     @contextmanager
     def executing(self, call: GrantedCall) -> Iterator[None]:
-        self.said.append("observer.executing")
+        self.visited.append("observer.executing")
         yield
 
     def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
         self.retries.append((error, attempt))
 
     def unkept(self, call: Call, problem: ToolError) -> None:
-        self.said.append(f"unkept {problem.kind.value}")
+        self.visited.append(f"unkept {problem.kind.value}")
 
     def crashed(self, call: Call, error: BaseException) -> None:
         self.crashes.append(error)
 
     def settled(self, settled: SettledCall) -> None:
-        self.said.append("observer.settled")
+        self.visited.append("observer.settled")
         self.settled_calls.append(settled)
 
 
 @dataclass
-class Door:
+class PipelineHarness:
     """Everything of one pipeline, to look at."""
 
-    said: list[str]
+    visited: list[str]
     pipeline: Pipeline
     adapter: ScriptedAdapter
-    catalog: ToldCatalog
-    policy: ToldPolicy
-    audit: ToldAuditLog
+    catalog: RecordingCatalog
+    policy: RecordingPolicy
+    audit: RecordingAuditLog
     observer: Observer
     budgets: Budgets
     clock: ManualClock
@@ -343,22 +343,22 @@ class NoJobs:
         raise AssertionError("no job runs here")
 
 
-def a_door(
+def a_pipeline_harness(
     *answers: Any,
     tools: Sequence[ToolSpec] = (READ, WRITE),
     policy: str = POLICY,
     terms: BudgetTerms | None = None,
     show_raw: bool = False,
     sleep: Sleep = asyncio.sleep,
-) -> Door:
+) -> PipelineHarness:
     """`answers` are those of the adapter. The clock starts at the loop's own time, so that deadlines mean something."""
-    said: list[str] = []
+    visited: list[str] = []
     clock, randomness = ManualClock(now_s=time.monotonic()), FixedRandomness(0.0)
-    catalog, live = ToldCatalog(check_schema=compile_schema), ToldPolicy(PolicySnapshot.load(policy))
-    catalog.said = live.said = said
+    catalog, live = RecordingCatalog(check_schema=compile_schema), RecordingPolicy(PolicySnapshot.load(policy))
+    catalog.visited = live.visited = visited
     for spec in tools:
         catalog.register(spec)
-    adapter, audit, observer = ScriptedAdapter(said, *answers), ToldAuditLog(said), Observer(said)
+    adapter, audit, observer = ScriptedAdapter(visited, *answers), RecordingAuditLog(visited), Observer(visited)
     budgets = Budgets(clock, randomness, terms)
     recorder = Recorder(audit, observer, clock, Redactor())
     pipeline = Pipeline(
@@ -379,7 +379,7 @@ def a_door(
         artifacts=no_artifacts(clock, randomness),
         show_raw=show_raw,
     )
-    return Door(said, pipeline, adapter, catalog, live, audit, observer, budgets, clock, randomness)
+    return PipelineHarness(visited, pipeline, adapter, catalog, live, audit, observer, budgets, clock, randomness)
 
 
 def a_call(

@@ -1,4 +1,4 @@
-"""A door whose writes need a person's yes, and the people."""
+"""A pipeline whose writes need a person's yes, and the people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tests.unit.runtime.door import WRITE, Door, NoJobs, a_call, a_door
+from tests.unit.runtime.pipeline_harness import WRITE, NoJobs, PipelineHarness, a_call, a_pipeline_harness
 from toolhub_service.domain.approval import Approval, ApprovalState, ApprovalStore
 from toolhub_service.domain.call import Call, Principal, Role
 from toolhub_service.domain.errors import ErrorKind, ToolError
@@ -55,18 +55,18 @@ class Begins(NoJobs):
 
 
 @dataclass
-class ApprovalDoor:
-    door: Door
+class ApprovalHarness:
+    parts: PipelineHarness
     approvals: Approvals
     store: ApprovalStore
     asked: list[Approval]
-    """What `on_asked` was told."""
+    """What `on_asked` was called with."""
     listeners: list[Callable[[Approval], object]] = field(default_factory=list)
-    """Told after that."""
+    """Called after that."""
 
     async def call(self, text: str = "hello", *, number: int = 1, spec: ToolSpec = WRITE, **fields: Any) -> ToolResult:
         """One invocation; `fields` are those of `a_call` or of `Call`."""
-        answer = await self.door.pipeline.invoke(a_write(text, number=number, spec=spec, **fields))
+        answer = await self.parts.pipeline.invoke(a_write(text, number=number, spec=spec, **fields))
         assert isinstance(answer, ToolResult)
         return answer
 
@@ -88,9 +88,9 @@ class ApprovalDoor:
         return approval_id
 
     async def decide(
-        self, approval_id: str, decision: Decision = APPROVED, *, by: Principal = ANN, **said: Any
+        self, approval_id: str, decision: Decision = APPROVED, *, by: Principal = ANN, **given: Any
     ) -> Approval:
-        return await self.approvals.decide(by, approval_id, decision, **said)
+        return await self.approvals.decide(by, approval_id, decision, **given)
 
     async def state(self, approval_id: str) -> ApprovalState:
         approval = await self.store.get(approval_id)
@@ -99,39 +99,39 @@ class ApprovalDoor:
 
     @property
     def runs(self) -> int:
-        return len(self.door.adapter.calls)
+        return len(self.parts.adapter.calls)
 
     @property
     def events_of_approvals(self) -> list[Event]:
-        return [event for event in self.door.events if event.type.value.startswith("APPROVAL_")]
+        return [event for event in self.parts.events if event.type.value.startswith("APPROVAL_")]
 
     def events(self, type: EventType) -> list[Event]:
-        return [event for event in self.door.events if event.type is type]
+        return [event for event in self.parts.events if event.type is type]
 
 
-def an_approval_door(
+def an_approval_harness(
     *,
     policy: str = POLICY,
     tools: tuple[ToolSpec, ...] = (),
     redactor: Redactor | None = None,
     store: ApprovalStore | None = None,
     **terms: Any,
-) -> ApprovalDoor:
+) -> ApprovalHarness:
     """`terms` are those of `Approvals`."""
-    door = a_door(policy=policy, tools=(WRITE, *tools))
+    parts = a_pipeline_harness(policy=policy, tools=(WRITE, *tools))
     asked: list[Approval] = []
     store = store or MemoryApprovals()
     redactor = redactor or Redactor()
     listeners: list[Callable[[Approval], object]] = []
 
-    def tell(approval: Approval) -> None:
+    def on_asked(approval: Approval) -> None:
         asked.append(approval)
         for listener in listeners:
             listener(approval)
 
-    approvals = Approvals(store, door.audit, door.clock, door.randomness, redactor, on_asked=tell, **terms)
-    door.pipeline = replace(door.pipeline, approvals=approvals, redactor=redactor, running=Begins())
-    return ApprovalDoor(door, approvals, store, asked, listeners)
+    approvals = Approvals(store, parts.audit, parts.clock, parts.randomness, redactor, on_asked=on_asked, **terms)
+    parts.pipeline = replace(parts.pipeline, approvals=approvals, redactor=redactor, running=Begins())
+    return ApprovalHarness(parts, approvals, store, asked, listeners)
 
 
 def a_write(

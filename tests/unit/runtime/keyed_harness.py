@@ -1,4 +1,4 @@
-"""A door whose calls carry keys, and an adapter that waits to be let through."""
+"""A pipeline whose calls carry keys, and an adapter that waits to be let through."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.door import POLICY, READ, WRITE, Door, ScriptedAdapter, a_call, a_door, a_tool
+from tests.unit.runtime.pipeline_harness import (
+    POLICY,
+    READ,
+    WRITE,
+    PipelineHarness,
+    ScriptedAdapter,
+    a_call,
+    a_pipeline_harness,
+    a_tool,
+)
 from toolhub_service.domain.call import BudgetRequest, Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.ports import EventSink, KeyStore
@@ -30,8 +39,8 @@ ONCE = BudgetRequest(max_retries=0)
 class GatedAdapter(ScriptedAdapter):
     """Answers `done <n>` for its n-th call, once the gate is open."""
 
-    def __init__(self, said: list[str]) -> None:
-        super().__init__(said)
+    def __init__(self, visited: list[str]) -> None:
+        super().__init__(visited)
         self.gate = asyncio.Event()
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
@@ -42,22 +51,22 @@ class GatedAdapter(ScriptedAdapter):
         return Outcome(value={"text": f"done {number}"})
 
 
-def a_keyed_door(
+def a_keyed_harness(
     *answers: Any, store: KeyStore | None = None, tools: tuple[ToolSpec, ...] = (), policy: str = POLICY
-) -> Door:
-    door = a_door(*answers, tools=(READ, WRITE, IDEMPOTENT, DERIVED, *tools), policy=policy)
-    return with_store(door, MemoryKeys(door.clock) if store is None else store)
+) -> PipelineHarness:
+    harness = a_pipeline_harness(*answers, tools=(READ, WRITE, IDEMPOTENT, DERIVED, *tools), policy=policy)
+    return with_store(harness, MemoryKeys(harness.clock) if store is None else store)
 
 
-def with_store(door: Door, store: KeyStore) -> Door:
-    keys = Idempotency(store, door.observer, door.clock, door.randomness, ttl_s=TTL_S, max_timeout_s=600.0)
-    door.pipeline = replace(door.pipeline, keys=keys)
-    return door
+def with_store(harness: PipelineHarness, store: KeyStore) -> PipelineHarness:
+    keys = Idempotency(store, harness.observer, harness.clock, harness.randomness, ttl_s=TTL_S, max_timeout_s=600.0)
+    harness.pipeline = replace(harness.pipeline, keys=keys)
+    return harness
 
 
-def gated(door: Door) -> GatedAdapter:
-    door.adapter = adapter = GatedAdapter(door.said)
-    door.pipeline = replace(door.pipeline, adapters={ToolKind.CORE: adapter})
+def gated(harness: PipelineHarness) -> GatedAdapter:
+    harness.adapter = adapter = GatedAdapter(harness.visited)
+    harness.pipeline = replace(harness.pipeline, adapters={ToolKind.CORE: adapter})
     return adapter
 
 
@@ -66,8 +75,8 @@ def call(number: int, spec: ToolSpec = WRITE, args: dict[str, Any] | None = None
     return a_call(spec, args, **{**KEY, **fields})._replace(call_id=f"call-{number}")
 
 
-async def ask(door: Door, *arguments: Any, **fields: Any) -> ToolResult:
-    answer = await door.pipeline.invoke(call(*arguments, **fields))
+async def ask(harness: PipelineHarness, *arguments: Any, **fields: Any) -> ToolResult:
+    answer = await harness.pipeline.invoke(call(*arguments, **fields))
     assert isinstance(answer, ToolResult)
     return answer
 

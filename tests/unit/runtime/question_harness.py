@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.fakes.asking_adapter import AskingAdapter, an_asking_tool
-from tests.unit.runtime.approval_door import ApprovalDoor, an_approval_door
+from tests.unit.runtime.approval_harness import ApprovalHarness, an_approval_harness
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Question
 from toolhub_service.domain.errors import ErrorKind, ToolError
@@ -26,12 +26,12 @@ WALL = {"args": {"wall": "north"}}
 
 @dataclass
 class Asking:
-    door: ApprovalDoor
+    harness: ApprovalHarness
     adapter: AskingAdapter
     spec: ToolSpec = PAINT
 
     async def call(self, approval_id: str = "", **fields: Any) -> ToolResult:
-        return await self.door.call(spec=self.spec, approval_id=approval_id, **{**WALL, **fields})
+        return await self.harness.call(spec=self.spec, approval_id=approval_id, **{**WALL, **fields})
 
     async def refused(self, approval_id: str = "", **fields: Any) -> ToolError:
         answer = await self.call(approval_id, **fields)
@@ -45,10 +45,10 @@ class Asking:
         return str(error.details["approval_id"])
 
     async def answer(self, approval_id: str, answer: Any = RED, **fields: Any) -> Approval:
-        return await self.door.decide(approval_id, answer=answer, **fields)
+        return await self.harness.decide(approval_id, answer=answer, **fields)
 
     async def kept(self, approval_id: str) -> Approval:
-        approval = await self.door.store.get(approval_id)
+        approval = await self.harness.store.get(approval_id)
         assert approval is not None
         return approval
 
@@ -59,7 +59,7 @@ class Asking:
 
 def asking(*questions: Question, policy: str = ALLOWING, spec: ToolSpec = PAINT, **fields: Any) -> Asking:
     """No rule asks, unless `policy` has one."""
-    door = an_approval_door(policy=policy, tools=(spec,), **fields)
+    harness = an_approval_harness(policy=policy, tools=(spec,), **fields)
     adapter = AskingAdapter(*questions)
-    door.door.pipeline = replace(door.door.pipeline, adapters={spec.kind: adapter})
-    return Asking(door, adapter, spec)
+    harness.parts.pipeline = replace(harness.parts.pipeline, adapters={spec.kind: adapter})
+    return Asking(harness, adapter, spec)

@@ -1,4 +1,4 @@
-"""Long work on a small stage: processes of real parts around one store that can fail, and a script instead of tools."""
+"""Long work: processes of real parts around one store that can fail, and a script instead of tools."""
 
 from __future__ import annotations
 
@@ -83,24 +83,24 @@ def failed(call: Call, kind: ErrorKind, attempts: int = 1, **details: Any) -> To
     return ToolResult(False, call.call_id, call.tool, error=error, attempts=attempts)
 
 
-class Told:
-    """Implements `JobObserver`, and remembers."""
+class RecordingObserver:
+    """Implements `JobObserver`, and keeps what it is called with."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str, str]] = []
+        self.transitions: list[tuple[str, str, str]] = []
         self.troubles: list[BaseException] = []
         self.tallies: list[JobTally] = []
         self.running_now = 0
         self.watchers = 0
 
     def accepted(self, job: Job) -> None:
-        self.told.append((job.job_id, "accepted", job.state.value))
+        self.transitions.append((job.job_id, "accepted", job.state.value))
 
     def changed(self, before: Job, job: Job) -> None:
-        self.told.append((job.job_id, before.state.value, job.state.value))
+        self.transitions.append((job.job_id, before.state.value, job.state.value))
 
     def taken_over(self, job: Job) -> None:
-        self.told.append((job.job_id, "taken over", job.state.value))
+        self.transitions.append((job.job_id, "taken over", job.state.value))
 
     @contextmanager
     def running(self, job: Job) -> Iterator[None]:
@@ -124,12 +124,12 @@ class Told:
         return [trouble for trouble in self.troubles if not isinstance(trouble, ToolFailure)]
 
 
-Play = Callable[["Stagehand"], Awaitable[ToolResult]]
+Script = Callable[["ScriptedRun"], Awaitable[ToolResult]]
 
 
 @dataclass
-class Stagehand:
-    """What a play is given: the call, its process, and the world in which effects happen."""
+class ScriptedRun:
+    """What a script is given: the call, its process, and the world in which effects happen."""
 
     call: Call
     sink: EventSink
@@ -156,30 +156,30 @@ class Stagehand:
         return answered(self.job, value)
 
 
-async def unsafe(hand: Stagehand) -> ToolResult:
+async def unsafe(run: ScriptedRun) -> ToolResult:
     """A side effect: begun, then done, then worked on."""
-    await hand.begin()
-    hand.act()
-    await hand.works()
-    return hand.ok()
+    await run.begin()
+    run.act()
+    await run.works()
+    return run.ok()
 
 
-async def safe(hand: Stagehand) -> ToolResult:
+async def safe(run: ScriptedRun) -> ToolResult:
     """Reads."""
-    hand.act()
-    await hand.works()
-    return hand.ok()
+    run.act()
+    await run.works()
+    return run.ok()
 
 
-async def remote(hand: Stagehand) -> ToolResult:
+async def remote(run: ScriptedRun) -> ToolResult:
     """Given to a remote side at most once, followed there; ends by itself when it is to stop."""
-    runs, job_id = hand.process.runs, hand.call.job_id
+    runs, job_id = run.process.runs, run.call.job_id
     stopping = runs.stopping(job_id)
     if await runs.mark(job_id) is None:
         await runs.keep_mark(job_id, MARK)
-        hand.act()
-    hand.world.started[job_id].set()
-    let_go = asyncio.create_task(hand.world.go[job_id].wait())
+        run.act()
+    run.world.started[job_id].set()
+    let_go = asyncio.create_task(run.world.go[job_id].wait())
     stopped = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait({let_go, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -187,13 +187,13 @@ async def remote(hand: Stagehand) -> ToolResult:
         let_go.cancel()
         stopped.cancel()
     if stopping.is_set():
-        hand.world.stops[job_id] += 1
-        return failed(hand.call, ErrorKind.CANCELLED)
-    return hand.ok()
+        run.world.stops[job_id] += 1
+        return failed(run.call, ErrorKind.CANCELLED)
+    return run.ok()
 
 
 class World:
-    """What plays do to it, and what holds them up."""
+    """What scripts do to it, and what holds them up."""
 
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
@@ -201,7 +201,7 @@ class World:
         self.calls: list[Call] = []
         self.started: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.go: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self.play: Play = unsafe
+        self.script: Script = unsafe
 
 
 @dataclass
@@ -214,7 +214,7 @@ class Process:
     world: World
     terms: JobTerms = TERMS
     max_running: int = 1_000
-    observer: Told = field(default_factory=Told)
+    observer: RecordingObserver = field(default_factory=RecordingObserver)
     audit: MemoryAuditLog = field(default_factory=MemoryAuditLog)
     approvals: MemoryApprovals = field(default_factory=MemoryApprovals)
 
@@ -226,7 +226,7 @@ class Process:
         self.runs.invoker = self
         self.watch = JobWatch(self.store, self.observer)
         self.engine = InprocessEngine(self.max_running)
-        self.desk = PrincipalJobs(self.ledger, self.engine)
+        self.jobs = PrincipalJobs(self.ledger, self.engine)
         self.decisions = Decisions(self.ledger, self.engine, self.approvals)
         self.acceptance = Acceptance(self.ledger, self.engine, FixedRandomness(), Redactor())
         self.reconciler = Reconciler(
@@ -245,7 +245,7 @@ class Process:
     async def invoke(self, call: Call, sink: EventSink) -> ToolResult:
         """Implements `Invoker`."""
         self.world.calls.append(call)
-        return await self.world.play(Stagehand(call, sink, self, self.world))
+        return await self.world.script(ScriptedRun(call, sink, self, self.world))
 
     async def steady(self) -> None:
         """It beats, and has for long enough to judge others."""
@@ -262,14 +262,14 @@ class Process:
         """As its owner asks."""
         job = await self.ledger.store.get(job_id)
         assert job is not None
-        return await self.desk.cancel(job.call.principal, job_id, "enough")
+        return await self.jobs.cancel(job.call.principal, job_id, "enough")
 
     @property
     def events(self) -> list[Event]:
         return [chained.event for chained in self.audit.events]
 
 
-class Stage:
+class JobHarness:
     def __init__(self) -> None:
         self.store = FaultyJobs()
         self.clock = ManualClock(unix_ms=T0)
@@ -285,11 +285,11 @@ class Stage:
 
     async def kept(self, *records: Job) -> Job:
         """Put into the store without anybody's doing."""
-        deaf, self.store.deaf = self.store.deaf, True
+        muted, self.store.muted = self.store.muted, True
         assert await self.store.inner.create(records[0]) is None
         for record in records[1:]:
             assert await self.store.inner.put(record)
-        self.store.deaf = deaf
+        self.store.muted = muted
         self._placed[records[0].job_id] = records[-1].status.sequence
         return records[-1]
 
@@ -324,7 +324,7 @@ class Stage:
         """What holds of every job that is over, whatever happened to it; the job."""
         job = await self.check_history(job_id)
         assert self.world.effects[job_id] <= effects_max
-        await self.check_told(job_id)
+        await self.check_audited(job_id)
         return job
 
     async def check_history(self, job_id: str = "job-1") -> Job:
@@ -340,16 +340,16 @@ class Stage:
         assert job.expires_at_unix_ms > 0
         return job
 
-    async def check_told(self, job_id: str) -> None:
+    async def check_audited(self, job_id: str) -> None:
         """Each change of state is in an audit log once."""
         states = (await self.states(job_id))[self._placed.get(job_id, 1) - 1 :]
         entered = [now for before, now in pairwise(states) if now != before]
         events = [event for process in self.processes for event in process.events]
-        told = [
+        recorded = [
             event.attributes["state"]
             for event in events
             if event.type is EventType.JOB_STATE
             and event.attributes["job_id"] == job_id
             and event.attributes["from"] != event.attributes["state"]  # a takeover, which enters nothing
         ]
-        assert sorted(told) == sorted(entered), (told, entered)
+        assert sorted(recorded) == sorted(entered), (recorded, entered)
