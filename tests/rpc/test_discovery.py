@@ -11,10 +11,12 @@ import grpc
 import pytest
 
 from tests.hub import RunningHub, running_hub
+from tests.ports.catalog_suite import tool as a_tool
 from tests.rpc.props import Echo
 from tests.rpc.statuses import failed
-from toolhub.v1 import tool_pb2
+from toolhub.v1 import registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_client import connect
 from toolhub_service.domain.tool import ToolState
 
 DENIES_WRITES = """
@@ -151,3 +153,106 @@ async def test_lists_and_searches_show_the_short_view_unless_the_whole_one_is_as
         assert {bool(tool.input_schema_json) for tool in tools} == {has_schema}
     one = await hub.stub.GetTool(pb.GetToolRequest(name="core/util.time.now"))
     assert one.tool.input_schema_json
+
+
+# Pages end before what a message does not take: a client of gRPC refuses answers of more than 4 MiB by default.
+
+LARGE = [f"shelf/large.t{number:03}" for number in range(320)]
+"""As many tools with schemas of 20 KiB as made 7 MiB in one answer."""
+
+
+@pytest.fixture
+async def crowded(tmp_path: Path) -> AsyncIterator[RunningHub]:
+    schema = {"type": "object", "properties": {"text": {"type": "string", "description": "x" * 20_480}}}
+    async with running_hub(tmp_path) as running:
+        specs = [a_tool(name, "Shelve books.", input_schema=schema, capabilities=frozenset()) for name in LARGE]
+        assert not running.hub.toolbox.catalog.register_all(specs)
+        while (await running.stub.SearchTools(pb.SearchToolsRequest(query="books"))).note:
+            pass  # each search waits for the index a while
+        yield running
+
+
+async def pages_of(rpc: Any, request: Any) -> list[Any]:
+    pages = [await rpc(request)]
+    while pages[-1].next_page_token:
+        request.page_token = pages[-1].next_page_token
+        pages.append(await rpc(request))
+    return pages
+
+
+@pytest.mark.promise("registry.pages-are-bounded")
+async def test_pages_of_lists_searches_snapshots_and_exports_are_bounded_by_their_bytes(crowded: RunningHub) -> None:
+    full = tool_pb2.TOOL_VIEW_FULL
+    listed = await pages_of(crowded.stub.ListTools, pb.ListToolsRequest(page_size=1_000, view=full))
+    found = await pages_of(
+        crowded.stub.SearchTools, pb.SearchToolsRequest(query="shelve books", page_size=1_000, view=full)
+    )
+    snapshot = await pages_of(crowded.registry.GetSnapshot, registry_service_pb2.GetSnapshotRequest(view=full))
+    exports = [
+        await pages_of(crowded.stub.ExportTools, pb.ExportToolsRequest(format=form)) for form in FORMATS.values()
+    ]
+    for pages in (listed, found, snapshot, *exports):
+        assert len(pages) > 3
+        assert all(1024 * 1024 < page.ByteSize() < 3 * 1024 * 1024 for page in pages[:-1])
+        assert len({page.revision for page in pages}) == 1
+    every = [tool.name for page in listed for tool in page.tools]
+    assert every == sorted({*LARGE, *every})
+    assert sorted(hit.tool.name for page in found for hit in page.hits) == LARGE
+    catalog = [spec.name for spec in crowded.hub.toolbox.catalog.all()]
+    assert [tool.name for page in snapshot for tool in page.tools] == catalog
+    assert {page.totals.tools for page in snapshot} == {len(catalog)}
+    active = [tool.name for page in listed for tool in page.tools if tool.state == tool_pb2.TOOL_STATE_ACTIVE]
+    for pages in exports:
+        assert [name for page in pages for name in sorted(page.names.values())] == active
+        assert sum(len(json.loads(page.tools_json)) for page in pages) == pages[0].total_size == len(active)
+
+
+async def test_a_page_goes_on_exactly_where_the_one_before_ended(crowded: RunningHub) -> None:
+    whole = await pages_of(crowded.stub.ExportTools, pb.ExportToolsRequest(format=pb.EXPORT_FORMAT_MCP))
+    parts = await pages_of(crowded.stub.ExportTools, pb.ExportToolsRequest(format=pb.EXPORT_FORMAT_MCP, page_size=7))
+    assert max(len(page.names) for page in parts) == 7
+    one, other = ([tool for page in pages for tool in json.loads(page.tools_json)] for pages in (whole, parts))
+    assert one == other
+
+
+async def test_a_tool_that_is_larger_than_a_page_has_one_of_its_own(crowded: RunningHub) -> None:
+    large = a_tool("shelf/larger", "y" * 3_000_000, capabilities=frozenset())
+    crowded.hub.toolbox.catalog.register_all([large])
+    request = pb.ListToolsRequest(
+        filter=tool_pb2.ToolFilter(names=["shelf/large.t00[0-4]", "shelf/larger", "core/util.time.*"])
+    )
+    sizes = [len(page.tools) for page in await pages_of(crowded.stub.ListTools, request)]
+    assert sizes[-1] == 1
+    assert sum(sizes) == 7
+
+
+async def test_snapshot_of_a_catalog_that_changes_between_two_pages_is_begun_again(crowded: RunningHub) -> None:
+    request = registry_service_pb2.GetSnapshotRequest(page_size=5)
+    request.page_token = (await crowded.registry.GetSnapshot(request)).next_page_token
+    crowded.hub.toolbox.catalog.set_state(LARGE[-1], ToolState.UNAVAILABLE, "its source is down")
+    failure = await failed(crowded.registry.GetSnapshot(request))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "CATALOG_CHANGED")
+
+
+async def test_the_client_reads_every_page(crowded: RunningHub) -> None:
+    async with connect(crowded.address) as client:
+        tools, names = await client.export("openai", names=["shelf/*"])
+        found = await client.search("shelve books", limit=300)
+    assert ([tool["function"]["name"] for tool in tools], sorted(names.values())) == (sorted(names), LARGE)
+    assert len({hit.tool.name for hit in found}) == len(found) == 300
+
+
+@pytest.mark.promise("registry.honest-lists")
+async def test_list_says_how_many_more_are_denied_but_not_to_who_guesses_names(tmp_path: Path) -> None:
+    for roles, guesses in (("agent", None), ("agent, operator", 1)):
+        policy = f"{DENIES_WRITES}roles: [{{principals: [local], roles: [{roles}]}}]\n"
+        async with running_hub(tmp_path / (roles[-5:]), policy=policy) as running:
+            page = await running.stub.ListTools(pb.ListToolsRequest(page_size=1_000))
+            everything = running.hub.toolbox.catalog.all()
+            assert page.total_size + page.denied_size == len(everything)
+            assert page.denied_size > 1
+            for filter in (tool_pb2.ToolFilter(names=["core/fs.writeText"]), tool_pb2.ToolFilter(tags=["hash"])):
+                page = await running.stub.ListTools(pb.ListToolsRequest(filter=filter))
+                assert page.HasField("denied_size") == (guesses is not None)
+            named = tool_pb2.ToolFilter(names=["core/fs.writeText"])
+            assert (await running.stub.ListTools(pb.ListToolsRequest(filter=named))).denied_size == (guesses or 0)

@@ -157,7 +157,7 @@ const (
 	ReasonPageSizeInvalid = "PAGE_SIZE_INVALID"
 	// The token is not ours or belongs to another question.
 	ReasonPageTokenInvalid = "PAGE_TOKEN_INVALID"
-	// The catalog changed between two pages of a search and the ranking with it.
+	// The catalog changed between two pages of a search, and the ranking with it, or of GetSnapshot.
 	ReasonCatalogChanged = "CATALOG_CHANGED"
 	// A name breaks the grammar `namespace/path.verb` or has more than 128 characters.
 	ReasonToolNameInvalid = "TOOL_NAME_INVALID"

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
 
 	"google.golang.org/grpc"
@@ -186,13 +187,24 @@ func (hub *Hub) ListTools(ctx context.Context, where *toolhubv1.ToolFilter) iter
 	})
 }
 
-// Search gives the best hits, at most limit.
+// Search gives the best hits, at most limit; 0 means 100.
 func (hub *Hub) Search(
 	ctx context.Context, query string, limit int32, where *toolhubv1.ToolFilter,
 ) ([]*toolhubv1.SearchHit, error) {
-	response, err := hub.Tools.SearchTools(
-		ctx, &toolhubv1.SearchToolsRequest{Query: query, PageSize: limit, Filter: where})
-	return response.GetHits(), err
+	var found []*toolhubv1.SearchHit
+	for hit, err := range pages(func(token string) ([]*toolhubv1.SearchHit, string, error) {
+		page, err := hub.Tools.SearchTools(
+			ctx, &toolhubv1.SearchToolsRequest{Query: query, PageSize: limit, Filter: where, PageToken: token})
+		return page.GetHits(), page.GetNextPageToken(), err
+	}) {
+		if err != nil {
+			return nil, err
+		}
+		if found = append(found, hit); len(found) == int(limit) || limit == 0 && len(found) == 100 {
+			break
+		}
+	}
+	return found, nil
 }
 
 // GetTool is one tool; ErrNotFound when there is none.
@@ -205,8 +217,25 @@ func (hub *Hub) GetTool(ctx context.Context, name string) (*toolhubv1.ToolSpec, 
 func (hub *Hub) Export(
 	ctx context.Context, format toolhubv1.ExportFormat, where *toolhubv1.ToolFilter,
 ) (json.RawMessage, map[string]string, error) {
-	response, err := hub.Tools.ExportTools(ctx, &toolhubv1.ExportToolsRequest{Format: format, Filter: where})
-	return response.GetToolsJson(), response.GetNames(), err
+	definitions, names := []json.RawMessage{}, map[string]string{}
+	for definition, err := range pages(func(token string) ([]json.RawMessage, string, error) {
+		page, err := hub.Tools.ExportTools(
+			ctx, &toolhubv1.ExportToolsRequest{Format: format, Filter: where, PageToken: token})
+		if err != nil {
+			return nil, "", err
+		}
+		maps.Copy(names, page.GetNames())
+		var found []json.RawMessage
+		err = json.Unmarshal(page.GetToolsJson(), &found)
+		return found, page.GetNextPageToken(), err
+	}) {
+		if err != nil {
+			return nil, nil, err
+		}
+		definitions = append(definitions, definition)
+	}
+	whole, err := json.Marshal(definitions)
+	return whole, names, err
 }
 
 // pages gives the items of page after page, until there is none or one fails.

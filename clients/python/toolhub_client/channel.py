@@ -245,6 +245,15 @@ class Connection:
                     raise error from None
             await asyncio.sleep(pause_s)
 
+    async def pages(self, rpc: Callable[..., Awaitable[Answer]], request: Any) -> AsyncGenerator[Answer, None]:
+        """The answers of a paged RPC, to the last page. Raises HubError."""
+        while True:
+            page: Any = await self.unary(rpc, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
     async def stream(self, messages: AsyncGenerator[Answer, None]) -> AsyncGenerator[Answer, None]:
         """The same messages. Raises HubError."""
         await self.ready()

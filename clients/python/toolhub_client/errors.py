@@ -169,7 +169,7 @@ class Reason(StrEnum):
     PAGE_TOKEN_INVALID = "PAGE_TOKEN_INVALID"  # noqa: S105 - no password
     """The token is not ours or belongs to another question."""
     CATALOG_CHANGED = "CATALOG_CHANGED"
-    """The catalog changed between two pages of a search and the ranking with it."""
+    """The catalog changed between two pages of a search, and the ranking with it, or of GetSnapshot."""
     TOOL_NAME_INVALID = "TOOL_NAME_INVALID"
     """A name breaks the grammar `namespace/path.verb` or has more than 128 characters."""
     TOOL_NAME_RESERVED = "TOOL_NAME_RESERVED"

@@ -163,20 +163,21 @@ class Hub:
     async def list_tools(self, **where: Unpack[ToolFields]) -> AsyncIterator[tool_pb2.ToolSpec]:
         """Every tool the caller could be allowed, page by page."""
         request = tool_service_pb2.ListToolsRequest(filter=tool_pb2.ToolFilter(**where))
-        while True:
-            page = await self._connection.unary(self.tools.ListTools, request)
+        async for page in self._connection.pages(self.tools.ListTools, request):
             for tool in page.tools:
                 yield tool
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
     async def search(
         self, query: str, *, limit: int = 10, **where: Unpack[ToolFields]
     ) -> Sequence[tool_service_pb2.SearchHit]:
-        """The best hits, at most `limit`."""
+        """The best hits, at most `limit`; 0 means one page, which holds 100."""
         request = tool_service_pb2.SearchToolsRequest(query=query, page_size=limit, filter=tool_pb2.ToolFilter(**where))
-        return (await self._connection.unary(self.tools.SearchTools, request)).hits
+        hits: list[tool_service_pb2.SearchHit] = []
+        async for page in self._connection.pages(self.tools.SearchTools, request):
+            hits += page.hits
+            if len(hits) >= limit:
+                break
+        return hits[: limit or None]
 
     async def get_tool(self, name: str) -> tool_pb2.ToolSpec:
         """One tool. Raises NotFound."""
@@ -188,9 +189,13 @@ class Hub:
     ) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
         """Definitions for a model, and each exported name's tool."""
         request = tool_service_pb2.ExportToolsRequest(format=_EXPORT_FORMATS[form], filter=tool_pb2.ToolFilter(**where))
-        answer = await self._connection.unary(self.tools.ExportTools, request)
-        self._exported.update(answer.names)
-        return json.loads(answer.tools_json), dict(answer.names)
+        tools: list[dict[str, Any]] = []
+        names: dict[str, str] = {}
+        async for page in self._connection.pages(self.tools.ExportTools, request):
+            tools += json.loads(page.tools_json)
+            names.update(page.names)
+        self._exported.update(names)
+        return tools, names
 
     async def run_tool_call(self, call: object, **options: Unpack[CallOptions]) -> dict[str, Any]:
         """Make a model's tool call, and give the message that answers it: for OpenAI's Chat Completions and Responses
@@ -230,13 +235,9 @@ class Hub:
     ) -> AsyncIterator[job_pb2.Job]:
         """The caller's jobs, newest first, page by page; `tool` is a name or a glob."""
         request = job_service_pb2.ListJobsRequest(states=states, tool=tool, request_id=request_id, task_id=task_id)
-        while True:
-            page = await self._connection.unary(self.jobs.ListJobs, request)
+        async for page in self._connection.pages(self.jobs.ListJobs, request):
             for job in page.jobs:
                 yield job
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
     def watch_job(
         self, job_id: str, *, after_sequence: int = 0, attempts: int = 16
@@ -293,13 +294,9 @@ class Hub:
     ) -> AsyncIterator[approval_pb2.Approval]:
         """Newest first, page by page: everybody's for approvers, the caller's own for others."""
         request = approval_service_pb2.ListApprovalsRequest(states=states, tool=tool)
-        while True:
-            page = await self._connection.unary(self.approvals.ListApprovals, request)
+        async for page in self._connection.pages(self.approvals.ListApprovals, request):
             for approval in page.approvals:
                 yield approval
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
     async def get_approval(self, approval_id: str) -> approval_pb2.Approval:
         """One approval. Raises NotFound."""

@@ -181,7 +181,7 @@ export const Reason = {
   PAGE_SIZE_INVALID: "PAGE_SIZE_INVALID",
   /** The token is not ours or belongs to another question. */
   PAGE_TOKEN_INVALID: "PAGE_TOKEN_INVALID",
-  /** The catalog changed between two pages of a search and the ranking with it. */
+  /** The catalog changed between two pages of a search, and the ranking with it, or of GetSnapshot. */
   CATALOG_CHANGED: "CATALOG_CHANGED",
   /** A name breaks the grammar `namespace/path.verb` or has more than 128 characters. */
   TOOL_NAME_INVALID: "TOOL_NAME_INVALID",

@@ -207,9 +207,18 @@ export class Hub {
     });
   }
 
-  /** The best hits, at most `limit`. */
+  /** The best hits, at most `limit`; 0 means 100. */
   async search(query: string, limit = 10, where: MessageInitShape<typeof ToolFilterSchema> = {}): Promise<SearchHit[]> {
-    return (await this.tools.searchTools({ query, pageSize: limit, filter: where })).hits;
+    const found: SearchHit[] = [];
+    const hits = pages(async (pageToken) => {
+      const page = await this.tools.searchTools({ query, pageSize: limit, filter: where, pageToken });
+      return [page.hits, page.nextPageToken];
+    });
+    for await (const hit of hits) {
+      found.push(hit);
+      if (found.length >= (limit || 100)) break;
+    }
+    return found;
   }
 
   /** One tool. */
@@ -224,9 +233,16 @@ export class Hub {
     form: keyof typeof FORMATS,
     where: MessageInitShape<typeof ToolFilterSchema> = {},
   ): Promise<{ tools: JsonObject[]; names: { [exported: string]: string } }> {
-    const { toolsJson, names } = await this.tools.exportTools({ format: FORMATS[form], filter: where });
+    const names: { [exported: string]: string } = {};
+    const definitions = pages<JsonObject>(async (pageToken) => {
+      const page = await this.tools.exportTools({ format: FORMATS[form], filter: where, pageToken });
+      Object.assign(names, page.names);
+      return [JSON.parse(new TextDecoder().decode(page.toolsJson)), page.nextPageToken];
+    });
+    const tools: JsonObject[] = [];
+    for await (const tool of definitions) tools.push(tool);
     for (const [exported, tool] of Object.entries(names)) this.exported.set(exported, tool);
-    return { tools: JSON.parse(new TextDecoder().decode(toolsJson)), names };
+    return { tools, names };
   }
 
   /**

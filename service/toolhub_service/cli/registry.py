@@ -191,7 +191,13 @@ def snapshot(as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         view = tool_pb2.TOOL_VIEW_FULL if wants_json(as_json) else tool_pb2.TOOL_VIEW_BASIC
         request = pb.GetSnapshotRequest(view=view)
-        print_answer(connection.call(connection.registry.GetSnapshot, request), as_json, _show_snapshot)
+        whole = pb.GetSnapshotResponse()
+        for page in connection.pages(connection.registry.GetSnapshot, request):
+            tools = [*whole.tools, *page.tools]
+            whole = page
+            del whole.tools[:]
+            whole.tools.extend(tools)
+    print_answer(whole, as_json, _show_snapshot)
 
 
 def _show_snapshot(answer: pb.GetSnapshotResponse) -> None:

@@ -176,14 +176,18 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
         if not found:
             _note_empty(connection, options["sources"])
     if wants_json(as_json):
-        print_json({"tools": [message_as_json(tool) for tool in found], "totalSize": pages[0].total_size})
+        sizes = {"totalSize": pages[0].total_size}
+        if pages[0].HasField("denied_size"):
+            sizes["deniedSize"] = pages[0].denied_size
+        print_json({"tools": [message_as_json(tool) for tool in found], **sizes})
         return
     if found:
         all_active = all(tool.state == tool_pb2.TOOL_STATE_ACTIVE for tool in found)
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
     summary = f"{counted(len(found), 'tool')} that your policy may allow. `toolhub tools show TOOL` shows one in full."
-    note((summary if found else "No tool matches that your policy allows.") + _sources_note(pages[0].sources))
+    denied = f" {counted(pages[0].denied_size, 'tool')} denied to you." if pages[0].denied_size else ""
+    note((summary if found else "No tool matches that your policy allows.") + denied + _sources_note(pages[0].sources))
 
 
 @tools.command()
@@ -204,7 +208,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
     """
     with connected_by(options) as connection:
         request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
-        answer = connection.call(connection.tools.SearchTools, request)
+        answer = _hits(connection, request)
         if not answer.hits:
             _note_empty(connection, options["sources"])
     print_answer(answer, as_json, print_hits)
@@ -250,8 +254,9 @@ def export(format_name: str, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         request = pb.ExportToolsRequest(format=_FORMATS[format_name], filter=_filter(options))
-        answer = connection.call(connection.tools.ExportTools, request)
-    print_json({"tools": json.loads(answer.tools_json), "names": dict(answer.names)})
+        pages = list(connection.pages(connection.tools.ExportTools, request))
+    tools = [tool for page in pages for tool in json.loads(page.tools_json)]
+    print_json({"tools": tools, "names": {short: name for page in pages for short, name in page.names.items()}})
 
 
 def _filter(options: dict[str, Any]) -> tool_pb2.ToolFilter:
@@ -286,10 +291,23 @@ def _hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:
     """The tool that the policy hides; None where there is none, or the caller is no operator, who alone may know."""
     try:
         request = registry_service_pb2.GetSnapshotRequest(view=tool_pb2.TOOL_VIEW_BASIC)
-        answer = connection.call(connection.registry.GetSnapshot, request)
+        pages = list(connection.pages(connection.registry.GetSnapshot, request))
     except grpc.RpcError:
         return None
-    return next((tool for tool in answer.tools if tool.name == name), None)
+    return next((tool for page in pages for tool in page.tools if tool.name == name), None)
+
+
+def _hits(connection: Connection, request: pb.SearchToolsRequest) -> pb.SearchToolsResponse:
+    """As many as are asked for, of as many pages as it takes."""
+    whole = pb.SearchToolsResponse()
+    for page in connection.pages(connection.tools.SearchTools, request):
+        hits = [*whole.hits, *page.hits][: request.page_size or None]
+        whole = page
+        del whole.hits[:]
+        whole.hits.extend(hits)
+        if len(hits) >= request.page_size:
+            break
+    return whole
 
 
 def _pages(connection: Connection, where: tool_pb2.ToolFilter) -> list[pb.ListToolsResponse]:

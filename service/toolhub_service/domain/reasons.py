@@ -148,8 +148,8 @@ class Reason(HubReason):
     )
     CATALOG_CHANGED = (
         Code.FAILED_PRECONDITION,
-        "The catalog changed between two pages of a search and the ranking with it.",
-        "Search again.",
+        "The catalog changed between two pages of a search, and the ranking with it, or of GetSnapshot.",
+        "Begin again, without a page_token.",
     )
     TOOL_NAME_INVALID = (
         Code.INVALID_ARGUMENT,

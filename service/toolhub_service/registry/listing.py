@@ -3,16 +3,17 @@
 A list is ordered by name and continues after the last name shown, so that a tool that existed throughout is neither
 skipped nor repeated whatever was added or removed between two pages. A search has no such order to go by: once the
 catalog has changed, or more of it can be found, its next page is refused and the search must be made again. Uses
-learnt between two pages may move a hit across their border.
+learnt between two pages may move a hit across their border. A page ends before what its message does not take.
 """
 
 from __future__ import annotations
 
 import binascii
 import json
+import sys
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +23,7 @@ from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import Meaning
-from toolhub_service.registry.search import LISTED, NO_MEANING, SearchResult, Test, ToolFilter, ToolSearch
+from toolhub_service.registry.search import LISTED, NO_MEANING, SearchHit, SearchResult, Test, ToolFilter, ToolSearch
 
 # Opaque page tokens (AIP-158): where the next page begins, bound to what was asked and to the catalog it came from.
 #
@@ -31,6 +32,8 @@ from toolhub_service.registry.search import LISTED, NO_MEANING, SearchResult, Te
 
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1_000
+UNCOUNTED: Final = sys.maxsize
+"""The size of pages that only their bytes bound."""
 _FORMAT: Final = 1
 _REVISION_CHARS: Final = 16
 _TOKEN_MAX_CHARS: Final = 1_024
@@ -49,11 +52,11 @@ class Place:
         return self.revision == revision[:_REVISION_CHARS]
 
 
-def page_size_of(asked: int) -> int:
-    """0 means 100, more than 1,000 means 1,000. Raises HubFailure INVALID_ARGUMENT when negative."""
+def page_size_of(asked: int, default: int = PAGE_SIZE_DEFAULT) -> int:
+    """0 means the default, more than 1,000 means 1,000. Raises HubFailure INVALID_ARGUMENT when negative."""
     if asked < 0:
         raise HubFailure(Reason.PAGE_SIZE_INVALID, "page_size must not be negative")
-    return min(asked or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
+    return min(asked, PAGE_SIZE_MAX) if asked else default
 
 
 def write_token(fingerprint: str, revision: str, after: str) -> str:
@@ -85,9 +88,12 @@ def _refused(why: str) -> HubFailure:
 @dataclass(frozen=True, slots=True)
 class PageRequest:
     size: int = 0
-    """Tools at most; 0: 100; above 1,000: 1,000."""
+    """Tools at most; 0: `default`; above 1,000: 1,000."""
     token: str = ""
     """`next_token` of the page before; empty: the first page."""
+    default: int = PAGE_SIZE_DEFAULT
+    question: str = "list"
+    """What is asked besides the filter: a token of one question is none of another."""
 
 
 FIRST_PAGE = PageRequest()
@@ -136,16 +142,19 @@ def list_tools(
     *,
     viewer: Viewer | None = None,
     sources: Iterable[SourceStatus] = (),
+    fitting: Callable[[Sequence[ToolSpec]], int] = len,
 ) -> ToolPage:
-    """One page by name. Raises HubFailure INVALID_ARGUMENT for a bad size or a token of another question."""
-    size = page_size_of(page.size)
-    fingerprint = where.fingerprint("list", viewer.scope if viewer else "")
+    """One page by name, of as many as are `fitting`. Raises HubFailure INVALID_ARGUMENT for a bad size or a token of
+    another question."""
+    size = page_size_of(page.size, page.default)
+    fingerprint = where.fingerprint(page.question, viewer.scope if viewer else "")
     place = read_token(page.token, fingerprint)
     meant = list(filter(where.compiled(), catalog.all()))
     shown = [spec for spec in meant if viewer.allowed(spec)] if viewer else meant
     start = bisect_right(shown, place.after, key=lambda spec: spec.name) if place else 0
     tools = tuple(shown[start : start + size])
-    more = start + size < len(shown)
+    tools = tools[: fitting(tools)]
+    more = start + len(tools) < len(shown)
     return ToolPage(
         tools=tools,
         next_token=write_token(fingerprint, catalog.revision, tools[-1].name) if more else "",
@@ -166,6 +175,7 @@ def search_tools(
     viewer: Viewer | None = None,
     sources: Iterable[SourceStatus] = (),
     meaning: Meaning = NO_MEANING,
+    fitting: Callable[[Sequence[SearchHit]], int] = len,
 ) -> HitPage:
     """One page of hits, best first. The viewer's own past uses count. Raises HubFailure: INVALID_ARGUMENT as
     `list_tools`, or FAILED_PRECONDITION when the catalog has changed since the page before."""
@@ -186,10 +196,11 @@ def search_tools(
         limit=size,
         offset=offset,
     )
-    more = offset + size < found.total_size
+    hits = found.hits[: fitting(found.hits)]
+    end = offset + len(hits)
     return HitPage(
-        *(found.hits, found.total_size, found.revision, found.ranked_by, found.note),
-        next_token=write_token(fingerprint, search.revision, str(offset + size)) if more else "",
+        *(hits, found.total_size, found.revision, found.ranked_by, found.note),
+        next_token=write_token(fingerprint, search.revision, str(end)) if hits and end < found.total_size else "",
         sources=silent_sources(sources, where),
     )
 

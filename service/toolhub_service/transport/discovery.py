@@ -21,11 +21,12 @@ from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.registry.embedding import ToolMeanings
-from toolhub_service.registry.export import Dialect, Exporter
-from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools, silent_sources
-from toolhub_service.registry.search import NO_MEANING, ToolFilter, ToolSearch
+from toolhub_service.registry.export import Dialect, Export, Exporter
+from toolhub_service.registry.listing import UNCOUNTED, PageRequest, Viewer, list_tools, search_tools
+from toolhub_service.registry.search import NO_MEANING, SearchHit, ToolFilter, ToolSearch
 from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.tool import from_hit, from_source, from_spec, is_full, to_filter
+from toolhub_service.transport.page_tokens import PAGE_MAX_BYTES, BytePage
 from toolhub_service.transport.status import RpcFailure
 
 _DIALECTS: dict[int, Dialect] = {
@@ -52,18 +53,25 @@ class Discovery:
     """None: search goes by words and use."""
 
     def list_tools(self, request: pb.ListToolsRequest, principal: Principal) -> pb.ListToolsResponse:
+        where = _checked_filter(request.filter, principal)
+        full, for_operator = is_full(request.view, default=False), _is_operator(principal)
+        tools = BytePage[ToolSpec, tool_pb2.ToolSpec](
+            lambda spec: from_spec(spec, full=full, for_operator=for_operator), tool_pb2.ToolSpec.ByteSize
+        )
         page = list_tools(
             self.catalog,
-            _checked_filter(request.filter, principal),
+            where,
             PageRequest(request.page_size, request.page_token),
             viewer=self._viewer(principal),
             sources=self.sources(),
+            fitting=tools,
         )
-        full = is_full(request.view, default=False)
         return pb.ListToolsResponse(
-            tools=[from_spec(spec, full=full, for_operator=_is_operator(principal)) for spec in page.tools],
+            tools=tools.rendered,
             next_page_token=page.next_token,
             total_size=page.total_size,
+            # A name or a tag could be guessed until the count says that a denied tool has it.
+            denied_size=page.denied_size if for_operator or not (where.names or where.tags) else None,
             sources=_sources(page.sources, principal),
             revision=page.revision,
         )
@@ -71,6 +79,10 @@ class Discovery:
     async def search_tools(self, request: pb.SearchToolsRequest, principal: Principal) -> pb.SearchToolsResponse:
         await self.search.complete()
         meaning = NO_MEANING if self.meanings is None else await self.meanings.of(request.query)
+        full, for_operator = is_full(request.view, default=False), _is_operator(principal)
+        hits = BytePage[SearchHit, pb.SearchHit](
+            lambda hit: from_hit(hit, full=full, for_operator=for_operator), pb.SearchHit.ByteSize
+        )
         page = search_tools(
             self.search,
             request.query,
@@ -79,10 +91,10 @@ class Discovery:
             viewer=self._viewer(principal),
             sources=self.sources(),
             meaning=meaning,
+            fitting=hits,
         )
-        full = is_full(request.view, default=False)
         return pb.SearchToolsResponse(
-            hits=[from_hit(hit, full=full, for_operator=_is_operator(principal)) for hit in page.hits],
+            hits=hits.rendered,
             next_page_token=page.next_token,
             total_size=page.total_size,
             sources=_sources(page.sources, principal),
@@ -110,20 +122,25 @@ class Discovery:
         return pb.GetToolResponse(tool=from_spec(spec, full=True, for_operator=_is_operator(principal)))
 
     def export_tools(self, request: pb.ExportToolsRequest, principal: Principal) -> pb.ExportToolsResponse:
-        where = to_filter(request.filter)
-        # A model is only offered what it can call: ACTIVE tools that policy could allow.
-        callable_tools = [
-            spec
-            for spec in self.catalog.all()
-            if spec.state is ToolState.ACTIVE and where.matches(spec) and self.policy.could_allow(principal.id, spec)
-        ]
-        export = self.exporter.export(_DIALECTS[request.format], callable_tools)
+        where, dialect = to_filter(request.filter), _DIALECTS[request.format]
+        viewer = self._viewer(principal)
+        tools = BytePage[ToolSpec, _Exported](lambda spec: _exported(self.exporter.export(dialect, [spec])), _size_of)
+        page = list_tools(
+            self.catalog,
+            where,
+            PageRequest(request.page_size, request.page_token, UNCOUNTED, f"export {dialect.value}"),
+            # A model is only offered what it can call: ACTIVE tools that policy could allow.
+            viewer=replace(viewer, allowed=lambda spec: spec.state is ToolState.ACTIVE and viewer.allowed(spec)),
+            sources=self.sources(),
+            fitting=tools,
+        )
         return pb.ExportToolsResponse(
-            tools_json=canonical_json.dumps(list(export.tools)),
-            names=export.names,
-            total_size=len(export.tools),
-            sources=_sources(silent_sources(self.sources(), where), principal),
-            revision=export.revision,
+            tools_json=b"[" + b",".join(tool.definition_json for tool in tools.rendered) + b"]",
+            names={tool.exported: tool.name for tool in tools.rendered},
+            total_size=page.total_size,
+            sources=_sources(page.sources, principal),
+            revision=page.revision,
+            next_page_token=page.next_token,
         )
 
     def _viewer(self, principal: Principal) -> Viewer:
@@ -132,6 +149,24 @@ class Discovery:
             allowed=lambda spec: self.policy.could_allow(principal.id, spec),
             revision=self.policy.revision,
         )
+
+
+class _Exported(NamedTuple):
+    """One tool in a model's form."""
+
+    exported: str
+    name: str
+    definition_json: bytes
+
+
+def _exported(export: Export) -> _Exported:
+    """The one tool of the export."""
+    ((exported, name),) = export.names.items()
+    return _Exported(exported, name, canonical_json.dumps(export.tools[0]))
+
+
+def _size_of(tool: _Exported) -> int:
+    return len(tool.definition_json) + len(tool.exported) + len(tool.name)
 
 
 def _is_operator(principal: Principal) -> bool:
@@ -165,8 +200,6 @@ def _sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any
 
 CHANGES_MAX = 1_000
 """Changed tools kept for one watcher; beyond them it is asked to read the catalog again."""
-# Half of what a client takes by default.
-_MESSAGE_MAX_BYTES = 2 * 1024 * 1024
 
 
 class Step(NamedTuple):
@@ -285,7 +318,7 @@ def _message(
     if steps is not None:
         changes = [_change(name, step, full=full) for name, step in steps]
         message = registry_service_pb2.WatchToolsResponse(revision=revision, changes=changes)
-        if message.ByteSize() <= _MESSAGE_MAX_BYTES:
+        if message.ByteSize() <= PAGE_MAX_BYTES:
             return message
     return registry_service_pb2.WatchToolsResponse(revision=revision, reset=True)
 

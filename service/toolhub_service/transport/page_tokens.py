@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, Generic, TypeVar
 
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.reasons import Reason
@@ -18,6 +18,29 @@ _INT64 = range(-(2**63), 2**63)
 Cursor = tuple[int, str, int]
 """(at_unix_ms, writer, sequence)."""
 T = TypeVar("T")
+M = TypeVar("M")
+
+PAGE_MAX_BYTES: Final = 2 * 1024 * 1024
+"""After which a page ends, so that it fits the 4 MiB that a client of gRPC takes by default."""
+
+
+class BytePage(Generic[T, M]):
+    """Called with the items of a page, it answers how many its bytes bound: one at least. `rendered` are those."""
+
+    def __init__(self, render: Callable[[T], M], size_of: Callable[[M], int]) -> None:
+        self._render = render
+        self._size_of = size_of
+        self.rendered: list[M] = []
+
+    def __call__(self, items: Sequence[T]) -> int:
+        size_bytes = 0
+        for item in items:
+            rendered = self._render(item)
+            size_bytes += self._size_of(rendered)
+            if self.rendered and size_bytes > PAGE_MAX_BYTES:
+                break
+            self.rendered.append(rendered)
+        return len(self.rendered)
 
 
 def page_limit(page_size: int, most: int = PAGE_MAX) -> int:

@@ -16,15 +16,23 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, SourceService, SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.listing import UNCOUNTED, PageRequest, list_tools
+from toolhub_service.registry.search import ToolFilter
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
-from toolhub_service.transport.convert.tool import from_snapshot, from_source, from_spec, is_full, to_spec
+from toolhub_service.transport.convert.tool import from_source, from_spec, from_totals, is_full, to_spec
 from toolhub_service.transport.discovery import ToolWatches
-from toolhub_service.transport.page_tokens import PAGE_MAX, page_limit, read_pin_cursor, write_pin_cursor
+from toolhub_service.transport.page_tokens import (
+    PAGE_MAX,
+    PAGE_MAX_BYTES,
+    BytePage,
+    page_limit,
+    read_pin_cursor,
+    write_pin_cursor,
+)
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 
 _WHOLE_PINS_MAX = 100
-# After which a page of whole pins ends, so that it fits the 4 MiB a client takes by default.
-_WHOLE_PINS_BYTES = 2 * 1024 * 1024
+_EVERY = ToolFilter(states=frozenset())
 
 
 @dataclass(slots=True)
@@ -66,9 +74,24 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         return pb.UnregisterToolResponse(revision=self.catalog.revision)
 
     async def GetSnapshot(self, request: pb.GetSnapshotRequest, context: ServicerContext) -> pb.GetSnapshotResponse:
-        response = from_snapshot(self.catalog.snapshot(), full=is_full(request.view, default=False))
-        response.sources.extend(_statuses(self.sources.statuses()))
-        return response
+        full = is_full(request.view, default=False)
+        tools = BytePage[ToolSpec, tool_pb2.ToolSpec](
+            lambda spec: from_spec(spec, full=full), tool_pb2.ToolSpec.ByteSize
+        )
+        asked = PageRequest(request.page_size, request.page_token, UNCOUNTED, "snapshot")
+        page = list_tools(self.catalog, _EVERY, asked, fitting=tools)
+        if page.changed:
+            raise HubFailure(
+                Reason.CATALOG_CHANGED,
+                "The catalog changed between two pages; read it again from the first one, without a page_token.",
+            )
+        return pb.GetSnapshotResponse(
+            revision=page.revision,
+            tools=tools.rendered,
+            totals=from_totals(self.catalog.snapshot().totals),
+            sources=_statuses(self.sources.statuses()),
+            next_page_token=page.next_token,
+        )
 
     async def ListSources(self, request: pb.ListSourcesRequest, context: ServicerContext) -> pb.ListSourcesResponse:
         return pb.ListSourcesResponse(sources=_statuses(self.sources.statuses()))
@@ -127,7 +150,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         for pin in pins:
             message = from_whole_pin(pin, await self.sources.approved(pin))
             size += message.ByteSize()
-            if shown and size > _WHOLE_PINS_BYTES:
+            if shown and size > PAGE_MAX_BYTES:
                 break
             shown.append(message)
             await asyncio.sleep(0)  # a difference takes milliseconds; calls go between two of them

@@ -93,11 +93,15 @@ def shape(message: Descriptor) -> dict[str, tuple[int, int, str]]:
     return {field.name: (field.number, field.type, named[field.name]) for field in message.fields}
 
 
+WHOLE_BEFORE_PAGES = {"ExportToolsResponse", "GetSnapshotResponse"}
+"""Their numbers were given away before they had pages."""
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.rpartition("/")[2])
 def test_pages_are_asked_for_and_answered_in_one_way(file: FileDescriptor) -> None:
     for name, message in file.message_types_by_name.items():
         if "next_page_token" in message.fields_by_name:
             first = message.fields[0]
-            assert (first.number, first.is_repeated) == (1, True), name
+            assert (first.number, first.is_repeated) == (1, True) or name in WHOLE_BEFORE_PAGES, name
             request = file.message_types_by_name[name.replace("Response", "Request")]
             assert {"page_size", "page_token"} <= set(request.fields_by_name), name

@@ -580,8 +580,13 @@ func (x *ListSourcesResponse) GetSources() []*SourceStatus {
 // Asks for the whole catalog.
 type GetSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How much of each tool. BASIC keeps a large catalog within the message size.
-	View          ToolView `protobuf:"varint,1,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
+	// How much of each tool.
+	View ToolView `protobuf:"varint,1,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
+	// How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
+	// shorter than asked.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// `next_page_token` of the page before. Empty means the first page.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -621,6 +626,20 @@ func (x *GetSnapshotRequest) GetView() ToolView {
 		return x.View
 	}
 	return ToolView_TOOL_VIEW_UNSPECIFIED
+}
+
+func (x *GetSnapshotRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *GetSnapshotRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
 }
 
 // How many tools there are.
@@ -696,17 +715,19 @@ func (x *SnapshotTotals) GetBySource() map[string]int32 {
 	return nil
 }
 
-// The whole catalog at one moment.
+// One page of the whole catalog at one moment.
 type GetSnapshotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Digest over all definitions: equal revisions are equal catalogs, on every replica.
+	// Digest over all definitions: equal revisions are equal catalogs, on every replica. The same on every page.
 	Revision string `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Every tool in every state, ordered by name.
+	// Tools in every state, ordered by name: about 2 MiB at most; a larger tool has a page of its own.
 	Tools []*ToolSpec `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
-	// How many.
+	// How many, over all pages.
 	Totals *SnapshotTotals `protobuf:"bytes,3,opt,name=totals,proto3" json:"totals,omitempty"`
 	// The state of every source.
-	Sources       []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
+	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
+	// Ask for the next page with it. Empty means that this was the last.
+	NextPageToken string `protobuf:"bytes,5,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -767,6 +788,13 @@ func (x *GetSnapshotResponse) GetSources() []*SourceStatus {
 		return x.Sources
 	}
 	return nil
+}
+
+func (x *GetSnapshotResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // Asks for a list of pins. Filters are joined by AND.
@@ -1274,9 +1302,12 @@ const file_toolhub_v1_registry_service_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\tR\brevision\"\x14\n" +
 	"\x12ListSourcesRequest\"I\n" +
 	"\x13ListSourcesResponse\x122\n" +
-	"\asources\x18\x01 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\"H\n" +
+	"\asources\x18\x01 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\"\x97\x01\n" +
 	"\x12GetSnapshotRequest\x122\n" +
-	"\x04view\x18\x01 \x01(\x0e2\x14.toolhub.v1.ToolViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"\xa6\x03\n" +
+	"\x04view\x18\x01 \x01(\x0e2\x14.toolhub.v1.ToolViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\x12$\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"\xa6\x03\n" +
 	"\x0eSnapshotTotals\x12\x14\n" +
 	"\x05tools\x18\x01 \x01(\x05R\x05tools\x12?\n" +
 	"\aby_kind\x18\x02 \x03(\v2&.toolhub.v1.SnapshotTotals.ByKindEntryR\x06byKind\x12B\n" +
@@ -1290,12 +1321,13 @@ const file_toolhub_v1_registry_service_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\x1a;\n" +
 	"\rBySourceEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xc5\x01\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xed\x01\n" +
 	"\x13GetSnapshotResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\tR\brevision\x12*\n" +
 	"\x05tools\x18\x02 \x03(\v2\x14.toolhub.v1.ToolSpecR\x05tools\x122\n" +
 	"\x06totals\x18\x03 \x01(\v2\x1a.toolhub.v1.SnapshotTotalsR\x06totals\x122\n" +
-	"\asources\x18\x04 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\"\x93\x02\n" +
+	"\asources\x18\x04 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\x12&\n" +
+	"\x0fnext_page_token\x18\x05 \x01(\tR\rnextPageToken\"\x93\x02\n" +
 	"\x0fListPinsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +

@@ -53,7 +53,8 @@ type RegistryServiceClient interface {
 	RefreshSources(ctx context.Context, in *RefreshSourcesRequest, opts ...grpc.CallOption) (*RefreshSourcesResponse, error)
 	// Every configured source and its state.
 	ListSources(ctx context.Context, in *ListSourcesRequest, opts ...grpc.CallOption) (*ListSourcesResponse, error)
-	// The whole catalog at one moment.
+	// The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
+	// again.
 	GetSnapshot(ctx context.Context, in *GetSnapshotRequest, opts ...grpc.CallOption) (*GetSnapshotResponse, error)
 	// Remote definitions seen and what was decided about them, newest first.
 	ListPins(ctx context.Context, in *ListPinsRequest, opts ...grpc.CallOption) (*ListPinsResponse, error)
@@ -195,7 +196,8 @@ type RegistryServiceServer interface {
 	RefreshSources(context.Context, *RefreshSourcesRequest) (*RefreshSourcesResponse, error)
 	// Every configured source and its state.
 	ListSources(context.Context, *ListSourcesRequest) (*ListSourcesResponse, error)
-	// The whole catalog at one moment.
+	// The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
+	// again.
 	GetSnapshot(context.Context, *GetSnapshotRequest) (*GetSnapshotResponse, error)
 	// Remote definitions seen and what was decided about them, newest first.
 	ListPins(context.Context, *ListPinsRequest) (*ListPinsResponse, error)

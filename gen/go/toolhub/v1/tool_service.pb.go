@@ -155,7 +155,7 @@ func (x *ListToolsRequest) GetView() ToolView {
 // One page of tools, ordered by name.
 type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tools of this page.
+	// The tools of this page, about 2 MiB at most; a larger tool has a page of its own.
 	Tools []*ToolSpec `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Ask for the next page with it. Empty means that this was the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -163,7 +163,8 @@ type ListToolsResponse struct {
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	// Every source that is not READY and could have held a match.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
-	// How many more match but are denied to the caller. Absent when policy does not let the caller know.
+	// How many more match but are denied to the caller, who may not call them whatever the arguments. Absent for callers
+	// without the operator role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
 	DeniedSize *int32 `protobuf:"varint,5,opt,name=denied_size,json=deniedSize,proto3,oneof" json:"denied_size,omitempty"`
 	// The catalog this page was read from; another revision on a later page means that the list changed meanwhile.
 	Revision      string `protobuf:"bytes,6,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -503,7 +504,7 @@ func (x *SearchReason) GetFound() string {
 // One page of hits, best first.
 type SearchToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The hits of this page.
+	// The hits of this page, about 2 MiB at most; a larger hit has a page of its own.
 	Hits []*SearchHit `protobuf:"bytes,1,rep,name=hits,proto3" json:"hits,omitempty"`
 	// Ask for the next page with it. Empty means that this was the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -699,7 +700,12 @@ type ExportToolsRequest struct {
 	// Which form.
 	Format ExportFormat `protobuf:"varint,1,opt,name=format,proto3,enum=toolhub.v1.ExportFormat" json:"format,omitempty"`
 	// Which tools. Unset means every ACTIVE one the caller's policy could allow.
-	Filter        *ToolFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
+	Filter *ToolFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
+	// How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
+	// shorter than asked.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// `next_page_token` of the page before, with the same format and filter. Empty means the first page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -748,19 +754,35 @@ func (x *ExportToolsRequest) GetFilter() *ToolFilter {
 	return nil
 }
 
-// Tools in a model's form.
+func (x *ExportToolsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ExportToolsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// One page of tools in a model's form.
 type ExportToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A JSON array of definitions, UTF-8, ordered by name.
+	// A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its own.
 	ToolsJson []byte `protobuf:"bytes,1,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
-	// From each exported name back to the tool's full name: `core__fs_readText` to `core/fs.readText`.
+	// From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`.
 	Names map[string]string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// How many were exported.
+	// How many match in all, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	// Every source that is not READY and could have held a match.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
-	// The catalog that was exported.
-	Revision      string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The catalog that was exported; another revision on a later page means that it changed meanwhile.
+	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Ask for the next page with it. Empty means that this was the last.
+	NextPageToken string `protobuf:"bytes,6,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -826,6 +848,13 @@ func (x *ExportToolsResponse) GetSources() []*SourceStatus {
 func (x *ExportToolsResponse) GetRevision() string {
 	if x != nil {
 		return x.Revision
+	}
+	return ""
+}
+
+func (x *ExportToolsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -1609,11 +1638,14 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x0eGetToolRequest\x12A\n" +
 	"\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\";\n" +
 	"\x0fGetToolResponse\x12(\n" +
-	"\x04tool\x18\x01 \x01(\v2\x14.toolhub.v1.ToolSpecR\x04tool\"\x82\x01\n" +
+	"\x04tool\x18\x01 \x01(\v2\x14.toolhub.v1.ToolSpecR\x04tool\"\xd1\x01\n" +
 	"\x12ExportToolsRequest\x12<\n" +
 	"\x06format\x18\x01 \x01(\x0e2\x18.toolhub.v1.ExportFormatB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x06format\x12.\n" +
-	"\x06filter\x18\x02 \x01(\v2\x16.toolhub.v1.ToolFilterR\x06filter\"\x9f\x02\n" +
+	"\x06filter\x18\x02 \x01(\v2\x16.toolhub.v1.ToolFilterR\x06filter\x12$\n" +
+	"\tpage_size\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"\xc7\x02\n" +
 	"\x13ExportToolsResponse\x12\x1d\n" +
 	"\n" +
 	"tools_json\x18\x01 \x01(\fR\ttoolsJson\x12@\n" +
@@ -1621,7 +1653,8 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\n" +
 	"total_size\x18\x03 \x01(\x05R\ttotalSize\x122\n" +
 	"\asources\x18\x04 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\tR\brevision\x1a8\n" +
+	"\brevision\x18\x05 \x01(\tR\brevision\x12&\n" +
+	"\x0fnext_page_token\x18\x06 \x01(\tR\rnextPageToken\x1a8\n" +
 	"\n" +
 	"NamesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

@@ -29,7 +29,7 @@ from toolhub.v1 import source_pb2 as toolhub_dot_v1_dot_source__pb2
 from toolhub.v1 import tool_pb2 as toolhub_dot_v1_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/registry_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\x1a\x14toolhub/v1/pin.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"_\n\x13RegisterToolRequest\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12\x16\n\x06upsert\x18\x02 \x01(\x08R\x06upsert\"\\\n\x14RegisterToolResponse\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"g\n\x14RegisterToolsRequest\x12\x37\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07R\x05tools\x12\x16\n\x06upsert\x18\x02 \x01(\x08R\x06upsert\"_\n\x15RegisterToolsResponse\x12*\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"Z\n\x15UnregisterToolRequest\x12\x41\n\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\"4\n\x16UnregisterToolResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\"F\n\x15RefreshSourcesRequest\x12-\n\x07sources\x18\x01 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\x07r\x05\x10\x01\x18\x80\x01R\x07sources\"h\n\x16RefreshSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"\x14\n\x12ListSourcesRequest\"I\n\x13ListSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\"H\n\x12GetSnapshotRequest\x12\x32\n\x04view\x18\x01 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"\xa6\x03\n\x0eSnapshotTotals\x12\x14\n\x05tools\x18\x01 \x01(\x05R\x05tools\x12?\n\x07\x62y_kind\x18\x02 \x03(\x0b\x32&.toolhub.v1.SnapshotTotals.ByKindEntryR\x06\x62yKind\x12\x42\n\x08\x62y_state\x18\x03 \x03(\x0b\x32\'.toolhub.v1.SnapshotTotals.ByStateEntryR\x07\x62yState\x12\x45\n\tby_source\x18\x04 \x03(\x0b\x32(.toolhub.v1.SnapshotTotals.BySourceEntryR\x08\x62ySource\x1a\x39\n\x0b\x42yKindEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\x1a:\n\x0c\x42yStateEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\x1a;\n\rBySourceEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\"\xc5\x01\n\x13GetSnapshotResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\x12*\n\x05tools\x18\x02 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12\x32\n\x06totals\x18\x03 \x01(\x0b\x32\x1a.toolhub.v1.SnapshotTotalsR\x06totals\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\"\x93\x02\n\x0fListPinsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12 \n\x06source\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06source\x12\x1c\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12=\n\x06states\x18\x05 \x03(\x0e\x32\x14.toolhub.v1.PinStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x32\n\x04view\x18\x06 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"~\n\x10ListPinsResponse\x12#\n\x04pins\x18\x01 \x03(\x0b\x32\x0f.toolhub.v1.PinR\x04pins\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"\xad\x02\n\x10\x44\x65\x63idePinRequest\x12\x45\n\x06source\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06source\x12\x41\n\x04tool\x18\x02 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04tool\x12-\n\x06\x64igest\x18\x03 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$R\x06\x64igest\x12<\n\x08\x64\x65\x63ision\x18\x04 \x01(\x0e\x32\x14.toolhub.v1.DecisionB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x08\x64\x65\x63ision\x12\"\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x07\x63omment\"R\n\x11\x44\x65\x63idePinResponse\x12!\n\x03pin\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.PinR\x03pin\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"x\n\x11WatchToolsRequest\x12/\n\x0eknown_revision\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\rknownRevision\x12\x32\n\x04view\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"z\n\nToolChange\x12.\n\x04type\x18\x01 \x01(\x0e\x32\x1a.toolhub.v1.ToolChangeTypeR\x04type\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12(\n\x04tool\x18\x03 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\"x\n\x12WatchToolsResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\x12\x30\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x16.toolhub.v1.ToolChangeR\x07\x63hanges\x12\x14\n\x05reset\x18\x03 \x01(\x08R\x05reset*\x8a\x01\n\x0eToolChangeType\x12 \n\x1cTOOL_CHANGE_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TOOL_CHANGE_TYPE_ADDED\x10\x01\x12\x1c\n\x18TOOL_CHANGE_TYPE_CHANGED\x10\x02\x12\x1c\n\x18TOOL_CHANGE_TYPE_REMOVED\x10\x03\x32\xec\x05\n\x0fRegistryService\x12Q\n\x0cRegisterTool\x12\x1f.toolhub.v1.RegisterToolRequest\x1a .toolhub.v1.RegisterToolResponse\x12T\n\rRegisterTools\x12 .toolhub.v1.RegisterToolsRequest\x1a!.toolhub.v1.RegisterToolsResponse\x12W\n\x0eUnregisterTool\x12!.toolhub.v1.UnregisterToolRequest\x1a\".toolhub.v1.UnregisterToolResponse\x12W\n\x0eRefreshSources\x12!.toolhub.v1.RefreshSourcesRequest\x1a\".toolhub.v1.RefreshSourcesResponse\x12N\n\x0bListSources\x12\x1e.toolhub.v1.ListSourcesRequest\x1a\x1f.toolhub.v1.ListSourcesResponse\x12N\n\x0bGetSnapshot\x12\x1e.toolhub.v1.GetSnapshotRequest\x1a\x1f.toolhub.v1.GetSnapshotResponse\x12\x45\n\x08ListPins\x12\x1b.toolhub.v1.ListPinsRequest\x1a\x1c.toolhub.v1.ListPinsResponse\x12H\n\tDecidePin\x12\x1c.toolhub.v1.DecidePinRequest\x1a\x1d.toolhub.v1.DecidePinResponse\x12M\n\nWatchTools\x12\x1d.toolhub.v1.WatchToolsRequest\x1a\x1e.toolhub.v1.WatchToolsResponse0\x01\x42:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/registry_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\x1a\x14toolhub/v1/pin.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"_\n\x13RegisterToolRequest\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12\x16\n\x06upsert\x18\x02 \x01(\x08R\x06upsert\"\\\n\x14RegisterToolResponse\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"g\n\x14RegisterToolsRequest\x12\x37\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07R\x05tools\x12\x16\n\x06upsert\x18\x02 \x01(\x08R\x06upsert\"_\n\x15RegisterToolsResponse\x12*\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"Z\n\x15UnregisterToolRequest\x12\x41\n\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\"4\n\x16UnregisterToolResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\"F\n\x15RefreshSourcesRequest\x12-\n\x07sources\x18\x01 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\x07r\x05\x10\x01\x18\x80\x01R\x07sources\"h\n\x16RefreshSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"\x14\n\x12ListSourcesRequest\"I\n\x13ListSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\"\x97\x01\n\x12GetSnapshotRequest\x12\x32\n\x04view\x18\x01 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\x12$\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"\xa6\x03\n\x0eSnapshotTotals\x12\x14\n\x05tools\x18\x01 \x01(\x05R\x05tools\x12?\n\x07\x62y_kind\x18\x02 \x03(\x0b\x32&.toolhub.v1.SnapshotTotals.ByKindEntryR\x06\x62yKind\x12\x42\n\x08\x62y_state\x18\x03 \x03(\x0b\x32\'.toolhub.v1.SnapshotTotals.ByStateEntryR\x07\x62yState\x12\x45\n\tby_source\x18\x04 \x03(\x0b\x32(.toolhub.v1.SnapshotTotals.BySourceEntryR\x08\x62ySource\x1a\x39\n\x0b\x42yKindEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\x1a:\n\x0c\x42yStateEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\x1a;\n\rBySourceEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\"\xed\x01\n\x13GetSnapshotResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\x12*\n\x05tools\x18\x02 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12\x32\n\x06totals\x18\x03 \x01(\x0b\x32\x1a.toolhub.v1.SnapshotTotalsR\x06totals\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12&\n\x0fnext_page_token\x18\x05 \x01(\tR\rnextPageToken\"\x93\x02\n\x0fListPinsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12 \n\x06source\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06source\x12\x1c\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12=\n\x06states\x18\x05 \x03(\x0e\x32\x14.toolhub.v1.PinStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x32\n\x04view\x18\x06 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"~\n\x10ListPinsResponse\x12#\n\x04pins\x18\x01 \x03(\x0b\x32\x0f.toolhub.v1.PinR\x04pins\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"\xad\x02\n\x10\x44\x65\x63idePinRequest\x12\x45\n\x06source\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06source\x12\x41\n\x04tool\x18\x02 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04tool\x12-\n\x06\x64igest\x18\x03 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$R\x06\x64igest\x12<\n\x08\x64\x65\x63ision\x18\x04 \x01(\x0e\x32\x14.toolhub.v1.DecisionB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x08\x64\x65\x63ision\x12\"\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x07\x63omment\"R\n\x11\x44\x65\x63idePinResponse\x12!\n\x03pin\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.PinR\x03pin\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"x\n\x11WatchToolsRequest\x12/\n\x0eknown_revision\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\rknownRevision\x12\x32\n\x04view\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"z\n\nToolChange\x12.\n\x04type\x18\x01 \x01(\x0e\x32\x1a.toolhub.v1.ToolChangeTypeR\x04type\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12(\n\x04tool\x18\x03 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\"x\n\x12WatchToolsResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\x12\x30\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x16.toolhub.v1.ToolChangeR\x07\x63hanges\x12\x14\n\x05reset\x18\x03 \x01(\x08R\x05reset*\x8a\x01\n\x0eToolChangeType\x12 \n\x1cTOOL_CHANGE_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TOOL_CHANGE_TYPE_ADDED\x10\x01\x12\x1c\n\x18TOOL_CHANGE_TYPE_CHANGED\x10\x02\x12\x1c\n\x18TOOL_CHANGE_TYPE_REMOVED\x10\x03\x32\xec\x05\n\x0fRegistryService\x12Q\n\x0cRegisterTool\x12\x1f.toolhub.v1.RegisterToolRequest\x1a .toolhub.v1.RegisterToolResponse\x12T\n\rRegisterTools\x12 .toolhub.v1.RegisterToolsRequest\x1a!.toolhub.v1.RegisterToolsResponse\x12W\n\x0eUnregisterTool\x12!.toolhub.v1.UnregisterToolRequest\x1a\".toolhub.v1.UnregisterToolResponse\x12W\n\x0eRefreshSources\x12!.toolhub.v1.RefreshSourcesRequest\x1a\".toolhub.v1.RefreshSourcesResponse\x12N\n\x0bListSources\x12\x1e.toolhub.v1.ListSourcesRequest\x1a\x1f.toolhub.v1.ListSourcesResponse\x12N\n\x0bGetSnapshot\x12\x1e.toolhub.v1.GetSnapshotRequest\x1a\x1f.toolhub.v1.GetSnapshotResponse\x12\x45\n\x08ListPins\x12\x1b.toolhub.v1.ListPinsRequest\x1a\x1c.toolhub.v1.ListPinsResponse\x12H\n\tDecidePin\x12\x1c.toolhub.v1.DecidePinRequest\x1a\x1d.toolhub.v1.DecidePinResponse\x12M\n\nWatchTools\x12\x1d.toolhub.v1.WatchToolsRequest\x1a\x1e.toolhub.v1.WatchToolsResponse0\x01\x42:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,6 +47,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REFRESHSOURCESREQUEST'].fields_by_name['sources']._serialized_options = b'\272H\020\222\001\r\020@\030\001\"\007r\005\020\001\030\200\001'
   _globals['_GETSNAPSHOTREQUEST'].fields_by_name['view']._loaded_options = None
   _globals['_GETSNAPSHOTREQUEST'].fields_by_name['view']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_GETSNAPSHOTREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_GETSNAPSHOTREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\004\032\002(\000'
+  _globals['_GETSNAPSHOTREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_GETSNAPSHOTREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\010'
   _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._loaded_options = None
   _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_options = b'8\001'
   _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._loaded_options = None
@@ -79,8 +83,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHTOOLSREQUEST'].fields_by_name['known_revision']._serialized_options = b'\272H\005r\003\030\200\001'
   _globals['_WATCHTOOLSREQUEST'].fields_by_name['view']._loaded_options = None
   _globals['_WATCHTOOLSREQUEST'].fields_by_name['view']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_TOOLCHANGETYPE']._serialized_start=2851
-  _globals['_TOOLCHANGETYPE']._serialized_end=2989
+  _globals['_TOOLCHANGETYPE']._serialized_start=2971
+  _globals['_TOOLCHANGETYPE']._serialized_end=3109
   _globals['_REGISTERTOOLREQUEST']._serialized_start=175
   _globals['_REGISTERTOOLREQUEST']._serialized_end=270
   _globals['_REGISTERTOOLRESPONSE']._serialized_start=272
@@ -101,32 +105,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSOURCESREQUEST']._serialized_end=912
   _globals['_LISTSOURCESRESPONSE']._serialized_start=914
   _globals['_LISTSOURCESRESPONSE']._serialized_end=987
-  _globals['_GETSNAPSHOTREQUEST']._serialized_start=989
-  _globals['_GETSNAPSHOTREQUEST']._serialized_end=1061
-  _globals['_SNAPSHOTTOTALS']._serialized_start=1064
-  _globals['_SNAPSHOTTOTALS']._serialized_end=1486
-  _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_start=1308
-  _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_end=1365
-  _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._serialized_start=1367
-  _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._serialized_end=1425
-  _globals['_SNAPSHOTTOTALS_BYSOURCEENTRY']._serialized_start=1427
-  _globals['_SNAPSHOTTOTALS_BYSOURCEENTRY']._serialized_end=1486
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=1489
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=1686
-  _globals['_LISTPINSREQUEST']._serialized_start=1689
-  _globals['_LISTPINSREQUEST']._serialized_end=1964
-  _globals['_LISTPINSRESPONSE']._serialized_start=1966
-  _globals['_LISTPINSRESPONSE']._serialized_end=2092
-  _globals['_DECIDEPINREQUEST']._serialized_start=2095
-  _globals['_DECIDEPINREQUEST']._serialized_end=2396
-  _globals['_DECIDEPINRESPONSE']._serialized_start=2398
-  _globals['_DECIDEPINRESPONSE']._serialized_end=2480
-  _globals['_WATCHTOOLSREQUEST']._serialized_start=2482
-  _globals['_WATCHTOOLSREQUEST']._serialized_end=2602
-  _globals['_TOOLCHANGE']._serialized_start=2604
-  _globals['_TOOLCHANGE']._serialized_end=2726
-  _globals['_WATCHTOOLSRESPONSE']._serialized_start=2728
-  _globals['_WATCHTOOLSRESPONSE']._serialized_end=2848
-  _globals['_REGISTRYSERVICE']._serialized_start=2992
-  _globals['_REGISTRYSERVICE']._serialized_end=3740
+  _globals['_GETSNAPSHOTREQUEST']._serialized_start=990
+  _globals['_GETSNAPSHOTREQUEST']._serialized_end=1141
+  _globals['_SNAPSHOTTOTALS']._serialized_start=1144
+  _globals['_SNAPSHOTTOTALS']._serialized_end=1566
+  _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_start=1388
+  _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_end=1445
+  _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._serialized_start=1447
+  _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._serialized_end=1505
+  _globals['_SNAPSHOTTOTALS_BYSOURCEENTRY']._serialized_start=1507
+  _globals['_SNAPSHOTTOTALS_BYSOURCEENTRY']._serialized_end=1566
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=1569
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=1806
+  _globals['_LISTPINSREQUEST']._serialized_start=1809
+  _globals['_LISTPINSREQUEST']._serialized_end=2084
+  _globals['_LISTPINSRESPONSE']._serialized_start=2086
+  _globals['_LISTPINSRESPONSE']._serialized_end=2212
+  _globals['_DECIDEPINREQUEST']._serialized_start=2215
+  _globals['_DECIDEPINREQUEST']._serialized_end=2516
+  _globals['_DECIDEPINRESPONSE']._serialized_start=2518
+  _globals['_DECIDEPINRESPONSE']._serialized_end=2600
+  _globals['_WATCHTOOLSREQUEST']._serialized_start=2602
+  _globals['_WATCHTOOLSREQUEST']._serialized_end=2722
+  _globals['_TOOLCHANGE']._serialized_start=2724
+  _globals['_TOOLCHANGE']._serialized_end=2846
+  _globals['_WATCHTOOLSRESPONSE']._serialized_start=2848
+  _globals['_WATCHTOOLSRESPONSE']._serialized_end=2968
+  _globals['_REGISTRYSERVICE']._serialized_start=3112
+  _globals['_REGISTRYSERVICE']._serialized_end=3860
 # @@protoc_insertion_point(module_scope)

@@ -310,16 +310,26 @@ class GetSnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VIEW_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     view: _tool_pb2.ToolView.ValueType
-    """How much of each tool. BASIC keeps a large catalog within the message size."""
+    """How much of each tool."""
+    page_size: _builtins.int
+    """How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
+    shorter than asked.
+    """
+    page_token: _builtins.str
+    """`next_page_token` of the page before. Empty means the first page."""
     def __init__(
         self,
         *,
         view: _tool_pb2.ToolView.ValueType = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -427,7 +437,7 @@ Global___SnapshotTotals: _TypeAlias = SnapshotTotals  # noqa: Y015
 
 @_typing.final
 class GetSnapshotResponse(_message.Message):
-    """The whole catalog at one moment."""
+    """One page of the whole catalog at one moment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -435,15 +445,18 @@ class GetSnapshotResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     TOTALS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     revision: _builtins.str
-    """Digest over all definitions: equal revisions are equal catalogs, on every replica."""
+    """Digest over all definitions: equal revisions are equal catalogs, on every replica. The same on every page."""
+    next_page_token: _builtins.str
+    """Ask for the next page with it. Empty means that this was the last."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolSpec]:
-        """Every tool in every state, ordered by name."""
+        """Tools in every state, ordered by name: about 2 MiB at most; a larger tool has a page of its own."""
 
     @_builtins.property
     def totals(self) -> Global___SnapshotTotals:
-        """How many."""
+        """How many, over all pages."""
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
@@ -456,10 +469,11 @@ class GetSnapshotResponse(_message.Message):
         tools: _abc.Iterable[_tool_pb2.ToolSpec] | None = ...,
         totals: Global___SnapshotTotals | None = ...,
         sources: _abc.Iterable[_source_pb2.SourceStatus] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "sources", b"sources", "tools", b"tools", "totals", b"totals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "revision", b"revision", "sources", b"sources", "tools", b"tools", "totals", b"totals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -129,7 +129,8 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetSnapshot(self, request, context):
-        """The whole catalog at one moment.
+        """The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
+        again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,7 +54,9 @@ class RegistryServiceStub:
     ListSources: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.ListSourcesRequest, _registry_service_pb2.ListSourcesResponse]
     """Every configured source and its state."""
     GetSnapshot: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.GetSnapshotRequest, _registry_service_pb2.GetSnapshotResponse]
-    """The whole catalog at one moment."""
+    """The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
+    again.
+    """
     ListPins: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.ListPinsRequest, _registry_service_pb2.ListPinsResponse]
     """Remote definitions seen and what was decided about them, newest first."""
     DecidePin: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.DecidePinRequest, _registry_service_pb2.DecidePinResponse]
@@ -92,7 +94,9 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     ListSources: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.ListSourcesRequest, _registry_service_pb2.ListSourcesResponse]  # type: ignore[assignment]
     """Every configured source and its state."""
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.GetSnapshotRequest, _registry_service_pb2.GetSnapshotResponse]  # type: ignore[assignment]
-    """The whole catalog at one moment."""
+    """The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
+    again.
+    """
     ListPins: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.ListPinsRequest, _registry_service_pb2.ListPinsResponse]  # type: ignore[assignment]
     """Remote definitions seen and what was decided about them, newest first."""
     DecidePin: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.DecidePinRequest, _registry_service_pb2.DecidePinResponse]  # type: ignore[assignment]
@@ -163,7 +167,9 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.GetSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.GetSnapshotResponse, _abc.Awaitable[_registry_service_pb2.GetSnapshotResponse]]:
-        """The whole catalog at one moment."""
+        """The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
+        again.
+        """
 
     @_abc_1.abstractmethod
     def ListPins(

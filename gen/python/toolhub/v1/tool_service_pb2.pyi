@@ -106,12 +106,14 @@ class ListToolsResponse(_message.Message):
     total_size: _builtins.int
     """How many match in all, over all pages."""
     denied_size: _builtins.int
-    """How many more match but are denied to the caller. Absent when policy does not let the caller know."""
+    """How many more match but are denied to the caller, who may not call them whatever the arguments. Absent for callers
+    without the operator role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
+    """
     revision: _builtins.str
     """The catalog this page was read from; another revision on a later page means that the list changed meanwhile."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolSpec]:
-        """The tools of this page."""
+        """The tools of this page, about 2 MiB at most; a larger tool has a page of its own."""
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
@@ -296,7 +298,7 @@ class SearchToolsResponse(_message.Message):
     """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchHit]:
-        """The hits of this page."""
+        """The hits of this page, about 2 MiB at most; a larger hit has a page of its own."""
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
@@ -379,8 +381,16 @@ class ExportToolsRequest(_message.Message):
 
     FORMAT_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     format: Global___ExportFormat.ValueType
     """Which form."""
+    page_size: _builtins.int
+    """How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
+    shorter than asked.
+    """
+    page_token: _builtins.str
+    """`next_page_token` of the page before, with the same format and filter. Empty means the first page."""
     @_builtins.property
     def filter(self) -> _tool_pb2.ToolFilter:
         """Which tools. Unset means every ACTIVE one the caller's policy could allow."""
@@ -390,10 +400,12 @@ class ExportToolsRequest(_message.Message):
         *,
         format: Global___ExportFormat.ValueType = ...,
         filter: _tool_pb2.ToolFilter | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "format", b"format"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "format", b"format", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,7 +413,7 @@ Global___ExportToolsRequest: _TypeAlias = ExportToolsRequest  # noqa: Y015
 
 @_typing.final
 class ExportToolsResponse(_message.Message):
-    """Tools in a model's form."""
+    """One page of tools in a model's form."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -430,15 +442,18 @@ class ExportToolsResponse(_message.Message):
     TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     tools_json: _builtins.bytes
-    """A JSON array of definitions, UTF-8, ordered by name."""
+    """A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its own."""
     total_size: _builtins.int
-    """How many were exported."""
+    """How many match in all, over all pages."""
     revision: _builtins.str
-    """The catalog that was exported."""
+    """The catalog that was exported; another revision on a later page means that it changed meanwhile."""
+    next_page_token: _builtins.str
+    """Ask for the next page with it. Empty means that this was the last."""
     @_builtins.property
     def names(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """From each exported name back to the tool's full name: `core__fs_readText` to `core/fs.readText`."""
+        """From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`."""
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
@@ -452,10 +467,11 @@ class ExportToolsResponse(_message.Message):
         total_size: _builtins.int = ...,
         sources: _abc.Iterable[_source_pb2.SourceStatus] | None = ...,
         revision: _builtins.str = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "revision", b"revision", "sources", b"sources", "tools_json", b"tools_json", "total_size", b"total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "next_page_token", b"next_page_token", "revision", b"revision", "sources", b"sources", "tools_json", b"tools_json", "total_size", b"total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

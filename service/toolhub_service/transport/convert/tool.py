@@ -19,7 +19,7 @@ from toolhub_service.domain.tool import (
     ToolSpec,
     canonical_capabilities,
 )
-from toolhub_service.registry.catalog import Snapshot
+from toolhub_service.registry.catalog import Totals
 from toolhub_service.registry.search import LISTED, SearchHit, ToolFilter
 from toolhub_service.registry.search import Reason as SearchReason
 from toolhub_service.schema import canonical_json, strict_json
@@ -188,15 +188,10 @@ def from_source(status: SourceStatus, *, for_operator: bool) -> source_pb2.Sourc
     )
 
 
-def from_snapshot(snapshot: Snapshot, *, full: bool) -> registry_service_pb2.GetSnapshotResponse:
-    totals = snapshot.totals
-    return registry_service_pb2.GetSnapshotResponse(
-        revision=snapshot.revision,
-        tools=[from_spec(spec, full=full) for spec in snapshot.tools],
-        totals=registry_service_pb2.SnapshotTotals(
-            tools=totals.tools,
-            by_kind={kind.name: count for kind, count in totals.by_kind.items()},
-            by_state={state.name: count for state, count in totals.by_state.items()},
-            by_source=dict(totals.by_source),
-        ),
+def from_totals(totals: Totals) -> registry_service_pb2.SnapshotTotals:
+    return registry_service_pb2.SnapshotTotals(
+        tools=totals.tools,
+        by_kind={kind.name: count for kind, count in totals.by_kind.items()},
+        by_state={state.name: count for state, count in totals.by_state.items()},
+        by_source=dict(totals.by_source),
     )

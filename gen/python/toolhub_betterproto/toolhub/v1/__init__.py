@@ -2412,6 +2412,17 @@ class ExportToolsRequest(betterproto2.Message):
     Which tools. Unset means every ACTIVE one the caller's policy could allow.
     """
 
+    page_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
+    """
+    How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
+    shorter than asked.
+    """
+
+    page_token: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    `next_page_token` of the page before, with the same format and filter. Empty means the first page.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "ExportToolsRequest", ExportToolsRequest)
 
@@ -2419,24 +2430,24 @@ default_message_pool.register_message("toolhub.v1", "ExportToolsRequest", Export
 @dataclass(eq=False, repr=False)
 class ExportToolsResponse(betterproto2.Message):
     """
-    Tools in a model's form.
+    One page of tools in a model's form.
     """
 
     tools_json: "bytes" = betterproto2.field(1, betterproto2.TYPE_BYTES)
     """
-    A JSON array of definitions, UTF-8, ordered by name.
+    A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its own.
     """
 
     names: "dict[str, str]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
-    From each exported name back to the tool's full name: `core__fs_readText` to `core/fs.readText`.
+    From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`.
     """
 
     total_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many were exported.
+    How many match in all, over all pages.
     """
 
     sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -2446,7 +2457,12 @@ class ExportToolsResponse(betterproto2.Message):
 
     revision: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    The catalog that was exported.
+    The catalog that was exported; another revision on a later page means that it changed meanwhile.
+    """
+
+    next_page_token: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    Ask for the next page with it. Empty means that this was the last.
     """
 
 
@@ -2572,7 +2588,18 @@ class GetSnapshotRequest(betterproto2.Message):
 
     view: "ToolView" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
-    How much of each tool. BASIC keeps a large catalog within the message size.
+    How much of each tool.
+    """
+
+    page_size: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
+    """
+    How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
+    shorter than asked.
+    """
+
+    page_token: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    `next_page_token` of the page before. Empty means the first page.
     """
 
 
@@ -2582,27 +2609,32 @@ default_message_pool.register_message("toolhub.v1", "GetSnapshotRequest", GetSna
 @dataclass(eq=False, repr=False)
 class GetSnapshotResponse(betterproto2.Message):
     """
-    The whole catalog at one moment.
+    One page of the whole catalog at one moment.
     """
 
     revision: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Digest over all definitions: equal revisions are equal catalogs, on every replica.
+    Digest over all definitions: equal revisions are equal catalogs, on every replica. The same on every page.
     """
 
     tools: "list[ToolSpec]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Every tool in every state, ordered by name.
+    Tools in every state, ordered by name: about 2 MiB at most; a larger tool has a page of its own.
     """
 
     totals: "SnapshotTotals | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    How many.
+    How many, over all pages.
     """
 
     sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The state of every source.
+    """
+
+    next_page_token: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    Ask for the next page with it. Empty means that this was the last.
     """
 
 
@@ -3304,7 +3336,7 @@ class ListToolsResponse(betterproto2.Message):
 
     tools: "list[ToolSpec]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    The tools of this page.
+    The tools of this page, about 2 MiB at most; a larger tool has a page of its own.
     """
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -3324,7 +3356,8 @@ class ListToolsResponse(betterproto2.Message):
 
     denied_size: "int | None" = betterproto2.field(5, betterproto2.TYPE_INT32, optional=True)
     """
-    How many more match but are denied to the caller. Absent when policy does not let the caller know.
+    How many more match but are denied to the caller, who may not call them whatever the arguments. Absent for callers
+    without the operator role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
     """
 
     revision: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
@@ -3850,7 +3883,7 @@ class SearchToolsResponse(betterproto2.Message):
 
     hits: "list[SearchHit]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    The hits of this page.
+    The hits of this page, about 2 MiB at most; a larger hit has a page of its own.
     """
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -5653,7 +5686,8 @@ class RegistryServiceSyncStub:
 
     def get_snapshot(self, message: "GetSnapshotRequest") -> "GetSnapshotResponse":
         """
-        The whole catalog at one moment.
+        The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
+        again.
         """
 
         return self._channel.unary_unary(
@@ -5827,7 +5861,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetSnapshotResponse":
         """
-        The whole catalog at one moment.
+        The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
+        again.
         """
 
         return await self._unary_unary(
