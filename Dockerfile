@@ -6,8 +6,8 @@ FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY .ci/toolchain/runtime.txt .ci/toolchain/build.txt ./
-RUN python -m venv /opt/toolhub && /opt/toolhub/bin/pip install --require-hashes --requirement runtime.txt \
-    && python -m pip install --require-hashes --requirement build.txt
+RUN python -m venv /opt/toolhub && /opt/toolhub/bin/pip install --require-hashes --no-deps --requirement runtime.txt \
+    && python -m pip install --require-hashes --no-deps --requirement build.txt
 COPY pyproject.toml README.md LICENSE* ./
 COPY gen/python gen/python
 COPY service service

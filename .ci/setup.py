@@ -28,6 +28,9 @@ BIN = VENV / "bin"
 STAMPS = VENV / ".stamps"
 PYTHON = BIN / "python"
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+# A locked list is whole. Where pip resolves it once more, `name[extra]` asked for by one entry may find a release that is
+# newer than the pinned `name`, and the hashes then refuse it.
+LOCKED = ("--require-hashes", "--no-deps", "--requirement")
 GO_PROGRAMS = (
     "google.golang.org/protobuf/cmd/protoc-gen-go",
     "google.golang.org/grpc/cmd/protoc-gen-go-grpc",
@@ -76,7 +79,7 @@ def make_venv() -> None:
 
 
 def install_packages() -> None:
-    pip_install("--require-hashes", "--requirement", TOOLCHAIN / "dev.txt")
+    pip_install(*LOCKED, TOOLCHAIN / "dev.txt")
 
 
 def install_project() -> None:
@@ -86,7 +89,7 @@ def install_project() -> None:
 def install_peers() -> None:
     """In an environment of their own: what they pin is none of the project's business."""
     run(sys.executable, "-m", "venv", "--clear", VENV / "peers")
-    run(VENV / "peers" / "bin" / "python", *PIP, "--require-hashes", "--requirement", TOOLCHAIN / "peers.txt")
+    run(VENV / "peers" / "bin" / "python", *PIP, *LOCKED, TOOLCHAIN / "peers.txt")
 
 
 def version_of(program: str, argument: str) -> tuple[int, ...]:
@@ -107,7 +110,7 @@ def wanted_go() -> tuple[int, ...]:
 
 def go_build(*packages: str) -> None:
     if version_of("go", "version") < wanted_go():
-        pip_install("--require-hashes", "--requirement", TOOLCHAIN / "go.txt")
+        pip_install(*LOCKED, TOOLCHAIN / "go.txt")
     env = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOWORK": "off"}
     run("go", "build", "-trimpath", "-o", f"{BIN}/", *packages, cwd=TOOLCHAIN, env=env)
 
@@ -132,7 +135,7 @@ def run_python(program: str) -> str:
 
 def install_node_packages() -> None:
     if version_of("node", "--version") < (22,) or shutil.which("npm") is None:
-        pip_install("--require-hashes", "--requirement", TOOLCHAIN / "node.txt")
+        pip_install(*LOCKED, TOOLCHAIN / "node.txt")
         link_node()
     run("npm", "ci", "--ignore-scripts", "--silent", cwd=TOOLCHAIN)
     link = ROOT / "node_modules"
