@@ -28,7 +28,7 @@ BIN = VENV / "bin"
 STAMPS = VENV / ".stamps"
 PYTHON = BIN / "python"
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-# A locked list is whole. Where pip resolves it once more, `name[extra]` asked for by one entry may find a release that is
+# A locked list is whole. Where pip resolves it once more, `name[extra]` that one entry asks for may find a release
 # newer than the pinned `name`, and the hashes then refuse it.
 LOCKED = ("--require-hashes", "--no-deps", "--requirement")
 GO_PROGRAMS = (

@@ -90,8 +90,8 @@ class CountedServer:
         for _ in range(_SENDS):
             send()
         work = Work(**json.loads(self._say("end")))
-        # What goes at the pace of the machine, such as a timer of the hub or a commit of its log, is no part of a call: it
-        # is counted in no multiple of the calls.
+        # What goes at the pace of the machine, such as a timer of the hub or a commit of its log, is no part of a
+        # call: its count is no multiple of the calls.
         each = {name: count for name, count in work.own.items() if count % _SENDS == 0}
         return Counted(
             calls=round(work.calls / _SENDS / calls_each, 1),
