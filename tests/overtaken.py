@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-_ATTEMPTS = 4
+_ATTEMPTS = 6
 _GROWTH = 4.0
 _STEPS = 200
 """Of the loop; what needs no thread and no other process waits after fewer."""

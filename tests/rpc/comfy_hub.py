@@ -30,11 +30,11 @@ roles:
 IMPATIENT: Final[Mapping[str, Any]] = {"jobs": {"heartbeat_s": 0.05, "dead_after_s": 0.5}}
 
 
-def write_sources(home: Path, *urls: str, **terms: Any) -> Path:
+def write_sources(home: Path, *urls: str, graphs: tuple[dict[str, Any], ...] = (), **terms: Any) -> Path:
     """sources.yaml, templates and policy where a hub over `home` finds them; its data folder."""
     folder = home / "hub"
     folder.mkdir(parents=True, exist_ok=True)
-    templates = comfyui_templates.write(home / "templates")
+    templates = comfyui_templates.write(home / "templates", *graphs)
     backends = {f"gpu-{at}": {"url": url} for at, url in enumerate(urls, 1)}
     source = {"kind": "comfyui", "backends": backends, "templates": [str(templates)], "lost_after_s": 0.3, **terms}
     (folder / "sources.yaml").write_text(yaml.safe_dump({"sources": {"studio": source}}))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.comfyui import FakeComfy, How, Op, fake_comfyui
 from tests.fakes.comfyui.png import SIGNATURE
+from tests.fakes.comfyui_templates import BLUR, changed
 from tests.hub import channel_to
 from tests.processes import served
 from tests.rpc.comfy_hub import Agent, comfy_hub, write_sources
@@ -84,6 +85,32 @@ async def test_one_whose_server_was_restarted_is_lost(tmp_path: Path, comfy: Fak
         assert end.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
         assert "restarted" in end.error.message
         assert len(comfy.submitted) == 1
+
+
+async def test_one_that_overran_its_template_is_timed_out_with_advice(tmp_path: Path, comfy: FakeComfy) -> None:
+    short = changed(BLUR, limits={"max_runtime_s": 0.01})
+    async with comfy_hub(tmp_path, comfy.url, graphs=(short,)) as (agent, _):
+        comfy.hold("ImageBlur")
+        job_id = await agent.submit("blur")
+        await comfy.until_held("ImageBlur")
+        await agent.seen(job_id, lambda status: "ran for longer than it may" in status.progress.message)
+        comfy.release()
+        end = (await agent.ended(job_id))[-1]
+        assert (state(end), end.error.kind) == ("TIMED_OUT", error_pb2.ERROR_KIND_TIMEOUT)
+        assert "Ask for less" in end.error.message
+        assert end.error.details["stopped"] is True
+
+
+@pytest.mark.parametrize("outputs", ["a film", "schema"])
+async def test_a_failed_job_leaves_nothing_in_its_callers_quota(tmp_path: Path, comfy: FakeComfy, outputs: str) -> None:
+    words: dict[str, Any] = {"output_schema": {"type": "object", "required": ["title"]}}
+    if outputs == "a film":
+        words = {"outputs": [*BLUR["sidecar"]["outputs"], {"name": "film", "node": "5", "mime": ["video/*"]}]}
+    async with comfy_hub(tmp_path, comfy.url, graphs=(changed(BLUR, **words),)) as (agent, hub):
+        end = (await agent.ended(await agent.submit("blur")))[-1]
+        assert state(end) == "FAILED"
+        assert comfy.count(Op.VIEW) > 0
+        assert await hub.hub.stores.artifacts.usage("local") == (0, 0)
 
 
 async def test_a_job_that_may_be_repeated_is_tried_until_its_server_is_back(

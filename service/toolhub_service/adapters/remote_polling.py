@@ -105,11 +105,13 @@ def facts(call: GrantedCall, mark: RemoteMark) -> dict[str, str]:
 
 
 def evidence(call: GrantedCall, mark: RemoteMark) -> Evidence:
+    """What is known of where it ran; details of the mark whose names begin with `_` are the adapter's own."""
+    shown = {name: value for name, value in mark.details.items() if not name.startswith("_")}
     return Evidence(
         type=EvidenceType.TOOL,
         ref=mark.remote_id or mark.key,
         summary=f"ran at {_place(call, mark)}, {_name(mark)}",
-        attributes={**mark.details, **facts(call, mark)},
+        attributes={**shown, **facts(call, mark)},
     )
 
 

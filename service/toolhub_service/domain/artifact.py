@@ -114,6 +114,10 @@ class ArtifactService(Protocol):
     ) -> Artifact:
         """Store a call's output. Raises ToolFailure FILE_TOO_LARGE beyond the cap, BUDGET_EXCEEDED beyond the quota."""
 
+    async def release(self, artifact_ids: Sequence[str]) -> None:
+        """Take back what was kept for a call that has failed since, so that no quota counts what nobody was told of.
+        Never raises for a store that is away: what is left expires in time."""
+
     async def open(self, principal_id: str, artifact_id: str) -> Artifact:
         """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's."""
 

@@ -277,7 +277,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "node, output": "of a ComfyUI graph: the node that failed, or whose declared output is not as it must be",
             "cause": "`OUTPUT_MISSING`, `_TYPE`, `_NAME`, `_TOO_LARGE`, `_TOO_MANY` or `_DAMAGED`: what is wrong",
             "node_class, exception": "the class of the node that failed, and what kind of exception it raised",
-            "filename, items": "the file that is meant, or how many there were",
+            "filename, items, keys": "the file that is meant, how many there were, or what the node put out instead",
         },
     ),
     ErrorKind.BUDGET_EXCEEDED: KindSpec(
@@ -329,7 +329,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "deadline_unix_ms": "when the time of a job was over that could not run to its end",
             "command, duration_s, stdout, stderr": "the command that did not end",
             "first_call_id": "the call with this idempotency_key that still runs; the same call again gets its answer",
-            "max_runtime_s": "what the template of a ComfyUI graph allows from its beginning on (not retryable)",
+            "max_runtime_s, stopped": "what the template of a ComfyUI graph allows; its server has stopped it",
         },
     ),
     ErrorKind.CANCELLED: KindSpec(

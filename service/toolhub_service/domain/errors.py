@@ -18,6 +18,7 @@ from toolhub_service.domain.json import JsonValue
 # ErrorKind stands beside its table; whoever raises one finds it here, with what raises it.
 __all__ = [
     "NOTHING_HAPPENED",
+    "STOPPED",
     "ErrorKind",
     "HubFailure",
     "RemoteUnclear",
@@ -31,6 +32,9 @@ __all__ = [
 
 NOTHING_HAPPENED = "nothing_happened"
 """Among the details of an INTERNAL error of an adapter: it knows that the call had no effect, whatever broke."""
+
+STOPPED = "stopped"
+"""Among the details of a TIMEOUT: the remote side has confirmed that the work has ended, so its outcome is known."""
 
 _PASSING_STATUS: Final = frozenset({408, 425, 429})
 """The client errors of HTTP after which the same request may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -217,6 +217,11 @@ class Artifacts:
         )
         return await self._store(planned, chunks, ArtifactHeader())
 
+    async def release(self, artifact_ids: Sequence[str]) -> None:
+        """As `ArtifactService.release`; done also where the caller is cancelled meanwhile."""
+        if artifact_ids:
+            await to_its_end(self._release(artifact_ids))
+
     async def keep_whole(self, call: Call, value_json: bytes) -> ArtifactRef:
         """The whole of a result that is cut to its inline limit. Raises as `keep`."""
         artifact = await self.keep(_once(value_json), call=call, media_type="application/json", name="result.json")
@@ -357,6 +362,14 @@ class Artifacts:
             return  # it reported no artifact, and nobody waits for the reason
         if await self._records.remove(artifact.artifact_id):
             await self._leave_to_the_sweeper(artifact)
+
+    async def _release(self, artifact_ids: Sequence[str]) -> None:
+        with suppress(ToolFailure):
+            for artifact_id in artifact_ids:
+                artifact = await self._records.get(artifact_id)
+                if artifact is not None and await self._records.remove(artifact_id):
+                    # Nobody's: the bytes may be too young to go, and the caller's quota is free at once.
+                    await self._leave_to_the_sweeper(replace(artifact, principal=""))
 
     async def _forget(self, artifact: Artifact) -> None:
         if await self._records.remove(artifact.artifact_id):

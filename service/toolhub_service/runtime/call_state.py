@@ -12,7 +12,7 @@ from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import Claim
-from toolhub_service.domain.result import StepName
+from toolhub_service.domain.result import Outcome, StepName
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
@@ -71,6 +71,8 @@ class CallState(msgspec.Struct, eq=False):
     """What is held under its idempotency key; None when it has none."""
     attempts: int = 0
     """How often the adapter was asked."""
+    outcome: Outcome | None = None
+    """What the tool has answered; None before step 7."""
     is_recorded: bool = False
     """Whether the audit log already knows of the call."""
     summary: ResultSummary = NO_RESULT

@@ -130,6 +130,8 @@ class Pipeline:
             raise
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
             answer = self._fail(state, failure)
+            if state.outcome is not None and state.outcome.artifacts:
+                await self.artifacts.release([artifact.artifact_id for artifact in state.outcome.artifacts])
         finally:
             self.in_flight.pop(call.call_id, None)
             if state.claim is not None and not await self._goes_on(state, answer):
@@ -173,7 +175,7 @@ class Pipeline:
 
         begun_ns[EXECUTE] = perf_counter_ns()
         try:
-            outcome = await self.executor.execute(state, granted, state.lease, route.adapter, sink)
+            outcome = state.outcome = await self.executor.execute(state, granted, state.lease, route.adapter, sink)
         except QuestionAsked as asked:
             await self._pose(state, granted, asked.question)
         begun_ns[VALIDATE_OUTPUT] = perf_counter_ns()

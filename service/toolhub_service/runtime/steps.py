@@ -17,7 +17,7 @@ from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call, GrantedCall, Mode, PlannedCall, QuestionAsked
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.key import Claim
 from toolhub_service.domain.ports import Adapter, CallObserver, EventSink, PolicySource, Sleep
@@ -279,8 +279,10 @@ def _timed_out(granted: GrantedCall) -> ToolError:
 
 
 def _final(granted: GrantedCall, error: ToolError) -> ToolError:
-    """A timeout of a call that may have had an effect is an unknown outcome."""
-    if error.kind in (ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT) and not granted.safe_to_repeat:
+    """A timeout of a call that may have had an effect is an unknown outcome, unless its remote side has confirmed the
+    end of it."""
+    is_timeout = error.kind in (ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT) and error.details.get(STOPPED) is not True
+    if is_timeout and not granted.safe_to_repeat:
         return outcome_unknown(granted.spec.name, error)
     return error
 

@@ -277,6 +277,23 @@ async def test_records_that_do_not_answer_are_told_and_leave_no_record(kept: Kep
     assert await whole(kept.artifacts, await kept.artifacts.keep(pieces(DATA), call=a_call())) == DATA
 
 
+async def test_what_is_released_is_nobodys_at_once_and_its_bytes_go_with_the_next_sweep(kept: Kept) -> None:
+    twin = await kept.artifacts.keep(pieces(DATA), call=a_call("agent-b"))
+    first, second = [await kept.artifacts.keep(pieces(data), call=a_call()) for data in (DATA, MEGABYTE)]
+    await kept.artifacts.release([first.artifact_id, second.artifact_id, "art_unknown"])
+    assert await kept.records.usage("agent-a") == (0, 0)
+    assert await kind(kept.artifacts.open("agent-a", first.artifact_id)) is ErrorKind.NOT_FOUND
+    await kept.artifacts.sweep(kept.clock.unix_ms() + 1)
+    assert kept.files() == [sha256(DATA)]
+    assert await whole(kept.artifacts, twin) == DATA
+
+
+async def test_a_store_that_is_away_keeps_no_failed_call_from_its_answer(kept: Kept) -> None:
+    artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())
+    kept.records.is_broken = True
+    await kept.artifacts.release([artifact.artifact_id])
+
+
 async def test_whole_of_a_result_is_an_artifact_of_its_call(kept: Kept) -> None:
     ref = await kept.artifacts.keep_whole(a_call(), b'{"a":1}')
     artifact = await kept.artifacts.open("agent-a", ref.artifact_id)

@@ -20,7 +20,7 @@ from toolhub_service.adapters.comfyui.states import Seen
 from toolhub_service.adapters.comfyui.template import Output, Template
 from toolhub_service.adapters.upstream import one_line
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, Violation, refuse
+from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolFailure, Upstream, Violation, refuse
 from toolhub_service.guards.secrets import Redact
 
 WORDS_MAX_CHARS: Final = 500
@@ -32,6 +32,13 @@ _OUT_OF_MEMORY: Final = re.compile(
     r"out of memory|outofmemory|can.?t allocate memory|cannot allocate memory|allocation on device|oom\b", re.IGNORECASE
 )
 _GATEWAYS: Final = {401, 403}
+_KEYS_MAX: Final = 10
+_LOOK_OR_REPEAT: Final = "What it made may still lie on the server; tell an operator, or call it again."
+GONE_FROM_CACHE: Final = (
+    "The server took this node from its cache, which names a file of an earlier run, so another call with the same "
+    "arguments ends the same way: change them, or have an operator force a `filename_prefix` with `{job_id}` or empty "
+    "the server's cache (POST /free)."
+)
 
 
 def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
@@ -137,18 +144,34 @@ def cancelled(call: GrantedCall, *, by_us: bool) -> ToolFailure:
 def overran(call: GrantedCall, max_runtime_s: float) -> ToolFailure:
     message = (
         f"{call.spec.name} ran for longer than the {max_runtime_s:g} s that its template allows, and was stopped on "
-        "its server. Ask for less, such as a smaller image or fewer steps."
+        "its server, so nothing of it runs any more. Ask for less, such as a smaller image or fewer steps, or have an "
+        "operator raise `limits.max_runtime_s` of the template."
     )
-    return refuse(ErrorKind.TIMEOUT, message, retryable=False, max_runtime_s=max_runtime_s)
+    facts: dict[str, Any] = {"max_runtime_s": max_runtime_s, STOPPED: True}
+    return refuse(ErrorKind.TIMEOUT, message, retryable=False, **facts)
 
 
-def bad_output(call: GrantedCall, output: Output, cause: str, what: str, **facts: Any) -> ToolFailure:
+def bad_output(
+    call: GrantedCall, output: Output, cause: str, what: str, *, advice: str = _LOOK_OR_REPEAT, **facts: Any
+) -> ToolFailure:
     """It ran to its end, and what it was to leave is not as declared. `what`: a clause."""
-    message = (
-        f"{call.spec.name} ran, but its output `{output.name}` {what}. What it made may still lie on the server; tell "
-        "an operator, or call it again."
-    )
+    message = f"{call.spec.name} ran, but its output `{output.name}` {what}. {advice}"
     return refuse(ErrorKind.EXECUTION_ERROR, message, cause=cause, output=output.name, node=output.node, **facts)
+
+
+def no_such_output(call: GrantedCall, output: Output, node: Any, redact: Redact) -> ToolFailure:
+    """The node has put out nothing under the key that the sidecar declares; `node`: what it has put out."""
+    keys = [_word(key, redact) for key in list(node)[:_KEYS_MAX]] if isinstance(node, Mapping) else []
+    listed = ", ".join(f"`{key}`" for key in keys) or "nothing"
+    what = f"is not there: node {output.node} put out {listed}, not `{output.key}`"
+    advice = (
+        f"Another call ends the same way: an operator must correct `key` of the output to {listed}, or name another "
+        "node."
+        if keys
+        else "Another call with the same arguments ends the same way: the node gave the server nothing to keep, or did "
+        "so in an earlier run that is still in its cache. Change the arguments, or tell an operator."
+    )
+    return bad_output(call, output, "OUTPUT_MISSING", what, advice=advice, keys=keys)
 
 
 def unclear(backend: str, silent: NoReply) -> str:

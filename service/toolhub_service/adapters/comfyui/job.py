@@ -22,8 +22,8 @@ from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.comfyui.outputs import FileRecord, OutputFetch
-from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_in_history
-from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, KeepMark, Submitter
+from toolhub_service.adapters.comfyui.states import Seen, Stage
+from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, WITNESS, KeepMark, Submitter
 from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.artifact import ArtifactService
@@ -91,11 +91,14 @@ class PromptPoll:
         self._unknown_since_s: float | None = None
         self._unknown_looks = 0
         self._silent_looks = 0
+        # A server does not say since when it runs: while it still knows a prompt that it knew before this one was
+        # lost, it was not restarted.
+        self._witness = mark.details.get(WITNESS, "")
 
     async def progress(self) -> Answer[Progress]:
         """How far it is; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
-            seen = await self._backend.look(self._prompt_id)
+            seen = await self._looked()
             if seen.stage is Stage.RUNNING:
                 now_s = self._clock.monotonic_s()
                 self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
@@ -124,7 +127,7 @@ class PromptPoll:
     async def end(self) -> Answer[Seen]:
         """What it has come to; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
-            seen = await self._backend.look(self._prompt_id)
+            seen = await self._looked()
         except NoReply as silent:
             raise Unreachable(silent.retry_after_s) from silent
         # A prompt that was taken out of the queue leaves no trace, so that what is unknown then is what was wanted.
@@ -133,6 +136,13 @@ class PromptPoll:
         elif seen.stage.is_over or seen.stage is Stage.UNKNOWN:
             return Answer(seen)
         raise Unreachable
+
+    async def _looked(self) -> Seen:
+        """Raises NoReply. Notes what else the server knows while it knows this one."""
+        seen = await self._backend.look(self._prompt_id)
+        if seen.stage is not Stage.UNKNOWN and self._backend.witness != self._prompt_id:
+            self._witness = self._backend.witness or self._witness
+        return seen
 
     @property
     def _is_to_stop(self) -> bool:
@@ -149,7 +159,7 @@ class PromptPoll:
         self._unknown_since_s = now_s if self._unknown_since_s is None else self._unknown_since_s
         self._unknown_looks += 1
         if self._unknown_looks >= _CERTAIN_LOOKS and now_s - self._unknown_since_s >= self._lost_after_s:
-            raise RemoteUnclear(await _why_lost(self._backend, self._mark))
+            raise RemoteUnclear(await _why_lost(self._backend, self._witness))
 
     async def _stop_again(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -268,7 +278,9 @@ class ComfyJob:
         if seen.stage is not Stage.SUCCEEDED:
             raise failures.cancelled(call, by_us=mark.remote_id in self._stops.wanted or _STOP_ASKED in mark.details)
         strip = self._entry.strip_metadata
-        fetch = OutputFetch(backend, self._artifacts, self._redact, call, template, strip_metadata=strip)
+        fetch = OutputFetch(
+            backend, self._artifacts, self._redact, call, template, strip_metadata=strip, cached=seen.cached
+        )
         await fetch.run(seen.outputs)
         return Outcome(
             value=fetch.value,
@@ -349,18 +361,24 @@ def _evidence(
     return (run, *(record.evidence() for record in files[:_FILES_MAX]))
 
 
-async def _why_lost(backend: Backend, mark: RemoteMark) -> str:
+async def _why_lost(backend: Backend, witness: str) -> str:
+    """`witness`: a prompt that the server knew before; empty: none."""
     lost = f"The server {backend.name} knows it no more: it is neither running, nor waiting, nor in the history."
-    sent = mark.details.get("number", "")
+    unclear = f"{lost} The server was restarted since, or somebody has removed it there"
+    if not witness:
+        return unclear
     try:
-        newest = await newest_in_history(backend.client)
+        is_known = (await backend.look(witness)).stage is not Stage.UNKNOWN
     except NoReply:
-        return lost
-    if newest is None:
-        return f"{lost} The history is empty: the server was restarted since, or somebody has cleared it"
-    if sent and newest.number < int(float(sent)):
-        return f"{lost} The server counts its prompts anew: it was restarted since"
-    return f"{lost} The server goes on counting its prompts: it was not restarted, so somebody has removed this one"
+        return unclear
+    if is_known:
+        return (
+            f"{lost} The server still knows what it ran before, so it was not restarted: somebody has removed this one "
+            "from its queue or its history"
+        )
+    return (
+        f"{lost} Nor does the server know what it ran before: it was restarted since, or its whole history was cleared"
+    )
 
 
 def _ordinal(number: int) -> str:

@@ -210,7 +210,10 @@ class OutputFetch:
         template: Template,
         *,
         strip_metadata: bool,
+        cached: Sequence[str] = (),
     ) -> None:
+        """`cached`: the nodes whose results the server had already."""
+        self._cached = frozenset(cached)
         self._backend = backend
         self._artifacts = artifacts
         self._redact = redact
@@ -223,22 +226,29 @@ class OutputFetch:
         self.files: list[FileRecord] = []
 
     async def run(self, outputs: Mapping[str, Any]) -> None:
-        """Every declared output. Raises ToolFailure when one is not as declared, or cannot be kept."""
-        for output in self._template.outputs:
-            items = self._items(output, outputs)
-            if output.type is OutputType.TEXT:
-                self.value[output.name] = [self._text(output, item) for item in items]
-            else:
-                files = [self._named(output, item) for item in items]
-                self.value[output.name] = [await self._kept(output, file) for file in files]
+        """Every declared output. Raises ToolFailure when one is not as declared, or cannot be kept; then none is kept,
+        nor when this is cancelled."""
+        try:
+            for output in self._template.outputs:
+                items = self._items(output, outputs)
+                if output.type is OutputType.TEXT:
+                    self.value[output.name] = [self._text(output, item) for item in items]
+                else:
+                    files = [self._named(output, item) for item in items]
+                    self.value[output.name] = [await self._kept(output, file) for file in files]
+        except BaseException:
+            await self._artifacts.release([record.ref.artifact_id for record in self.files])
+            raise
 
     def _items(self, output: Output, outputs: Mapping[str, Any]) -> list[Any]:
         """Raises ToolFailure when there are too few or too many."""
         node = outputs.get(output.node)
         value = node.get(output.key) if isinstance(node, Mapping) else None
         items = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+        if len(items) < output.min_items and not items:
+            raise failures.no_such_output(self._call, output, node, self._redact)
         if len(items) < output.min_items:
-            what = "is not there" if not items else f"has {len(items)} items, fewer than {output.min_items}"
+            what = f"has {len(items)} items, fewer than {output.min_items}"
             raise failures.bad_output(self._call, output, "OUTPUT_MISSING", what)
         if len(items) > output.max_items:
             what = f"has {len(items):,} items; the sidecar takes {output.max_items}"
@@ -291,7 +301,9 @@ class OutputFetch:
             # A run that took all from its cache names the files of an earlier one, which may have been deleted since:
             # it still says success.
             if status in _GONE:
-                raise self._bad_file(output, file, "OUTPUT_MISSING", f"is not there any more ({status})")
+                advice = {"advice": failures.GONE_FROM_CACHE} if output.node in self._cached else {}
+                what = f"is not there any more ({status})"
+                raise self._bad_file(output, file, "OUTPUT_MISSING", what, **advice)
             if status != 200:
                 raise NoReply(f"it answered {status}")
             body = _Body(response.aiter_raw(), partial(self._count, output))
@@ -314,8 +326,8 @@ class OutputFetch:
             etag = failures.quoted(response.headers.get("etag", ""), self._redact, _ETAG_MAX_CHARS)
             return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256, filter_ is not None)
 
-    def _bad_file(self, output: Output, file: ServedFile, cause: str, what: str) -> ToolFailure:
-        return failures.bad_output(self._call, output, cause, what, filename=file.filename)
+    def _bad_file(self, output: Output, file: ServedFile, cause: str, what: str, **advice: str) -> ToolFailure:
+        return failures.bad_output(self._call, output, cause, what, filename=file.filename, **advice)
 
     def _count(self, output: Output, added: int, size_bytes: int) -> None:
         """So many bytes more, of a file or text of that size so far. Raises ToolFailure when that is too large."""

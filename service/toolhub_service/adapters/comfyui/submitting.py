@@ -46,7 +46,8 @@ _LOOKS: Final = 2
 _TENANT_CHARS: Final = 16
 _REQUEST_TIMEOUT: Final = 408
 _SENT_TO: Final = "sent_to"
-_WITNESS: Final = "its_server_knew"
+WITNESS: Final = "_its_server_knew"
+"""Detail of a mark, not for evidence: a prompt, perhaps of somebody else, that the server knew when it was sent."""
 _MAY_HAVE_FORGOTTEN: Final = (
     "Its server does not know it, and may have been started anew since it was sent: then it has forgotten what it ran."
 )
@@ -99,7 +100,7 @@ class Submitter:
         """As `RemoteJob.find`."""
         sent = self._sent.get(mark.key)
         if sent is None and mark.details.get(_SENT_TO):
-            sent = _Sent(mark.details[_SENT_TO], mark.details.get(_WITNESS, ""))
+            sent = _Sent(mark.details[_SENT_TO], mark.details.get(WITNESS, ""))
         silent: RemoteUnclear | None = None
         for backend in self._candidates(sent):
             try:
@@ -145,7 +146,7 @@ class Submitter:
         client_id = await backend.events.ready(_SOCKET_TIMEOUT_S)
         # Kept before it is sent: whoever finds the mark later knows which server to ask.
         sent = _Sent(backend.name, backend.witness)
-        noted = {**mark.details, _SENT_TO: sent.backend, _WITNESS: sent.witness}
+        noted = {**mark.details, _SENT_TO: sent.backend, WITNESS: sent.witness}
         await self._keep_mark(call.call.job_id, replace(mark, details=noted))
         self._sent[mark.key] = sent
         # Without `number`: two prompts that wait with the same id and number break the queue of a server (0.33 answers
@@ -166,6 +167,7 @@ class Submitter:
             "prefixes": _json(graph.prefixes),
             "uploads": _json(uploads),
             "client_id": client_id,
+            WITNESS: sent.witness,
             "number": "" if number is None else str(number),
         }
         if reply.fields.get("node_errors"):

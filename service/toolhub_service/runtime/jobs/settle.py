@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job, amended, moved
 from toolhub_service.domain.ports import Sleep
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, JobState, Progress, ToolResult
@@ -116,12 +116,14 @@ _TIMEOUTS = frozenset({ErrorKind.TIMEOUT.value, ErrorKind.HTTP_TIMEOUT.value})
 
 
 def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
-    """What the run's answer means for its job. A deadline that passed is TIMED_OUT even if the effect is unknown."""
+    """What the run's answer means for its job. A deadline that passed is TIMED_OUT even if the effect is unknown, and
+    so is what its remote side has stopped for taking too long."""
     error = result.error
     if error is None:
         return JobState.SUCCEEDED
     causes = {str(error.details.get("cause")), error.kind.value}
-    if now_unix_ms >= job.deadline_unix_ms and causes & _TIMEOUTS:
+    is_late = now_unix_ms >= job.deadline_unix_ms or error.details.get(STOPPED) is True
+    if is_late and causes & _TIMEOUTS:
         return JobState.TIMED_OUT
     if error.kind is ErrorKind.OUTCOME_UNKNOWN:
         return JobState.LOST

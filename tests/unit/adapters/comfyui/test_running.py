@@ -16,7 +16,7 @@ from tests.fakes.comfyui_templates import BLUR, PAINT, SCALE, changed
 from tests.fakes.remote_stage import ToldSink
 from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of
 from toolhub_service.adapters.comfyui.metadata import SIGNATURE
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors import STOPPED, ErrorKind
 from toolhub_service.domain.result import Outcome
 
 VERSIONS = ["0.33.0", "0.3.64"]
@@ -289,6 +289,7 @@ async def test_a_prompt_that_runs_for_longer_than_its_template_allows_is_stopped
         stage.comfy.release()
         error = await failure_of(running)
         assert (error.kind, error.is_retryable, error.details["max_runtime_s"]) == (ErrorKind.TIMEOUT, False, 0.01)
+        assert error.details[STOPPED] is True
         assert len(stage.comfy.submitted) == 1
 
 
@@ -365,9 +366,29 @@ async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(
     second = stage.begin("blur", job_id="job-2")
     await stage.comfy.until_submitted(2)
     stage.comfy.lose(stage.comfy.submitted[1].prompt_id)
-    assert (await failure_of(second)).kind is ErrorKind.OUTCOME_UNKNOWN
+    error = await failure_of(second)
+    assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert "it was not restarted: somebody has removed" in error.message
     stage.comfy.release()
     await asyncio.wait_for(first, 60)
+
+
+@pytest.mark.promise("workflow.never-false-done")
+async def test_a_restart_is_told_as_one_however_much_others_have_run_since(stage: ComfyStage) -> None:
+    await stage.run("blur", job_id="job-0")
+    stage.comfy.hold("ImageBlur")
+    running = stage.begin("blur")
+    await stage.comfy.until_held("ImageBlur")
+    stage.comfy.fault(Op.READ, How.ERROR, -1)
+    await stage.comfy.restart()
+    stage.comfy.release()
+    for _ in range(3):
+        await submitted_elsewhere(stage)
+    await stage.comfy.until_idle()
+    stage.comfy.faults.clear()
+    error = await failure_of(running)
+    assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert "Nor does the server know what it ran before: it was restarted since" in error.message
 
 
 @pytest.mark.promise("workflow.found-again")
@@ -418,6 +439,28 @@ async def test_a_cached_run_is_told_as_one_and_a_file_that_is_gone_is_no_success
         stage.comfy.delete_outputs()
         error = await stage.error("blur", job_id="job-3")
         assert (error.kind, error.details["cause"]) == (ErrorKind.EXECUTION_ERROR, "OUTPUT_MISSING")
+        assert "took this node from its cache" in error.message
+        assert "call it again" not in error.message
+
+
+@pytest.mark.promise("comfyui.outputs-before-success")
+async def test_an_output_under_another_key_is_told_with_the_keys_that_are_there(tmp_path: Path) -> None:
+    outputs = [{"name": "image", "node": "5", "key": "gifs"}]
+    async with comfy_stage(tmp_path, templates=(changed(BLUR, outputs=outputs),)) as stage:
+        error = await stage.error("blur")
+        assert (error.details["cause"], error.details["keys"]) == ("OUTPUT_MISSING", ["images"])
+        assert "node 5 put out `images`, not `gifs`" in error.message
+        assert "call it again" not in error.message
+
+
+async def test_what_a_failed_run_has_kept_already_is_released(tmp_path: Path) -> None:
+    outputs = [*BLUR["sidecar"]["outputs"], {"name": "film", "node": "5", "mime": ["video/*"]}]
+    async with comfy_stage(tmp_path, templates=(changed(BLUR, outputs=outputs),)) as stage:
+        error = await stage.error("blur")
+        assert (error.details["cause"], error.details["output"]) == ("OUTPUT_TYPE", "film")
+        assert await stage.artifacts.records.usage("agent-a") == (0, 0)
+        await stage.artifacts.artifacts.sweep(stage.artifacts.clock.unix_ms() + 1)
+        assert stage.artifacts.files() == []
 
 
 @pytest.mark.promise("comfyui.outputs-before-success")
