@@ -271,7 +271,7 @@ class TestWatch:
     async def test_board_shows_ids_whole_and_arguments_at_any_width(
         self, hub: ApprovalHub, tmp_path: Path, columns: int
     ) -> None:
-        asked = [await hub.door.ask(f"hello {number} " * 4) for number in range(2)]
+        asked = [await hub.harness.ask(f"hello {number} " * 4) for number in range(2)]
         async with board(hub, tmp_path, columns) as screen:
             await seen(screen, "2 pending")
             for approval_id in asked:
@@ -282,35 +282,35 @@ class TestWatch:
             screen.type(b"q")
 
     async def test_keys_decide_the_selected_approval_as_the_commands_do(self, hub: ApprovalHub, tmp_path: Path) -> None:
-        first = await hub.door.ask("first")
+        first = await hub.harness.ask("first")
         async with board(hub, tmp_path, 100) as screen:
             await seen(screen, "1 pending")
-            second = await hub.door.ask("second")
+            second = await hub.harness.ask("second")
             await seen(screen, "2 pending")
             screen.type(b"\x1b[Ba")
             await seen(screen, "Approve this call, once?")
             screen.type(b"n\n")
             await seen(screen, "Nothing was decided")
-            assert await hub.door.state(second) is ApprovalState.PENDING
+            assert await hub.harness.state(second) is ApprovalState.PENDING
             screen.raw = b""
             await seen(screen, "2 pending")
             screen.type(b"a")
             await seen(screen, "Approve this call, once?")
             screen.type(b"y\n")
             await seen(screen, "1 pending")
-            assert await hub.door.state(second) is ApprovalState.APPROVED
-            assert await hub.door.state(first) is ApprovalState.PENDING
+            assert await hub.harness.state(second) is ApprovalState.APPROVED
+            assert await hub.harness.state(first) is ApprovalState.PENDING
             screen.type(b"d")
             await seen(screen, "Reason for the caller")
             screen.type(b"use reports/\n")
             await seen(screen, "0 pending")
-            kept = await hub.door.store.get(first)
+            kept = await hub.harness.store.get(first)
             assert kept is not None
             assert (kept.state, kept.comment) == (ApprovalState.REJECTED, "use reports/")
             screen.type(b"q")
 
     async def test_refused_decision_is_told_and_the_board_goes_on(self, hub: ApprovalHub, tmp_path: Path) -> None:
-        approval_id = await hub.door.ask()
+        approval_id = await hub.harness.ask()
         async with board(hub, tmp_path, 100, by=EVE) as screen:
             await seen(screen, "1 pending")
             screen.type(b"a")
@@ -319,16 +319,16 @@ class TestWatch:
             screen.type(b"y\n")
             await seen(screen, "NOT_AMONG_APPROVERS")
             await seen(screen, "1 pending")
-            assert await hub.door.state(approval_id) is ApprovalState.PENDING
+            assert await hub.harness.state(approval_id) is ApprovalState.PENDING
             screen.type(b"q")
 
     async def test_terminal_that_cannot_redraw_gets_lines(self, hub: ApprovalHub, tmp_path: Path) -> None:
-        approval_id = await hub.door.ask()
+        approval_id = await hub.harness.ask()
         env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id, TERM="dumb", NO_COLOR="")
         whole = [sys.executable, "-m", "toolhub_service", "approvals", "watch"]
         with terminal(whole, env) as (_, screen):
             await seen(screen, approval_id)
-            await hub.door.decide(approval_id)
+            await hub.harness.decide(approval_id)
             await seen(screen, "APPROVED")
             assert b"\x1b" not in screen.raw
 
