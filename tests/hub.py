@@ -142,6 +142,7 @@ def request(
     args_struct: Mapping[str, Any] | None = None,
     purpose: str = "a test",
     idempotency_key: str = "",
+    expected_tool_digest: str = "",
     mode: int = call_pb2.INVOKE_MODE_UNSPECIFIED,
     plan_digest: str = "",
     result_encoding: int = call_pb2.RESULT_ENCODING_UNSPECIFIED,
@@ -149,7 +150,9 @@ def request(
     **context: Any,
 ) -> Any:
     """An InvokeRequest (or `message`, which has the same fields); further keywords are fields of ExecContext."""
-    intent = call_pb2.ToolIntent(tool=tool, purpose=purpose, idempotency_key=idempotency_key)
+    intent = call_pb2.ToolIntent(
+        tool=tool, purpose=purpose, idempotency_key=idempotency_key, expected_tool_digest=expected_tool_digest
+    )
     if args_struct is not None:
         intent.args_struct.update(args_struct)
     else:

@@ -121,6 +121,21 @@ async def test_call_waits_for_a_person_and_then_runs_once(office: Office) -> Non
     assert "used already" in again.error.message
 
 
+async def test_refusal_names_its_approval_and_rule_in_messages_of_their_own(office: Office) -> None:
+    asked = (await office.call()).error
+    assert asked.approval.approval_id == asked.details["approval_id"]
+    assert asked.approval.state == approval_pb2.APPROVAL_STATE_PENDING
+    assert asked.approval.expires_at.ToJsonString() == asked.details["expires_at"]
+    assert asked.rule.rule_id == "writes-need-a-yes"
+    await office.decide(asked.approval.approval_id)
+    granted = (await office.call()).error.approval
+    assert (granted.approval_id, granted.state) == (asked.approval.approval_id, approval_pb2.APPROVAL_STATE_APPROVED)
+    other = {"path": "b.txt", "text": "hello"}
+    await office.decide(await office.ask(other), REJECT, comment="Not now.")
+    refused = (await office.call(args=other)).error
+    assert refused.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED, "a no is for one call; the next one asks anew"
+
+
 @pytest.mark.promise("approval.four-events")
 async def test_its_way_is_in_the_audit_log_and_the_log_verifies(office: Office) -> None:
     approval_id = await office.grant()

@@ -222,6 +222,12 @@ CASES: dict[ErrorKind, Case] = {
     ),
     ErrorKind.IDEMPOTENCY_CONFLICT: Case(key_of_another_call, ("first_call_id", "differs"), retryable=False),
     ErrorKind.INTERNAL: Case(lambda scene: scene.call("test/text.crash"), says="another tool", retryable=False),
+    ErrorKind.TOOL_CHANGED: Case(
+        lambda scene: scene.call("test/text.echo", expected_tool_digest="0" * 64),
+        ("tool_digest", "expected_tool_digest"),
+        says="Look at it again",
+        retryable=False,
+    ),
 }
 
 NOT_RAISABLE_YET = {
@@ -258,6 +264,18 @@ async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind
         assert error.retryable is case.retryable
     assert "Traceback" not in str(error)
     assert "hunter2" not in str(error)
+
+
+async def test_refusal_by_policy_names_its_rule_in_a_message_of_its_own(scene: Scene) -> None:
+    result = await scene.call("core/fs.readText", {"path": "a"}, permissions=["write:fs"])
+    rule, details = result.error.rule, MessageToDict(result.error.details)
+    assert rule.rule_id == details["rule_id"] == "permissions"
+    assert rule.policy_revision == details["policy_revision"] == scene.running.hub.policy.revision
+    assert rule.remedy == details["remedy"]
+    assert rule.missing_capabilities == ["read:fs"]
+    assert not result.error.HasField("approval")
+    unruled = await scene.call("core/fs.readText", {"path": "missing.txt"})
+    assert not unruled.error.HasField("rule")
 
 
 @pytest.mark.promise("errors.remedy-can-be-pasted")

@@ -103,6 +103,8 @@ const (
 	// before its tool was asked, or in one that only reads or is safe to repeat (else OUTCOME_UNKNOWN). The
 	// traceback is in the log (`call_crashed`) under the call id, never in the answer.
 	KindInternal = "INTERNAL"
+	// The tool has another definition than that of `expected_tool_digest`, that the caller knows; nothing was done.
+	KindToolChanged = "TOOL_CHANGED"
 )
 
 // Why an RPC failed: the reason of its google.rpc.ErrorInfo.
@@ -291,6 +293,8 @@ func Advice(kind string) string {
 		return "Look whether the effect is there before calling again."
 	case KindInternal:
 		return "Try another way; tell the user the call id."
+	case KindToolChanged:
+		return "Get the tool again, look whether the call still means the same, and call with the digest of now."
 	}
 	return ""
 }

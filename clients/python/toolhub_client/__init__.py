@@ -27,6 +27,7 @@ from toolhub_client.failures import (
     PlanRequired,
     PolicyDenied,
     RateLimited,
+    ToolChanged,
     ToolNotFound,
     Unauthenticated,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "Reason",
     "Session",
     "SyncHub",
+    "ToolChanged",
     "ToolFields",
     "ToolNotFound",
     "Unauthenticated",

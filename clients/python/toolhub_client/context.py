@@ -61,6 +61,8 @@ class CallOptions(TypedDict, total=False):
     """Of a plan that a dry run has shown; `Hub.commit` sends it."""
     approval_id: str
     """Of an approval that a person has granted."""
+    expected_tool_digest: str
+    """`ToolSpec.digest` of the tool as it was shown to the model: with another definition the call is refused."""
     context: Context
     """In the place of the hub's."""
 

@@ -110,6 +110,9 @@ class ErrorKind(StrEnum):
     """A defect of the hub or a tool, or a custom tool raised what it did not expect, and the call had no
     effect: before its tool was asked, or in one that only reads or is safe to repeat (else
     OUTCOME_UNKNOWN). The traceback is in the log (`call_crashed`) under the call id, never in the answer."""
+    TOOL_CHANGED = "TOOL_CHANGED"
+    """The tool has another definition than that of `expected_tool_digest`, that the caller knows; nothing was
+    done."""
 
 
 class Reason(StrEnum):
@@ -291,5 +294,8 @@ ADVICE: dict[str, str] = {
     ErrorKind.IDEMPOTENCY_CONFLICT: "Use a new key for a new effect.",
     ErrorKind.OUTCOME_UNKNOWN: "Look whether the effect is there before calling again.",
     ErrorKind.INTERNAL: "Try another way; tell the user the call id.",
+    ErrorKind.TOOL_CHANGED: (
+        "Get the tool again, look whether the call still means the same, and call with the digest of now."
+    ),
 }
 """What a model should do about each."""

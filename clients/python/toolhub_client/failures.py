@@ -8,18 +8,20 @@ HubError (a grpc.aio.AioRpcError)           CallFailed
   NotFound                                    PlanRequired
   InvalidRequest                              RateLimited         retry_after_s
   DeadlineExceeded                            OutcomeUnknown
+                                              ToolChanged         tool_digest
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.rpc import error_details_pb2, status_pb2
 
-from toolhub.v1 import error_pb2
+from toolhub.v1 import approval_pb2, error_pb2
 from toolhub_client.errors import ADVICE, ErrorKind
 
 _DETAILS = "grpc-status-details-bin"
@@ -180,12 +182,17 @@ class PolicyDenied(CallFailed):
     @property
     def rule_id(self) -> str:
         """The rule that decided; empty where none did."""
-        return str(self.details.get("rule_id", ""))
+        return self.error.rule.rule_id or str(self.details.get("rule_id", ""))
 
     @property
     def remedy(self) -> str:
         """What an operator could change; empty where nothing is known."""
-        return str(self.details.get("remedy", ""))
+        return self.error.rule.remedy or str(self.details.get("remedy", ""))
+
+    @property
+    def missing_capabilities(self) -> Sequence[str]:
+        """What the call needs and its caller does not hold."""
+        return self.error.rule.missing_capabilities
 
 
 class ApprovalRequired(CallFailed):
@@ -193,7 +200,18 @@ class ApprovalRequired(CallFailed):
 
     @property
     def approval_id(self) -> str:
-        return str(self.details.get("approval_id", ""))
+        return self.error.approval.approval_id or str(self.details.get("approval_id", ""))
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether a person has agreed already, so that the call may be sent again at once."""
+        return self.error.approval.state == approval_pb2.APPROVAL_STATE_APPROVED
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the approval lapses, in UTC; None where the hub does not say."""
+        at = self.error.approval.expires_at
+        return at.ToDatetime(UTC) if self.error.approval.HasField("expires_at") else None
 
 
 class PlanRequired(CallFailed):
@@ -202,6 +220,15 @@ class PlanRequired(CallFailed):
 
 class RateLimited(CallFailed):
     """A limit is used up; wait `retry_after_s`, then send the same call."""
+
+
+class ToolChanged(CallFailed):
+    """The tool has another definition than that of `expected_tool_digest`; nothing was done."""
+
+    @property
+    def tool_digest(self) -> str:
+        """Of the definition that it has now."""
+        return str(self.details.get("tool_digest", ""))
 
 
 class OutcomeUnknown(CallFailed):
@@ -220,6 +247,7 @@ _BY_KIND: dict[str, type[CallFailed]] = {
     ErrorKind.PLAN_REQUIRED: PlanRequired,
     ErrorKind.RATE_LIMITED: RateLimited,
     ErrorKind.OUTCOME_UNKNOWN: OutcomeUnknown,
+    ErrorKind.TOOL_CHANGED: ToolChanged,
 }
 
 

@@ -351,7 +351,11 @@ class Hub:
         if not key and self._automatic_keys:
             key = uuid.uuid4().hex
         intent = call_pb2.ToolIntent(
-            tool=tool, args_json=to_json(args or {}), purpose=options.get("purpose", ""), idempotency_key=key
+            tool=tool,
+            args_json=to_json(args or {}),
+            purpose=options.get("purpose", ""),
+            idempotency_key=key,
+            expected_tool_digest=options.get("expected_tool_digest", ""),
         )
         return {
             "intent": intent,

@@ -123,6 +123,8 @@ export const ADVICE = {
    * traceback is in the log (`call_crashed`) under the call id, never in the answer.
    */
   INTERNAL: "Try another way; tell the user the call id.",
+  /** The tool has another definition than that of `expected_tool_digest`, that the caller knows; nothing was done. */
+  TOOL_CHANGED: "Get the tool again, look whether the call still means the same, and call with the digest of now.",
 } as const;
 
 export type ErrorKindName = keyof typeof ADVICE;

@@ -127,6 +127,8 @@ class Call(NamedTuple):
     plan_digest: str = ""
     """Set: execute exactly the plan that was shown, or refuse."""
     approval_id: str = ""
+    expected_tool_digest: str = ""
+    """Of the definition that the caller knows; set: refuse the call where the tool has another one by now."""
     deadline_s: float | None = None
     """Loop clock; None: the caller set none."""
     job_id: str = ""

@@ -46,6 +46,7 @@ class ErrorKind(Enum):
     IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     INTERNAL = "INTERNAL"
+    TOOL_CHANGED = "TOOL_CHANGED"
 
     @property
     def retryable(self) -> bool:
@@ -199,11 +200,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         "expired, or somebody else's. A job has no result yet (retryable).",
         "List the folder and use a name that is there; make or upload the artifact again; look at the job with "
         "core/job.status and ask for its result once it is final.",
-        details={
-            **_PATH,
-            "job_id": "the job that does not exist",
-            "state": "the state of the job that has no result yet",
-        },
+        details={**_PATH, "job_id": "the job that does not exist", "state": "of the job that has no result yet"},
     ),
     ErrorKind.ALREADY_EXISTS: KindSpec(
         Code.ALREADY_EXISTS,
@@ -364,11 +361,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         Code.ABORTED,
         "The same idempotency_key was used with other arguments, or before the tool's definition changed.",
         "Use a new key for a new effect.",
-        details={
-            "differs": "`args` or `tool_digest`",
-            "first_call_id": "the call that has the key",
-            "job_id": "the job that has it",
-        },
+        details={"differs": "`args` or `tool_digest`", "first_call_id, job_id": "the call, or job, that has the key"},
     ),
     ErrorKind.OUTCOME_UNKNOWN: KindSpec(
         Code.UNKNOWN,
@@ -396,5 +389,11 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "call_id": "what to tell the operator",
             "nothing_happened": "true where the adapter of a tool with effects knows that nothing was sent",
         },
+    ),
+    ErrorKind.TOOL_CHANGED: KindSpec(
+        Code.FAILED_PRECONDITION,
+        "The tool has another definition than that of `expected_tool_digest`, that the caller knows; nothing was done.",
+        "Get the tool again, look whether the call still means the same, and call with the digest of now.",
+        details={"tool_digest, expected_tool_digest": "the digest of now, and the one that was expected"},
     ),
 }

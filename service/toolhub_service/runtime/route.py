@@ -68,9 +68,12 @@ class Routes:
         return len(self._routes)
 
     def of(self, call: Call) -> Route:
-        """Raises as `resolve`, and SchemaRefused."""
+        """Raises as `resolve`, SchemaRefused, and TOOL_CHANGED where the caller knows another definition."""
         key = (self._policy.version, self._catalog.version, call.principal.id, call.tool)
-        return self._routes.get(key) or self._made(key, call)
+        route = self._routes.get(key) or self._made(key, call)
+        if call.expected_tool_digest and call.expected_tool_digest != route.spec.digest:
+            raise _changed(call, route.spec)
+        return route
 
     def _made(self, key: tuple[int, int, str, str], call: Call) -> Route:
         spec = resolve(call, self._catalog, self._policy, self._unread)
@@ -126,6 +129,16 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread =
         retryable=spec.state is ToolState.UNAVAILABLE and spec.kind is not ToolKind.CORE,
         reason=spec.state_reason,
         state=spec.state.value,
+    )
+
+
+def _changed(call: Call, spec: ToolSpec) -> ToolFailure:
+    return refuse(
+        ErrorKind.TOOL_CHANGED,
+        f"{spec.name} is not the tool that you know: its definition has changed. Look at it again (GetTool), and call "
+        "it with its digest of now if the call still means the same.",
+        tool_digest=spec.digest,
+        expected_tool_digest=call.expected_tool_digest,
     )
 
 

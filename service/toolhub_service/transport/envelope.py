@@ -30,7 +30,7 @@ _ANYTHING, _LENGTH, _UTF8_LENGTH, _PATTERN, _ONE_OF, _RANGE, _MESSAGE, _MESSAGES
 _UNKNOWN: Final = (_UNJUDGED, None, None, False)
 _ENDLESS: Final = 1 << 63
 # Patterns that mean the same to RE2, which protovalidate uses, and to `re`.
-_PORTABLE: Final = re.compile(r"\^((?:\[[A-Za-z0-9._:@/+-]+\](?:\{\d+,\d+\})?)+)\$")
+_PORTABLE: Final = re.compile(r"\^((?:\[[A-Za-z0-9._:@/+-]+\](?:\{\d+(?:,\d+)?\})?)+)\$")
 _NUMBERS: Final = frozenset({"int32", "int64", "uint32", "uint64"})
 _LENGTHS: Final = ((("string", "bytes"), "min_len", "max_len"), (("repeated",), "min_items", "max_items"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 
 from tests.hub import running_hub
+from tests.rpc.props import Echo
 from toolhub.v1 import error_pb2, plan_pb2, result_pb2, step_pb2, tool_service_pb2
 from toolhub_client import (
     Answer,
@@ -24,6 +25,7 @@ from toolhub_client import (
     PlanRequired,
     PolicyDenied,
     RateLimited,
+    ToolChanged,
     ToolNotFound,
     connect,
 )
@@ -49,6 +51,7 @@ def failure(kind: error_pb2.ErrorKind.ValueType, **details: Any) -> CallFailed:
         (error_pb2.ERROR_KIND_PLAN_REQUIRED, PlanRequired),
         (error_pb2.ERROR_KIND_RATE_LIMITED, RateLimited),
         (error_pb2.ERROR_KIND_OUTCOME_UNKNOWN, OutcomeUnknown),
+        (error_pb2.ERROR_KIND_TOOL_CHANGED, ToolChanged),
         (error_pb2.ERROR_KIND_INTERNAL, CallFailed),
     ],
 )
@@ -165,8 +168,29 @@ async def test_plan_of_a_dry_run_is_committed_and_of_another_state_is_not(tmp_pa
         assert (await hub.commit(shown)).error is not None, "it is gone"
 
 
+ECHO = "test/text.echo"
 POLICY = """
 extends: none
 grants:
   - {principals: ["*"], capabilities: [read:fs, write:fs, "danger:destructive"]}
 """
+
+
+async def test_call_of_a_tool_that_changed_since_it_was_shown_is_refused_and_told_the_digest_of_now(
+    tmp_path: Any,
+) -> None:
+    async with running_hub(tmp_path, policy=POLICY, tools=[Echo()]) as running, connect(running.address) as hub:
+        shown = (await hub.get_tool(ECHO)).digest
+        catalog = running.hub.toolbox.catalog
+        known = catalog.get(ECHO)
+        assert known is not None
+        assert (await hub.invoke(ECHO, {"text": "hi"}, expected_tool_digest=shown)).ok
+        catalog.unregister(ECHO)
+        catalog.register(replace(known, description="Say something else.", digest=""))
+        stale = await hub.invoke(ECHO, {"text": "hi"}, expected_tool_digest=shown)
+        with pytest.raises(ToolChanged, match="its definition has changed") as changed:
+            stale.unwrap()
+        assert changed.value.tool_digest == (await hub.get_tool(ECHO)).digest != shown
+        job = await hub.submit_job(ECHO, {"text": "hi"}, expected_tool_digest=shown)
+        assert job.status.error.kind == error_pb2.ERROR_KIND_TOOL_CHANGED
+        assert (await hub.invoke(ECHO, {"text": "hi"}, expected_tool_digest=changed.value.tool_digest)).ok

@@ -119,6 +119,7 @@ CALLS = st.builds(
     mode=st.sampled_from(Mode),
     plan_digest=TEXT,
     approval_id=TEXT,
+    expected_tool_digest=TEXT,
     deadline_s=some(DOUBLES),
     job_id=TEXT,
     names_artifacts=st.booleans(),

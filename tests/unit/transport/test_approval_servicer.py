@@ -17,7 +17,8 @@ from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Principal, Role
-from toolhub_service.transport.convert.records import APPROVAL_STATES, to_approval_filter
+from toolhub_service.transport.convert.payload import APPROVAL_STATES
+from toolhub_service.transport.convert.records import to_approval_filter
 from toolhub_service.transport.interceptors.policy import ALSO_FOR, ROLE_OF_SERVICE
 
 APPROVE = approval_pb2.DECISION_APPROVE

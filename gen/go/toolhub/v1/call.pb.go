@@ -321,8 +321,11 @@ type ToolIntent struct {
 	Purpose string `protobuf:"bytes,4,opt,name=purpose,proto3" json:"purpose,omitempty"`
 	// Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is refused
+	// with TOOL_CHANGED before anything happens. Empty is not compared.
+	ExpectedToolDigest string `protobuf:"bytes,6,opt,name=expected_tool_digest,json=expectedToolDigest,proto3" json:"expected_tool_digest,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ToolIntent) Reset() {
@@ -401,6 +404,13 @@ func (x *ToolIntent) GetIdempotencyKey() string {
 	return ""
 }
 
+func (x *ToolIntent) GetExpectedToolDigest() string {
+	if x != nil {
+		return x.ExpectedToolDigest
+	}
+	return ""
+}
+
 type isToolIntent_Args interface {
 	isToolIntent_Args()
 }
@@ -448,7 +458,7 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\x06labels\x18\b \x03(\v2#.toolhub.v1.ExecContext.LabelsEntryB7\xbaH4\x9a\x011\x10 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\x05r\x03\x18\x80\x02R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9a\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe6\x02\n" +
 	"\n" +
 	"ToolIntent\x12\x1e\n" +
 	"\x04tool\x18\x01 \x01(\tB\n" +
@@ -458,7 +468,8 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\vargs_struct\x18\x03 \x01(\v2\x17.google.protobuf.StructH\x00R\n" +
 	"argsStruct\x12\"\n" +
 	"\apurpose\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80 R\apurpose\x12Y\n" +
-	"\x0fidempotency_key\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x0eidempotencyKeyB\x06\n" +
+	"\x0fidempotency_key\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x0eidempotencyKey\x12J\n" +
+	"\x14expected_tool_digest\x18\x06 \x01(\tB\x18\xbaH\x15\xd8\x01\x01r\x102\x0e^[0-9a-f]{64}$R\x12expectedToolDigestB\x06\n" +
 	"\x04args*[\n" +
 	"\n" +
 	"InvokeMode\x12\x1b\n" +

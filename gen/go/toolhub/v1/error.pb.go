@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -93,6 +94,8 @@ const (
 	// A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
 	// the call id.
 	ErrorKind_ERROR_KIND_INTERNAL ErrorKind = 30
+	// The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew.
+	ErrorKind_ERROR_KIND_TOOL_CHANGED ErrorKind = 31
 )
 
 // Enum value maps for ErrorKind.
@@ -129,6 +132,7 @@ var (
 		28: "ERROR_KIND_IDEMPOTENCY_CONFLICT",
 		29: "ERROR_KIND_OUTCOME_UNKNOWN",
 		30: "ERROR_KIND_INTERNAL",
+		31: "ERROR_KIND_TOOL_CHANGED",
 	}
 	ErrorKind_value = map[string]int32{
 		"ERROR_KIND_UNSPECIFIED":           0,
@@ -162,6 +166,7 @@ var (
 		"ERROR_KIND_IDEMPOTENCY_CONFLICT":  28,
 		"ERROR_KIND_OUTCOME_UNKNOWN":       29,
 		"ERROR_KIND_INTERNAL":              30,
+		"ERROR_KIND_TOOL_CHANGED":          31,
 	}
 )
 
@@ -329,6 +334,143 @@ func (x *Upstream) GetExcerpt() string {
 	return ""
 }
 
+// The approval that a call waits for, or that did not serve.
+type ApprovalRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names it in ApprovalService and in `InvokeRequest.approval_id`. Never empty.
+	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Where it stood when the call was answered. UNSPECIFIED when the hub did not say.
+	State ApprovalState `protobuf:"varint,2,opt,name=state,proto3,enum=toolhub.v1.ApprovalState" json:"state,omitempty"`
+	// When it lapses, or lapsed. Unset when the hub did not say.
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovalRef) Reset() {
+	*x = ApprovalRef{}
+	mi := &file_toolhub_v1_error_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovalRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovalRef) ProtoMessage() {}
+
+func (x *ApprovalRef) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_error_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovalRef.ProtoReflect.Descriptor instead.
+func (*ApprovalRef) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_error_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ApprovalRef) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *ApprovalRef) GetState() ApprovalState {
+	if x != nil {
+		return x.State
+	}
+	return ApprovalState_APPROVAL_STATE_UNSPECIFIED
+}
+
+func (x *ApprovalRef) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+// The rule, or the built-in check of policy, that decided.
+type RuleRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id in policy.yaml, or the name of a built-in check, such as `capabilities`. Never empty.
+	RuleId string `protobuf:"bytes,1,opt,name=rule_id,json=ruleId,proto3" json:"rule_id,omitempty"`
+	// The digest of the policy in force.
+	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
+	// What would make the call pass: lines for an operator to add to policy.yaml. Empty when there are none.
+	Remedy string `protobuf:"bytes,3,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	// Capabilities that the call needs and its caller does not hold.
+	MissingCapabilities []string `protobuf:"bytes,4,rep,name=missing_capabilities,json=missingCapabilities,proto3" json:"missing_capabilities,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *RuleRef) Reset() {
+	*x = RuleRef{}
+	mi := &file_toolhub_v1_error_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleRef) ProtoMessage() {}
+
+func (x *RuleRef) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_error_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleRef.ProtoReflect.Descriptor instead.
+func (*RuleRef) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_error_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RuleRef) GetRuleId() string {
+	if x != nil {
+		return x.RuleId
+	}
+	return ""
+}
+
+func (x *RuleRef) GetPolicyRevision() string {
+	if x != nil {
+		return x.PolicyRevision
+	}
+	return ""
+}
+
+func (x *RuleRef) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+func (x *RuleRef) GetMissingCapabilities() []string {
+	if x != nil {
+		return x.MissingCapabilities
+	}
+	return nil
+}
+
 // Why a call did not succeed, in words a model can act on. Never carries exception text or a secret.
 type ToolError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -346,14 +488,19 @@ type ToolError struct {
 	// Unset when there are none.
 	Details *structpb.Struct `protobuf:"bytes,6,opt,name=details,proto3" json:"details,omitempty"`
 	// What the upstream said. Unset unless the failure came from one.
-	Upstream      *Upstream `protobuf:"bytes,7,opt,name=upstream,proto3" json:"upstream,omitempty"`
+	Upstream *Upstream `protobuf:"bytes,7,opt,name=upstream,proto3" json:"upstream,omitempty"`
+	// The approval to wait for, or that did not serve. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED, unless there is
+	// none to wait for; `details` has the same.
+	Approval *ApprovalRef `protobuf:"bytes,8,opt,name=approval,proto3" json:"approval,omitempty"`
+	// What refused. Set where policy did, of every kind; `details` has the same.
+	Rule          *RuleRef `protobuf:"bytes,9,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolError) Reset() {
 	*x = ToolError{}
-	mi := &file_toolhub_v1_error_proto_msgTypes[2]
+	mi := &file_toolhub_v1_error_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -365,7 +512,7 @@ func (x *ToolError) String() string {
 func (*ToolError) ProtoMessage() {}
 
 func (x *ToolError) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_error_proto_msgTypes[2]
+	mi := &file_toolhub_v1_error_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -378,7 +525,7 @@ func (x *ToolError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolError.ProtoReflect.Descriptor instead.
 func (*ToolError) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_error_proto_rawDescGZIP(), []int{2}
+	return file_toolhub_v1_error_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ToolError) GetKind() ErrorKind {
@@ -430,12 +577,26 @@ func (x *ToolError) GetUpstream() *Upstream {
 	return nil
 }
 
+func (x *ToolError) GetApproval() *ApprovalRef {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+func (x *ToolError) GetRule() *RuleRef {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
 var File_toolhub_v1_error_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_error_proto_rawDesc = "" +
 	"\n" +
 	"\x16toolhub/v1/error.proto\x12\n" +
-	"toolhub.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\x9b\x01\n" +
+	"toolhub.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19toolhub/v1/approval.proto\"\x9b\x01\n" +
 	"\tViolation\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\akeyword\x18\x02 \x01(\tR\akeyword\x12\x18\n" +
@@ -444,7 +605,18 @@ const file_toolhub_v1_error_proto_rawDesc = "" +
 	"\x04hint\x18\x05 \x01(\tR\x04hint\"<\n" +
 	"\bUpstream\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12\x18\n" +
-	"\aexcerpt\x18\x02 \x01(\tR\aexcerpt\"\xc6\x02\n" +
+	"\aexcerpt\x18\x02 \x01(\tR\aexcerpt\"\x9a\x01\n" +
+	"\vApprovalRef\x12\x1f\n" +
+	"\vapproval_id\x18\x01 \x01(\tR\n" +
+	"approvalId\x12/\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x19.toolhub.v1.ApprovalStateR\x05state\x129\n" +
+	"\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\x96\x01\n" +
+	"\aRuleRef\x12\x17\n" +
+	"\arule_id\x18\x01 \x01(\tR\x06ruleId\x12'\n" +
+	"\x0fpolicy_revision\x18\x02 \x01(\tR\x0epolicyRevision\x12\x16\n" +
+	"\x06remedy\x18\x03 \x01(\tR\x06remedy\x121\n" +
+	"\x14missing_capabilities\x18\x04 \x03(\tR\x13missingCapabilities\"\xa4\x03\n" +
 	"\tToolError\x12)\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x15.toolhub.v1.ErrorKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1c\n" +
@@ -455,7 +627,9 @@ const file_toolhub_v1_error_proto_rawDesc = "" +
 	"violations\x18\x05 \x03(\v2\x15.toolhub.v1.ViolationR\n" +
 	"violations\x121\n" +
 	"\adetails\x18\x06 \x01(\v2\x17.google.protobuf.StructR\adetails\x120\n" +
-	"\bupstream\x18\a \x01(\v2\x14.toolhub.v1.UpstreamR\bupstream*\xd1\a\n" +
+	"\bupstream\x18\a \x01(\v2\x14.toolhub.v1.UpstreamR\bupstream\x123\n" +
+	"\bapproval\x18\b \x01(\v2\x17.toolhub.v1.ApprovalRefR\bapproval\x12'\n" +
+	"\x04rule\x18\t \x01(\v2\x13.toolhub.v1.RuleRefR\x04rule*\xee\a\n" +
 	"\tErrorKind\x12\x1a\n" +
 	"\x16ERROR_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19ERROR_KIND_TOOL_NOT_FOUND\x10\x01\x12\x1f\n" +
@@ -488,7 +662,8 @@ const file_toolhub_v1_error_proto_rawDesc = "" +
 	" ERROR_KIND_OUTPUT_SCHEMA_INVALID\x10\x1b\x12#\n" +
 	"\x1fERROR_KIND_IDEMPOTENCY_CONFLICT\x10\x1c\x12\x1e\n" +
 	"\x1aERROR_KIND_OUTCOME_UNKNOWN\x10\x1d\x12\x17\n" +
-	"\x13ERROR_KIND_INTERNAL\x10\x1eB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x13ERROR_KIND_INTERNAL\x10\x1e\x12\x1b\n" +
+	"\x17ERROR_KIND_TOOL_CHANGED\x10\x1fB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
 
 var (
 	file_toolhub_v1_error_proto_rawDescOnce sync.Once
@@ -503,28 +678,36 @@ func file_toolhub_v1_error_proto_rawDescGZIP() []byte {
 }
 
 var file_toolhub_v1_error_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_toolhub_v1_error_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_toolhub_v1_error_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_toolhub_v1_error_proto_goTypes = []any{
-	(ErrorKind)(0),              // 0: toolhub.v1.ErrorKind
-	(*Violation)(nil),           // 1: toolhub.v1.Violation
-	(*Upstream)(nil),            // 2: toolhub.v1.Upstream
-	(*ToolError)(nil),           // 3: toolhub.v1.ToolError
-	(*structpb.Value)(nil),      // 4: google.protobuf.Value
-	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
-	(*structpb.Struct)(nil),     // 6: google.protobuf.Struct
+	(ErrorKind)(0),                // 0: toolhub.v1.ErrorKind
+	(*Violation)(nil),             // 1: toolhub.v1.Violation
+	(*Upstream)(nil),              // 2: toolhub.v1.Upstream
+	(*ApprovalRef)(nil),           // 3: toolhub.v1.ApprovalRef
+	(*RuleRef)(nil),               // 4: toolhub.v1.RuleRef
+	(*ToolError)(nil),             // 5: toolhub.v1.ToolError
+	(*structpb.Value)(nil),        // 6: google.protobuf.Value
+	(ApprovalState)(0),            // 7: toolhub.v1.ApprovalState
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(*structpb.Struct)(nil),       // 10: google.protobuf.Struct
 }
 var file_toolhub_v1_error_proto_depIdxs = []int32{
-	4, // 0: toolhub.v1.Violation.expected:type_name -> google.protobuf.Value
-	0, // 1: toolhub.v1.ToolError.kind:type_name -> toolhub.v1.ErrorKind
-	5, // 2: toolhub.v1.ToolError.retry_after:type_name -> google.protobuf.Duration
-	1, // 3: toolhub.v1.ToolError.violations:type_name -> toolhub.v1.Violation
-	6, // 4: toolhub.v1.ToolError.details:type_name -> google.protobuf.Struct
-	2, // 5: toolhub.v1.ToolError.upstream:type_name -> toolhub.v1.Upstream
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	6,  // 0: toolhub.v1.Violation.expected:type_name -> google.protobuf.Value
+	7,  // 1: toolhub.v1.ApprovalRef.state:type_name -> toolhub.v1.ApprovalState
+	8,  // 2: toolhub.v1.ApprovalRef.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 3: toolhub.v1.ToolError.kind:type_name -> toolhub.v1.ErrorKind
+	9,  // 4: toolhub.v1.ToolError.retry_after:type_name -> google.protobuf.Duration
+	1,  // 5: toolhub.v1.ToolError.violations:type_name -> toolhub.v1.Violation
+	10, // 6: toolhub.v1.ToolError.details:type_name -> google.protobuf.Struct
+	2,  // 7: toolhub.v1.ToolError.upstream:type_name -> toolhub.v1.Upstream
+	3,  // 8: toolhub.v1.ToolError.approval:type_name -> toolhub.v1.ApprovalRef
+	4,  // 9: toolhub.v1.ToolError.rule:type_name -> toolhub.v1.RuleRef
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_error_proto_init() }
@@ -532,13 +715,14 @@ func file_toolhub_v1_error_proto_init() {
 	if File_toolhub_v1_error_proto != nil {
 		return
 	}
+	file_toolhub_v1_approval_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_error_proto_rawDesc), len(file_toolhub_v1_error_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   3,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -199,6 +199,7 @@ class ToolIntent(_message.Message):
     ARGS_STRUCT_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    EXPECTED_TOOL_DIGEST_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
     """The tool's full name, such as `core/fs.readText`. A model may have made it up: any text is answered by a
     ToolResult (TOOL_NOT_FOUND), only emptiness and more than 256 characters fail the RPC.
@@ -209,6 +210,10 @@ class ToolIntent(_message.Message):
     """Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where the tool has side effects."""
     idempotency_key: _builtins.str
     """Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode."""
+    expected_tool_digest: _builtins.str
+    """`ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is refused
+    with TOOL_CHANGED before anything happens. Empty is not compared.
+    """
     @_builtins.property
     def args_struct(self) -> _struct_pb2.Struct:
         """For grpcurl and transcoders. A number of magnitude 2^53 or more is refused, for a double cannot hold it."""
@@ -221,10 +226,11 @@ class ToolIntent(_message.Message):
         args_struct: _struct_pb2.Struct | None = ...,
         purpose: _builtins.str = ...,
         idempotency_key: _builtins.str = ...,
+        expected_tool_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_json", b"args_json", "args_struct", b"args_struct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_json", b"args_json", "args_struct", b"args_struct", "idempotency_key", b"idempotency_key", "purpose", b"purpose", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_json", b"args_json", "args_struct", b"args_struct", "expected_tool_digest", b"expected_tool_digest", "idempotency_key", b"idempotency_key", "purpose", b"purpose", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_args: _TypeAlias = _typing.Literal["args_json", "args_struct"]  # noqa: Y015
     _WhichOneofArgType_args: _TypeAlias = _typing.Literal["args", b"args"]  # noqa: Y015

@@ -8,8 +8,10 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from toolhub.v1 import approval_pb2 as _approval_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -97,6 +99,8 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     """A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
     the call id.
     """
+    ERROR_KIND_TOOL_CHANGED: _ErrorKind.ValueType  # 31
+    """The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew."""
 
 class ErrorKind(_ErrorKind, metaclass=_ErrorKindEnumTypeWrapper):
     """Why a call did not succeed. Set by the hub, never by a tool's own words."""
@@ -171,6 +175,8 @@ ERROR_KIND_INTERNAL: ErrorKind.ValueType  # 30
 """A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
 the call id.
 """
+ERROR_KIND_TOOL_CHANGED: ErrorKind.ValueType  # 31
+"""The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew."""
 Global___ErrorKind: _TypeAlias = ErrorKind  # noqa: Y015
 
 @_typing.final
@@ -240,6 +246,74 @@ class Upstream(_message.Message):
 Global___Upstream: _TypeAlias = Upstream  # noqa: Y015
 
 @_typing.final
+class ApprovalRef(_message.Message):
+    """The approval that a call waits for, or that did not serve."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    approval_id: _builtins.str
+    """Names it in ApprovalService and in `InvokeRequest.approval_id`. Never empty."""
+    state: _approval_pb2.ApprovalState.ValueType
+    """Where it stood when the call was answered. UNSPECIFIED when the hub did not say."""
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When it lapses, or lapsed. Unset when the hub did not say."""
+
+    def __init__(
+        self,
+        *,
+        approval_id: _builtins.str = ...,
+        state: _approval_pb2.ApprovalState.ValueType = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "expires_at", b"expires_at", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalRef: _TypeAlias = ApprovalRef  # noqa: Y015
+
+@_typing.final
+class RuleRef(_message.Message):
+    """The rule, or the built-in check of policy, that decided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_ID_FIELD_NUMBER: _builtins.int
+    POLICY_REVISION_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    MISSING_CAPABILITIES_FIELD_NUMBER: _builtins.int
+    rule_id: _builtins.str
+    """Its id in policy.yaml, or the name of a built-in check, such as `capabilities`. Never empty."""
+    policy_revision: _builtins.str
+    """The digest of the policy in force."""
+    remedy: _builtins.str
+    """What would make the call pass: lines for an operator to add to policy.yaml. Empty when there are none."""
+    @_builtins.property
+    def missing_capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Capabilities that the call needs and its caller does not hold."""
+
+    def __init__(
+        self,
+        *,
+        rule_id: _builtins.str = ...,
+        policy_revision: _builtins.str = ...,
+        remedy: _builtins.str = ...,
+        missing_capabilities: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing_capabilities", b"missing_capabilities", "policy_revision", b"policy_revision", "remedy", b"remedy", "rule_id", b"rule_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RuleRef: _TypeAlias = RuleRef  # noqa: Y015
+
+@_typing.final
 class ToolError(_message.Message):
     """Why a call did not succeed, in words a model can act on. Never carries exception text or a secret."""
 
@@ -252,6 +326,8 @@ class ToolError(_message.Message):
     VIOLATIONS_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
     UPSTREAM_FIELD_NUMBER: _builtins.int
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
     kind: Global___ErrorKind.ValueType
     """What kind of failure. Always set."""
     message: _builtins.str
@@ -276,6 +352,16 @@ class ToolError(_message.Message):
     def upstream(self) -> Global___Upstream:
         """What the upstream said. Unset unless the failure came from one."""
 
+    @_builtins.property
+    def approval(self) -> Global___ApprovalRef:
+        """The approval to wait for, or that did not serve. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED, unless there is
+        none to wait for; `details` has the same.
+        """
+
+    @_builtins.property
+    def rule(self) -> Global___RuleRef:
+        """What refused. Set where policy did, of every kind; `details` has the same."""
+
     def __init__(
         self,
         *,
@@ -286,10 +372,12 @@ class ToolError(_message.Message):
         violations: _abc.Iterable[Global___Violation] | None = ...,
         details: _struct_pb2.Struct | None = ...,
         upstream: Global___Upstream | None = ...,
+        approval: Global___ApprovalRef | None = ...,
+        rule: Global___RuleRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "retry_after", b"retry_after", "upstream", b"upstream"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "details", b"details", "retry_after", b"retry_after", "rule", b"rule", "upstream", b"upstream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "kind", b"kind", "message", b"message", "retry_after", b"retry_after", "retryable", b"retryable", "upstream", b"upstream", "violations", b"violations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "details", b"details", "kind", b"kind", "message", b"message", "retry_after", b"retry_after", "retryable", b"retryable", "rule", b"rule", "upstream", b"upstream", "violations", b"violations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,15 +4,17 @@
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
-import type { Duration, Value } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_duration, file_google_protobuf_struct } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp, Value } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { ApprovalState } from "./approval_pb.js";
+import { file_toolhub_v1_approval } from "./approval_pb.js";
 import type { JsonObject, Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file toolhub/v1/error.proto.
  */
 export const file_toolhub_v1_error: GenFile = /*@__PURE__*/
-  fileDesc("ChZ0b29saHViL3YxL2Vycm9yLnByb3RvEgp0b29saHViLnYxInMKCVZpb2xhdGlvbhIMCgRwYXRoGAEgASgJEg8KB2tleXdvcmQYAiABKAkSDwoHbWVzc2FnZRgDIAEoCRIoCghleHBlY3RlZBgEIAEoCzIWLmdvb2dsZS5wcm90b2J1Zi5WYWx1ZRIMCgRoaW50GAUgASgJIisKCFVwc3RyZWFtEg4KBnN0YXR1cxgBIAEoBRIPCgdleGNlcnB0GAIgASgJIoECCglUb29sRXJyb3ISIwoEa2luZBgBIAEoDjIVLnRvb2xodWIudjEuRXJyb3JLaW5kEg8KB21lc3NhZ2UYAiABKAkSEQoJcmV0cnlhYmxlGAMgASgIEi4KC3JldHJ5X2FmdGVyGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEikKCnZpb2xhdGlvbnMYBSADKAsyFS50b29saHViLnYxLlZpb2xhdGlvbhIoCgdkZXRhaWxzGAYgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBImCgh1cHN0cmVhbRgHIAEoCzIULnRvb2xodWIudjEuVXBzdHJlYW0q0QcKCUVycm9yS2luZBIaChZFUlJPUl9LSU5EX1VOU1BFQ0lGSUVEEAASHQoZRVJST1JfS0lORF9UT09MX05PVF9GT1VORBABEh8KG0VSUk9SX0tJTkRfVE9PTF9RVUFSQU5USU5FRBACEh8KG0VSUk9SX0tJTkRfVE9PTF9VTkFWQUlMQUJMRRADEiMKH0VSUk9SX0tJTkRfSU5QVVRfU0NIRU1BX0lOVkFMSUQQBBIcChhFUlJPUl9LSU5EX0lOVkFMSURfSU5QVVQQBRIcChhFUlJPUl9LSU5EX1BPTElDWV9ERU5JRUQQBhIgChxFUlJPUl9LSU5EX1BFUk1JU1NJT05fREVOSUVEEAcSIAocRVJST1JfS0lORF9BUFBST1ZBTF9SRVFVSVJFRBAIEiAKHEVSUk9SX0tJTkRfQVBQUk9WQUxfUkVKRUNURUQQCRIcChhFUlJPUl9LSU5EX1BMQU5fUkVRVUlSRUQQChIjCh9FUlJPUl9LSU5EX1BBVEhfT1VUU0lERV9TQU5EQk9YEAsSGAoURVJST1JfS0lORF9OT1RfRk9VTkQQDBIdChlFUlJPUl9LSU5EX0FMUkVBRFlfRVhJU1RTEA0SHQoZRVJST1JfS0lORF9GSUxFX1RPT19MQVJHRRAOEiMKH0VSUk9SX0tJTkRfSFRUUF9ESVNBTExPV0VEX0hPU1QQDxIbChdFUlJPUl9LSU5EX0hUVFBfVElNRU9VVBAQEh0KGUVSUk9SX0tJTkRfSFRUUF9UT09fTEFSR0UQERIcChhFUlJPUl9LSU5EX05FVFdPUktfRVJST1IQEhIXChNFUlJPUl9LSU5EX0lPX0VSUk9SEBMSHgoaRVJST1JfS0lORF9FWEVDVVRJT05fRVJST1IQFBIeChpFUlJPUl9LSU5EX0JVREdFVF9FWENFRURFRBAVEhsKF0VSUk9SX0tJTkRfUkFURV9MSU1JVEVEEBYSGwoXRVJST1JfS0lORF9DSVJDVUlUX09QRU4QFxIWChJFUlJPUl9LSU5EX1RJTUVPVVQQGBIYChRFUlJPUl9LSU5EX0NBTkNFTExFRBAZEh0KGUVSUk9SX0tJTkRfVVBTVFJFQU1fRVJST1IQGhIkCiBFUlJPUl9LSU5EX09VVFBVVF9TQ0hFTUFfSU5WQUxJRBAbEiMKH0VSUk9SX0tJTkRfSURFTVBPVEVOQ1lfQ09ORkxJQ1QQHBIeChpFUlJPUl9LSU5EX09VVENPTUVfVU5LTk9XThAdEhcKE0VSUk9SX0tJTkRfSU5URVJOQUwQHkI6WjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_struct]);
+  fileDesc("ChZ0b29saHViL3YxL2Vycm9yLnByb3RvEgp0b29saHViLnYxInMKCVZpb2xhdGlvbhIMCgRwYXRoGAEgASgJEg8KB2tleXdvcmQYAiABKAkSDwoHbWVzc2FnZRgDIAEoCRIoCghleHBlY3RlZBgEIAEoCzIWLmdvb2dsZS5wcm90b2J1Zi5WYWx1ZRIMCgRoaW50GAUgASgJIisKCFVwc3RyZWFtEg4KBnN0YXR1cxgBIAEoBRIPCgdleGNlcnB0GAIgASgJInwKC0FwcHJvdmFsUmVmEhMKC2FwcHJvdmFsX2lkGAEgASgJEigKBXN0YXRlGAIgASgOMhkudG9vbGh1Yi52MS5BcHByb3ZhbFN0YXRlEi4KCmV4cGlyZXNfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wImEKB1J1bGVSZWYSDwoHcnVsZV9pZBgBIAEoCRIXCg9wb2xpY3lfcmV2aXNpb24YAiABKAkSDgoGcmVtZWR5GAMgASgJEhwKFG1pc3NpbmdfY2FwYWJpbGl0aWVzGAQgAygJIs8CCglUb29sRXJyb3ISIwoEa2luZBgBIAEoDjIVLnRvb2xodWIudjEuRXJyb3JLaW5kEg8KB21lc3NhZ2UYAiABKAkSEQoJcmV0cnlhYmxlGAMgASgIEi4KC3JldHJ5X2FmdGVyGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEikKCnZpb2xhdGlvbnMYBSADKAsyFS50b29saHViLnYxLlZpb2xhdGlvbhIoCgdkZXRhaWxzGAYgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBImCgh1cHN0cmVhbRgHIAEoCzIULnRvb2xodWIudjEuVXBzdHJlYW0SKQoIYXBwcm92YWwYCCABKAsyFy50b29saHViLnYxLkFwcHJvdmFsUmVmEiEKBHJ1bGUYCSABKAsyEy50b29saHViLnYxLlJ1bGVSZWYq7gcKCUVycm9yS2luZBIaChZFUlJPUl9LSU5EX1VOU1BFQ0lGSUVEEAASHQoZRVJST1JfS0lORF9UT09MX05PVF9GT1VORBABEh8KG0VSUk9SX0tJTkRfVE9PTF9RVUFSQU5USU5FRBACEh8KG0VSUk9SX0tJTkRfVE9PTF9VTkFWQUlMQUJMRRADEiMKH0VSUk9SX0tJTkRfSU5QVVRfU0NIRU1BX0lOVkFMSUQQBBIcChhFUlJPUl9LSU5EX0lOVkFMSURfSU5QVVQQBRIcChhFUlJPUl9LSU5EX1BPTElDWV9ERU5JRUQQBhIgChxFUlJPUl9LSU5EX1BFUk1JU1NJT05fREVOSUVEEAcSIAocRVJST1JfS0lORF9BUFBST1ZBTF9SRVFVSVJFRBAIEiAKHEVSUk9SX0tJTkRfQVBQUk9WQUxfUkVKRUNURUQQCRIcChhFUlJPUl9LSU5EX1BMQU5fUkVRVUlSRUQQChIjCh9FUlJPUl9LSU5EX1BBVEhfT1VUU0lERV9TQU5EQk9YEAsSGAoURVJST1JfS0lORF9OT1RfRk9VTkQQDBIdChlFUlJPUl9LSU5EX0FMUkVBRFlfRVhJU1RTEA0SHQoZRVJST1JfS0lORF9GSUxFX1RPT19MQVJHRRAOEiMKH0VSUk9SX0tJTkRfSFRUUF9ESVNBTExPV0VEX0hPU1QQDxIbChdFUlJPUl9LSU5EX0hUVFBfVElNRU9VVBAQEh0KGUVSUk9SX0tJTkRfSFRUUF9UT09fTEFSR0UQERIcChhFUlJPUl9LSU5EX05FVFdPUktfRVJST1IQEhIXChNFUlJPUl9LSU5EX0lPX0VSUk9SEBMSHgoaRVJST1JfS0lORF9FWEVDVVRJT05fRVJST1IQFBIeChpFUlJPUl9LSU5EX0JVREdFVF9FWENFRURFRBAVEhsKF0VSUk9SX0tJTkRfUkFURV9MSU1JVEVEEBYSGwoXRVJST1JfS0lORF9DSVJDVUlUX09QRU4QFxIWChJFUlJPUl9LSU5EX1RJTUVPVVQQGBIYChRFUlJPUl9LSU5EX0NBTkNFTExFRBAZEh0KGUVSUk9SX0tJTkRfVVBTVFJFQU1fRVJST1IQGhIkCiBFUlJPUl9LSU5EX09VVFBVVF9TQ0hFTUFfSU5WQUxJRBAbEiMKH0VSUk9SX0tJTkRfSURFTVBPVEVOQ1lfQ09ORkxJQ1QQHBIeChpFUlJPUl9LSU5EX09VVENPTUVfVU5LTk9XThAdEhcKE0VSUk9SX0tJTkRfSU5URVJOQUwQHhIbChdFUlJPUl9LSU5EX1RPT0xfQ0hBTkdFRBAfQjpaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp, file_toolhub_v1_approval]);
 
 /**
  * One way in which arguments or a result do not fit their schema.
@@ -92,6 +94,83 @@ export const UpstreamSchema: GenMessage<Upstream> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_error, 1);
 
 /**
+ * The approval that a call waits for, or that did not serve.
+ *
+ * @generated from message toolhub.v1.ApprovalRef
+ */
+export type ApprovalRef = Message<"toolhub.v1.ApprovalRef"> & {
+  /**
+   * Names it in ApprovalService and in `InvokeRequest.approval_id`. Never empty.
+   *
+   * @generated from field: string approval_id = 1;
+   */
+  approvalId: string;
+
+  /**
+   * Where it stood when the call was answered. UNSPECIFIED when the hub did not say.
+   *
+   * @generated from field: toolhub.v1.ApprovalState state = 2;
+   */
+  state: ApprovalState;
+
+  /**
+   * When it lapses, or lapsed. Unset when the hub did not say.
+   *
+   * @generated from field: google.protobuf.Timestamp expires_at = 3;
+   */
+  expiresAt?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message toolhub.v1.ApprovalRef.
+ * Use `create(ApprovalRefSchema)` to create a new message.
+ */
+export const ApprovalRefSchema: GenMessage<ApprovalRef> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_error, 2);
+
+/**
+ * The rule, or the built-in check of policy, that decided.
+ *
+ * @generated from message toolhub.v1.RuleRef
+ */
+export type RuleRef = Message<"toolhub.v1.RuleRef"> & {
+  /**
+   * Its id in policy.yaml, or the name of a built-in check, such as `capabilities`. Never empty.
+   *
+   * @generated from field: string rule_id = 1;
+   */
+  ruleId: string;
+
+  /**
+   * The digest of the policy in force.
+   *
+   * @generated from field: string policy_revision = 2;
+   */
+  policyRevision: string;
+
+  /**
+   * What would make the call pass: lines for an operator to add to policy.yaml. Empty when there are none.
+   *
+   * @generated from field: string remedy = 3;
+   */
+  remedy: string;
+
+  /**
+   * Capabilities that the call needs and its caller does not hold.
+   *
+   * @generated from field: repeated string missing_capabilities = 4;
+   */
+  missingCapabilities: string[];
+};
+
+/**
+ * Describes the message toolhub.v1.RuleRef.
+ * Use `create(RuleRefSchema)` to create a new message.
+ */
+export const RuleRefSchema: GenMessage<RuleRef> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_error, 3);
+
+/**
  * Why a call did not succeed, in words a model can act on. Never carries exception text or a secret.
  *
  * @generated from message toolhub.v1.ToolError
@@ -146,6 +225,21 @@ export type ToolError = Message<"toolhub.v1.ToolError"> & {
    * @generated from field: toolhub.v1.Upstream upstream = 7;
    */
   upstream?: Upstream | undefined;
+
+  /**
+   * The approval to wait for, or that did not serve. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED, unless there is
+   * none to wait for; `details` has the same.
+   *
+   * @generated from field: toolhub.v1.ApprovalRef approval = 8;
+   */
+  approval?: ApprovalRef | undefined;
+
+  /**
+   * What refused. Set where policy did, of every kind; `details` has the same.
+   *
+   * @generated from field: toolhub.v1.RuleRef rule = 9;
+   */
+  rule?: RuleRef | undefined;
 };
 
 /**
@@ -153,7 +247,7 @@ export type ToolError = Message<"toolhub.v1.ToolError"> & {
  * Use `create(ToolErrorSchema)` to create a new message.
  */
 export const ToolErrorSchema: GenMessage<ToolError> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_error, 2);
+  messageDesc(file_toolhub_v1_error, 4);
 
 /**
  * Why a call did not succeed. Set by the hub, never by a tool's own words.
@@ -381,6 +475,13 @@ export enum ErrorKind {
    * @generated from enum value: ERROR_KIND_INTERNAL = 30;
    */
   INTERNAL = 30,
+
+  /**
+   * The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew.
+   *
+   * @generated from enum value: ERROR_KIND_TOOL_CHANGED = 31;
+   */
+  TOOL_CHANGED = 31,
 }
 
 /**

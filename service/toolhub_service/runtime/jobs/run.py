@@ -309,6 +309,8 @@ class JobRuns:
             left_s = max(left_s, _LAST_LOOK_S)
         principal = self._describe(job.call.principal.id)
         call = job.call._replace(principal=principal, deadline_s=self._clock.monotonic_s() + left_s)
+        if job.remote is not None:  # it goes on there, whatever became of the tool's definition here
+            call = call._replace(expected_tool_digest="")
         return call._replace(unread_bytes=_MANY_VALUES_BYTES) if has_many_values(call.args) else call
 
 

@@ -4,6 +4,7 @@ id and its deadline; and what leaves."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -28,6 +29,7 @@ from toolhub_service.domain.result import Chunk, JobRef, Plan, Progress, StepNam
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.schema.strict_json import has_little, has_many_values
 from toolhub_service.transport.convert.payload import (
+    APPROVAL_STATES,
     ERRORS,
     EVIDENCE,
     STEPS,
@@ -93,6 +95,7 @@ def to_call(request: CallRequest, principal: Principal, *, call_id: str, deadlin
         mode=mode,
         plan_digest=request.plan_digest,
         approval_id=request.approval_id,
+        expected_tool_digest=intent.expected_tool_digest,
         # One search of the bytes, which every call pays. A `$` may be spelt as an escape.
         names_artifacts=is_struct or b"$artifact" in raw or b"\\u0024" in raw,
         deadline_s=deadline_s,
@@ -315,7 +318,34 @@ def from_error(error: ToolError) -> error_pb2.ToolError:
         message.details.CopyFrom(lossy_struct(error.details))
     if error.upstream is not None:
         message.upstream.CopyFrom(error_pb2.Upstream(status=error.upstream.status, excerpt=error.upstream.excerpt))
+    if error.kind in _OF_APPROVALS and "approval_id" in error.details:
+        message.approval.CopyFrom(_approval_ref(error.details))
+    if "rule_id" in error.details and "policy_revision" in error.details:
+        message.rule.CopyFrom(_rule_ref(error.details))
     return message
+
+
+_OF_APPROVALS = frozenset({ErrorKind.APPROVAL_REQUIRED, ErrorKind.APPROVAL_REJECTED})
+_APPROVAL_STATES = {state.value: number for state, number in APPROVAL_STATES.to_wire.items()}
+
+
+def _approval_ref(details: Mapping[str, JsonValue]) -> error_pb2.ApprovalRef:
+    message = error_pb2.ApprovalRef(
+        approval_id=str(details["approval_id"]), state=_APPROVAL_STATES.get(str(details.get("approval_state")), 0)
+    )
+    with suppress(ValueError):  # a tool of one's own may raise the same kind
+        message.expires_at.FromJsonString(str(details.get("expires_at", "")))
+    return message
+
+
+def _rule_ref(details: Mapping[str, JsonValue]) -> error_pb2.RuleRef:
+    missing = details.get("missing_capabilities")
+    return error_pb2.RuleRef(
+        rule_id=str(details["rule_id"]),
+        policy_revision=str(details["policy_revision"]),
+        remedy=str(details.get("remedy", "")),
+        missing_capabilities=[str(each) for each in missing] if isinstance(missing, list | tuple) else (),
+    )
 
 
 _STEP = Writer(plan_pb2.StepVerdict, StepVerdict, nested={"error": from_error})

@@ -15,7 +15,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import NULL_VALUE, ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from toolhub.v1 import error_pb2, event_pb2, job_state_pb2, result_pb2, source_pb2, step_pb2, tool_pb2
+from toolhub.v1 import approval_pb2, error_pb2, event_pb2, job_state_pb2, result_pb2, source_pb2, step_pb2, tool_pb2
+from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.json import JsonValue
@@ -138,6 +139,7 @@ class WireEnum:
         return frozenset() if 0 in named else frozenset(self.to_domain[number] for number in named)
 
 
+APPROVAL_STATES = WireEnum(ApprovalState, approval_pb2.ApprovalState, "APPROVAL_STATE")
 KINDS = WireEnum(ToolKind, tool_pb2.ToolKind, "TOOL_KIND")
 STATES = WireEnum(ToolState, tool_pb2.ToolState, "TOOL_STATE")
 IDEMPOTENCY = WireEnum(IdempotencyMode, tool_pb2.IdempotencyMode, "IDEMPOTENCY_MODE")

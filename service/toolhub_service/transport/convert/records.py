@@ -35,7 +35,15 @@ from toolhub_service.runtime.approval_record import Decision
 from toolhub_service.runtime.artifacts import ArtifactHeader
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.transport.convert.call import from_artifact_ref, from_error, from_progress, write_answer
-from toolhub_service.transport.convert.payload import ERRORS, EVENTS, JOB_STATES, WireEnum, duration, unix_ms
+from toolhub_service.transport.convert.payload import (
+    APPROVAL_STATES,
+    ERRORS,
+    EVENTS,
+    JOB_STATES,
+    WireEnum,
+    duration,
+    unix_ms,
+)
 from toolhub_service.transport.convert.tables import Reader, Writer
 from toolhub_service.transport.status import RpcFailure
 
@@ -121,7 +129,6 @@ def from_verification(verification: Verification) -> audit_service_pb2.VerifyAud
 
 # Approvals
 
-APPROVAL_STATES = WireEnum(ApprovalState, approval_pb2.ApprovalState, "APPROVAL_STATE")
 _APPROVAL = Writer(approval_pb2.Approval, Approval, Binding, apart={"args_summary_json", "question"})
 _APPROVAL_FILTER = Reader(ApprovalFilter, approval_service_pb2.ListApprovalsRequest, apart={"states"})
 

@@ -5,6 +5,7 @@
 
 __all__ = (
     "Approval",
+    "ApprovalRef",
     "ApprovalServiceStub",
     "ApprovalServiceSyncStub",
     "ApprovalState",
@@ -91,6 +92,7 @@ __all__ = (
     "RegistryServiceStub",
     "RegistryServiceSyncStub",
     "ResultEncoding",
+    "RuleRef",
     "SearchHit",
     "SearchReason",
     "SearchToolsRequest",
@@ -527,6 +529,11 @@ class ErrorKind(betterproto2.Enum):
     the call id.
     """
 
+    TOOL_CHANGED = 31
+    """
+    The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -561,6 +568,7 @@ class ErrorKind(betterproto2.Enum):
             28: "ERROR_KIND_IDEMPOTENCY_CONFLICT",
             29: "ERROR_KIND_OUTCOME_UNKNOWN",
             30: "ERROR_KIND_INTERNAL",
+            31: "ERROR_KIND_TOOL_CHANGED",
         }
 
     @classmethod
@@ -597,6 +605,7 @@ class ErrorKind(betterproto2.Enum):
             "ERROR_KIND_IDEMPOTENCY_CONFLICT": 28,
             "ERROR_KIND_OUTCOME_UNKNOWN": 29,
             "ERROR_KIND_INTERNAL": 30,
+            "ERROR_KIND_TOOL_CHANGED": 31,
         }
 
 
@@ -1722,6 +1731,33 @@ class Approval(betterproto2.Message):
 
 
 default_message_pool.register_message("toolhub.v1", "Approval", Approval)
+
+
+@dataclass(eq=False, repr=False)
+class ApprovalRef(betterproto2.Message):
+    """
+    The approval that a call waits for, or that did not serve.
+    """
+
+    approval_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Names it in ApprovalService and in `InvokeRequest.approval_id`. Never empty.
+    """
+
+    state: "ApprovalState" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ApprovalState(0))
+    """
+    Where it stood when the call was answered. UNSPECIFIED when the hub did not say.
+    """
+
+    expires_at: "datetime.datetime | None" = betterproto2.field(
+        3, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
+    )
+    """
+    When it lapses, or lapsed. Unset when the hub did not say.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "ApprovalRef", ApprovalRef)
 
 
 @dataclass(eq=False, repr=False)
@@ -3764,6 +3800,36 @@ default_message_pool.register_message("toolhub.v1", "RegisterToolsResponse", Reg
 
 
 @dataclass(eq=False, repr=False)
+class RuleRef(betterproto2.Message):
+    """
+    The rule, or the built-in check of policy, that decided.
+    """
+
+    rule_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Its id in policy.yaml, or the name of a built-in check, such as `capabilities`. Never empty.
+    """
+
+    policy_revision: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    The digest of the policy in force.
+    """
+
+    remedy: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    What would make the call pass: lines for an operator to add to policy.yaml. Empty when there are none.
+    """
+
+    missing_capabilities: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Capabilities that the call needs and its caller does not hold.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "RuleRef", RuleRef)
+
+
+@dataclass(eq=False, repr=False)
 class SearchHit(betterproto2.Message):
     """
     One tool that was found.
@@ -4398,6 +4464,17 @@ class ToolError(betterproto2.Message):
     What the upstream said. Unset unless the failure came from one.
     """
 
+    approval: "ApprovalRef | None" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    The approval to wait for, or that did not serve. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED, unless there is
+    none to wait for; `details` has the same.
+    """
+
+    rule: "RuleRef | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    What refused. Set where policy did, of every kind; `details` has the same.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "ToolError", ToolError)
 
@@ -4497,6 +4574,12 @@ class ToolIntent(betterproto2.Message):
     idempotency_key: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
     Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
+    """
+
+    expected_tool_digest: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is refused
+    with TOOL_CHANGED before anything happens. Empty is not compared.
     """
 
 
