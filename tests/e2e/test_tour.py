@@ -1,6 +1,7 @@
-"""The README as a newcomer follows it: every command is run in a terminal, and what it shows is compared.
+"""README.md and then docs/tour.md as a newcomer follows them: every command is run in a terminal, and what it shows is
+compared.
 
-In the README's console blocks `$ ` begins a command, `> ` goes on with it, and everything else is what is shown. `…`
+In the console blocks of both `$ ` begins a command, `> ` goes on with it, and everything else is what is shown. `…`
 stands for any characters, a line of `…` alone for any lines. A `…` in a command stands for what was printed before:
 the command is a line to be pasted, or its `job_…` is the last word that began so. `make run` with variables before it
 starts the hub again with these.
@@ -22,6 +23,7 @@ from tests.e2e.terminal import BIN, ROOT, Screen, environment, in_terminal, term
 from tests.free_port import free_port
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TOUR = README + (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
 ADDRESS = "127.0.0.1:50051"
 METRICS = "127.0.0.1:9464"
 SERVE = [os.path.relpath(BIN / "toolhub", ROOT), "serve"]
@@ -124,7 +126,7 @@ def hub_environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def test_the_tour_is_true_as_printed(newcomer: Newcomer) -> None:
-    steps = [step for step in steps_of(README) if not step.command.startswith(("make ", "grpcurl "))]
+    steps = [step for step in steps_of(TOUR) if not step.command.startswith(("make ", "grpcurl "))]
     assert len(steps) >= 12
     transcript = ""
     for step in steps:
@@ -132,13 +134,13 @@ def test_the_tour_is_true_as_printed(newcomer: Newcomer) -> None:
         shown = newcomer.restart(command.removesuffix(START)) if command.endswith(START) else newcomer.run(command)
         transcript += shown
         assert re.fullmatch(pattern_of(step.shown), shown), (
-            f"$ {command}\n{shown}\n--- but the README says\n" + "\n".join(step.shown)
+            f"$ {command}\n{shown}\n--- but the page says\n" + "\n".join(step.shown)
         )
 
 
 @pytest.mark.skipif(not (BIN / "grpcurl").exists(), reason="make setup could not have grpcurl")
 def test_the_tour_is_true_for_grpcurl(newcomer: Newcomer) -> None:
-    steps = [step for step in steps_of(README) if step.command.startswith("grpcurl ")]
+    steps = [step for step in steps_of(TOUR) if step.command.startswith("grpcurl ")]
     assert steps
     for step in steps:
         shown = newcomer.run(step.command)
@@ -158,6 +160,6 @@ def test_every_link_of_the_readme_leads_somewhere() -> None:
 
 
 def test_every_program_of_the_tour_is_one_that_setup_brings() -> None:
-    programs = {re.sub(r"^(\w+=(\$\([^)]*\)|\S*) )*", "", step.command).split()[0] for step in steps_of(README)}
+    programs = {re.sub(r"^(\w+=(\$\([^)]*\)|\S*) )*", "", step.command).split()[0] for step in steps_of(TOUR)}
     assert programs <= {"make", "export", "toolhub", "cat", "seq", "grpcurl", "python"}
     assert shutil.which("bash")
