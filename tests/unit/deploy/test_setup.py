@@ -1,0 +1,93 @@
+"""`make setup` and `make run`: what each installs, what is shown meanwhile, and what is left to the user."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script, whose .venv is an empty folder."""
+    spec = importlib.util.spec_from_file_location("setup_of_the_project", ROOT / ".ci/setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "STAMPS", tmp_path)
+    monkeypatch.setattr(module, "IN_TERMINAL", False)
+    return module
+
+
+def installed(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, profile: str) -> list[str]:
+    """The words of every command that the profile runs."""
+    ran: list[str] = []
+    monkeypatch.setattr(setup, "run", lambda *command, **_: ran.extend(str(word) for word in command))
+    monkeypatch.setattr(setup, "link_node", lambda: None)
+    for part in setup.parts(profile):
+        try:
+            part.install()
+        except setup.CannotHaveError as why:
+            ran.append(f"not had: {why}")
+    return ran
+
+
+def test_what_runs_the_hub_installs_nothing_for_its_development(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = installed(setup, monkeypatch, "run")
+    assert [Path(word).name for word in run if word.endswith(".txt")] == ["runtime.txt", "build.txt"]
+    assert not {"go", "npm", "apt-get"} & set(run)
+    everything = installed(setup, monkeypatch, "")
+    assert "dev.txt" in [Path(word).name for word in everything]
+    assert {"go", "npm"} <= set(everything)
+
+
+def test_system_packages_are_named_and_not_installed_unasked(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup.shutil, "which", lambda program, **_: None if program == "bwrap" else f"/bin/{program}")
+    monkeypatch.setattr(setup, "version_of", lambda *_: (99,))
+    monkeypatch.delenv("APT_INSTALL", raising=False)
+    ran = installed(setup, monkeypatch, "")
+    assert "apt-get" not in ran
+    assert "`apt-get install bubblewrap` as root, or `make setup APT_INSTALL=1`" in ran[-1]
+    monkeypatch.setenv("APT_INSTALL", "1")
+    assert "apt-get" in installed(setup, monkeypatch, "")
+
+
+def test_long_step_shows_how_long_and_what_was_said_last(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "TELL_EVERY_S", 0.01)
+    told = setup.tell_progress
+
+    def tell(elapsed_s: float, said: str) -> None:
+        told(elapsed_s, said)
+        if said:
+            (tmp_path / "seen").touch()
+
+    monkeypatch.setattr(setup, "tell_progress", tell)
+    setup.run("/bin/sh", "-c", f"echo Downloading; until [ -e {tmp_path}/seen ]; do sleep 0.01; done")
+    assert " s  Downloading\n" in capsys.readouterr().out
+
+
+def test_step_that_fails_is_told_with_its_last_words_and_tried_again(
+    setup: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        setup.run("/bin/sh", "-c", "echo no such package; exit 3")
+
+    part = setup.Part("packages", [ROOT / "Makefile"], fails)
+    assert not setup.ensure(part, "1/2")
+    shown = capsys.readouterr()
+    assert shown.out.startswith("setup 1/2: packages\n")
+    assert "setup: no packages (sh: no such package)" in shown.err
+    assert not setup.stands(part)
