@@ -174,6 +174,10 @@ def test_a_tool_is_registered_shown_and_removed(tmp_path: Path) -> None:
 def test_health_is_a_word_an_exit_code_or_json(hub: CommandLine) -> None:
     assert hub("health").out == "SERVING\n"
     assert hub("health", "--json").json == {"status": "SERVING"}
+    shown = hub("health", "--verbose").out
+    assert shown.startswith("SERVING\n")
+    assert {"version", "contract", "features", "you", "max_args_bytes"} <= set(shown.split())
+    assert hub("health", "--verbose", "--json").json["principal"] == "local"
     unknown = hub("health", "--service", "toolhub.v1.Nothing")
     assert unknown.code == 1
 

@@ -99,6 +99,11 @@ class Client:
         asked = job_service_pb2.WatchJobRequest(job_id=job_id, after_sequence=after_sequence)
         return self.running.jobs.WatchJob(asked, metadata=self.metadata, timeout=timeout_s)
 
+    def watch_many(self, *job_ids: str, **where: Any) -> Any:
+        """The stream of answers of several jobs."""
+        asked = job_service_pb2.WatchJobsRequest(job_ids=job_ids, **where)
+        return self.running.jobs.WatchJobs(asked, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
+
     async def seen(self, job_id: str, fits: Callable[[Status], bool], after_sequence: int = 0) -> list[Status]:
         """What a watch tells until an entry fits."""
         entries: list[Status] = []

@@ -14,9 +14,9 @@ import pytest
 from tests.fakes.clock import next_millisecond
 from tests.hub import RunningHub, request
 from tests.rpc.props import Crashes, Echo, TextIn, TextOut, Waits
-from tests.rpc.sharing import WAIT, WRITE, Client, CountedWrites, People, hubs_of, is_gapless, state, states
+from tests.rpc.sharing import WAIT, WRITE, Client, CountedWrites, People, Status, hubs_of, is_gapless, state, states
 from tests.rpc.statuses import failed, failed_stream
-from toolhub.v1 import error_pb2, job_state_pb2
+from toolhub.v1 import error_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.result import Progress
 from toolhub_service.domain.tool import CostHints
@@ -337,3 +337,58 @@ async def test_malformed_questions_are_refused_by_field(robot: Client) -> None:
         assert (refused.code, list(refused.fields)) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
     assert (await failed(robot.page(page_token="nonsense"))).code is grpc.StatusCode.INVALID_ARGUMENT
     assert (await failed_stream(robot.watch("x", -1))).code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.promise("watch.gapless")
+async def test_whole_history_is_told_from_its_first_entry_where_it_is_asked_for(robot: Client) -> None:
+    job = await robot.submit(ECHO, {"text": "hello"})
+    end = (await robot.ended(job.job_id))[-1]
+    asked = job_service_pb2.WatchJobRequest(job_id=job.job_id, from_first=True)
+    watch = robot.running.jobs.WatchJob(asked, metadata=robot.metadata, timeout=60)
+    history = [answer.status async for answer in watch]
+    assert (history[0].sequence, state(history[0]), history[-1]) == (1, "QUEUED", end)
+    assert is_gapless(history)
+
+
+async def test_several_named_jobs_are_followed_in_one_stream_to_the_last_end(office: Office, robot: Client) -> None:
+    done = await robot.submit(ECHO)
+    await robot.ended(done.job_id)
+    held = [await robot.submit(WAIT, {"text": text}) for text in ("a", "b")]
+    names = [done.job_id, *(job.job_id for job in held)]
+    watch = robot.watch_many(*names, after_sequences={held[0].job_id: held[0].status.sequence})
+    await watch.initial_metadata()
+    office.waits.let_go.set()
+    by_job: dict[str, list[Status]] = {}
+    async for answer in watch:
+        by_job.setdefault(answer.status.job_id, []).append(answer.status)
+    assert by_job.keys() == set(names)
+    assert all(state(entries[-1]) == "SUCCEEDED" and is_gapless(entries) for entries in by_job.values())
+    assert len(by_job[done.job_id]) == 1
+    assert by_job[held[0].job_id][0].sequence == held[0].status.sequence + 1
+    last = {name: entries[-1].sequence for name, entries in by_job.items()}
+    assert [answer async for answer in robot.watch_many(*names, after_sequences=last)] == []
+
+
+async def test_jobs_that_match_are_followed_with_those_to_come_and_nobody_elses(office: Office, robot: Client) -> None:
+    early = await robot.submit(WAIT, request_id="r-1")
+    watch = robot.watch_many(request_id="r-1")
+    entries = aiter(watch)
+    assert (await anext(entries)).status.job_id == early.job_id
+    await office.by("other").submit(ECHO, request_id="r-1")
+    await robot.submit(ECHO, request_id="r-2")
+    late = await robot.submit(ECHO, request_id="r-1")
+    seen: dict[str, list[Status]] = {early.job_id: [], late.job_id: []}
+    async for answer in entries:
+        seen[answer.status.job_id].append(answer.status)
+        if answer.status.job_id == late.job_id and answer.status.HasField("result"):
+            office.waits.let_go.set()
+        if answer.status.job_id == early.job_id and answer.status.HasField("result"):
+            break
+    watch.cancel()
+    assert (seen[late.job_id][0].sequence, states(seen[late.job_id])[-1]) == (1, "SUCCEEDED")
+    assert is_gapless(seen[late.job_id])
+    assert is_gapless(seen[early.job_id])
+    foreign = await failed_stream(office.by("other").watch_many(early.job_id))
+    assert foreign.code is grpc.StatusCode.NOT_FOUND
+    boss = office.by("boss").watch_many(early.job_id)
+    assert [state(answer.status) async for answer in boss] == ["SUCCEEDED"], "who oversees the hub sees all"

@@ -19,9 +19,11 @@ from tests.fakes.tls import Authority, Signed, tls_settings
 from tests.hub import RunningHub, channel_to, request, running_hub, settings_of
 from tests.rpc.statuses import failed
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_client import connect
+from toolhub_service import __version__
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused, listening_of
-from toolhub_service.transport.server import server_options
+from toolhub_service.transport.server import contract_digest, server_options
 
 SERVICES = [f"toolhub.v1.{name}Service" for name in ("Tool", "Job", "Approval", "Artifact", "Registry", "Audit")]
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -39,6 +41,23 @@ async def test_health_of_an_unknown_service_is_not_found(hub: RunningHub) -> Non
     stub = health_pb2_grpc.HealthStub(hub.channel)
     failure = await failed(stub.Check(health_pb2.HealthCheckRequest(service="nobody.Home")))
     assert failure.code is grpc.StatusCode.NOT_FOUND
+
+
+async def test_every_caller_is_told_what_the_hub_is_and_who_it_is_to_it(tmp_path: Path) -> None:
+    policy = "extends: none\nroles: [{principals: [local], roles: [auditor]}]\n"
+    settings = {"session": {"max_in_flight": 7}, "results": {"show_raw": True}}
+    async with running_hub(tmp_path, policy=policy, settings=settings) as hub, connect(hub.address) as client:
+        info = await client.server_info()
+    assert (info.principal, list(info.roles)) == ("local", ["auditor"])
+    server = info.server
+    assert (server.version, server.contract) == (__version__, "toolhub.v1")
+    assert server.contract_digest == contract_digest()
+    assert {"jobs.watch_many", "tools.watch", "reflection", "results.raw"} <= set(server.features)
+    assert "search.meaning" not in server.features
+    assert server.limits.max_session_calls == 7
+    assert server.limits.max_call_timeout.ToSeconds() == 600
+    assert len(server.limits.ListFields()) == len(server.limits.DESCRIPTOR.fields)
+    assert [(way.protocol, list(way.credentials)) for way in server.entrances] == [("grpc", ["insecure-local"])]
 
 
 @pytest.mark.promise("serving.health-and-reflection")

@@ -16,6 +16,8 @@ from tests.rpc.statuses import failed, failed_stream
 from tests.rpc.test_registry import a_tool
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import tool_pb2
+from toolhub.v1.tool_service_pb2 import ToolServiceWatchToolsResponse
+from toolhub_client import connect
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.transport.convert.tool import to_spec
@@ -33,7 +35,7 @@ async def watching(hub: RunningHub, **fields: Any) -> AsyncIterator[Any]:
         watch.cancel()
 
 
-def told(message: pb.WatchToolsResponse) -> list[tuple[int, str]]:
+def told(message: pb.WatchToolsResponse | ToolServiceWatchToolsResponse) -> list[tuple[int, str]]:
     return [(change.type, change.name) for change in message.changes]
 
 
@@ -97,6 +99,36 @@ async def test_watch_ends_with_a_time_to_come_again_when_the_hub_leaves(tmp_path
         assert (failure.code, failure.reason, failure.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
         assert failure.retry_after_s
         await leaving
+
+
+MINE = """
+extends: none
+grants:
+  - {principals: [local], capabilities: [%s]}
+roles:
+  - {principals: [local], roles: [agent]}
+"""
+
+
+async def test_agent_hears_of_the_tools_that_it_may_see_and_goes_on_after_its_token(tmp_path: Path) -> None:
+    async with running_hub(tmp_path, policy=MINE % '"read:fs", "mcp:acme"') as hub, connect(hub.address) as client:
+        told_by = client.watch_tools(names=["acme/*"])
+        first = await anext(told_by)
+        assert (first.reset, told(first)) == (True, [])
+        await register(hub, "acme/a", capabilities=["mcp:acme"])
+        added = await anext(told_by)
+        assert (told(added), added.reset) == ([(ADDED, "acme/a")], False)
+        hub.hub.toolbox.catalog.set_state("acme/a", ToolState.QUARANTINED, "drifted")
+        assert told(await anext(told_by)) == [(REMOVED, "acme/a")], "what waits for an operator is shown to nobody else"
+        await register(hub, "acme/secret", capabilities=["mcp:other"])
+        hub.hub.toolbox.catalog.set_state("acme/a", ToolState.ACTIVE)
+        last = await anext(told_by)
+        assert told(last) == [(ADDED, "acme/a")], "and nothing of what policy would never allow"
+        resumed = client.watch_tools(names=["acme/*"], resume_token=last.resume_token)
+        assert not (await anext(resumed)).reset
+        assert hub.hub.policy.replace(MINE % '"read:fs"').applied
+        assert (await anext(told_by)).reset, "under another policy other tools may be seen"
+        assert (await anext(client.watch_tools(resume_token=last.resume_token))).reset
 
 
 class TestSlowWatcher:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -35,7 +35,7 @@ from toolhub_client.channel import Connection, target
 from toolhub_client.context import CallOptions, ConnectOptions, Context, ToolFields
 from toolhub_client.failures import hub_error
 from toolhub_client.session import Session
-from toolhub_client.tool_calls import NO_OBJECT, read_tool_call, to_text
+from toolhub_client.tool_calls import NO_OBJECT, read_tool_call, to_json, to_text
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
     from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceAsyncStub
@@ -160,6 +160,19 @@ class Hub:
 
     # Tools
 
+    async def server_info(self) -> tool_service_pb2.GetServerInfoResponse:
+        """What the hub is, can and takes (`server`), and who the caller is to it (`principal`, `roles`)."""
+        return await self._connection.unary(self.tools.GetServerInfo, tool_service_pb2.GetServerInfoRequest())
+
+    def watch_tools(
+        self, *, resume_token: str = "", **where: Unpack[ToolFields]
+    ) -> AsyncGenerator[tool_service_pb2.ToolServiceWatchToolsResponse, None]:
+        """Each change of what `list_tools` gives, until the caller leaves or the connection breaks; `reset` says to
+        list anew. `resume_token`: of the last message that was seen."""
+        tools = tool_pb2.ToolFilter(**where)
+        request = tool_service_pb2.ToolServiceWatchToolsRequest(filter=tools, resume_token=resume_token)
+        return self._connection.stream(self._messages(self.tools.WatchTools, request))
+
     async def list_tools(self, **where: Unpack[ToolFields]) -> AsyncIterator[tool_pb2.ToolSpec]:
         """Every tool the caller could be allowed, page by page."""
         request = tool_service_pb2.ListToolsRequest(filter=tool_pb2.ToolFilter(**where))
@@ -240,10 +253,30 @@ class Hub:
                 yield job
 
     def watch_job(
-        self, job_id: str, *, after_sequence: int = 0, attempts: int = 16
+        self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
     ) -> AsyncGenerator[job_pb2.JobStatus, None]:
-        """Every status of a job to its final one, across broken connections (`attempts` in a row at most)."""
-        return self._connection.stream(jobs.watch(self.jobs, job_id, after_sequence=after_sequence, attempts=attempts))
+        """Every status of a job to its final one, across broken connections (`attempts` in a row at most); first the
+        state of now, or with `from_first` its whole history."""
+        return self._connection.stream(
+            jobs.watch(self.jobs, job_id, after_sequence=after_sequence, from_first=from_first, attempts=attempts)
+        )
+
+    def watch_jobs(
+        self,
+        job_ids: Sequence[str] = (),
+        *,
+        tool: str = "",
+        request_id: str = "",
+        task_id: str = "",
+        after_sequences: Mapping[str, int] | None = None,
+        attempts: int = 16,
+    ) -> AsyncGenerator[job_pb2.JobStatus, None]:
+        """The statuses of several jobs in one stream, across broken connections: of those named, until all are final,
+        or of all that match, those to come included, until the caller leaves. Raises NotFound."""
+        request = job_service_pb2.WatchJobsRequest(
+            job_ids=job_ids, tool=tool, request_id=request_id, task_id=task_id, after_sequences=after_sequences
+        )
+        return self._connection.stream(jobs.watch_many(self.jobs, request, attempts=attempts))
 
     async def job_answer(self, job_id: str) -> Answer:
         """Wait for a job's end and give its result."""
@@ -306,17 +339,11 @@ class Hub:
     async def watch_approvals(self, *, tool: str = "") -> AsyncGenerator[approval_pb2.Approval, None]:
         """Every pending approval, then each change as it happens, until the caller leaves or the connection breaks."""
 
-        async def changes() -> AsyncGenerator[approval_pb2.Approval, None]:
-            call = self.approvals.WatchApprovals(approval_service_pb2.WatchApprovalsRequest(tool=tool))
-            try:
-                async for response in call:
-                    yield response.approval
-            finally:
-                call.cancel()
-
-        async with aclosing(self._connection.stream(changes())) as approvals:
-            async for approval in approvals:
-                yield approval
+        request = approval_service_pb2.WatchApprovalsRequest(tool=tool)
+        messages = self._messages(self.approvals.WatchApprovals, request)
+        async with aclosing(self._connection.stream(messages)) as changes:
+            async for change in changes:
+                yield change.approval
 
     async def approve(
         self, approval: approval_pb2.Approval, *, comment: str = "", answer: Mapping[str, Any] | None = None
@@ -345,6 +372,14 @@ class Hub:
         )
         return (await self._connection.unary(self.approvals.DecideApproval, request)).approval
 
+    async def _messages(self, rpc: Callable[..., Any], request: object) -> AsyncGenerator[Any, None]:
+        call = rpc(request)
+        try:
+            async for message in call:
+                yield message
+        finally:
+            call.cancel()
+
     def _fields(self, tool: str, args: Mapping[str, Any] | None, options: CallOptions) -> dict[str, Any]:
         """The fields that InvokeRequest, InvokeStreamRequest, SessionCall and SubmitJobRequest share."""
         key = options.get("idempotency_key", "")
@@ -363,17 +398,3 @@ class Hub:
             "plan_digest": options.get("plan_digest", ""),
             "approval_id": options.get("approval_id", ""),
         }
-
-
-def to_json(value: object) -> bytes:
-    """UTF-8 JSON; dataclasses and pydantic models inside become objects. Raises TypeError and, for what is no JSON
-    such as NaN, ValueError."""
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if dump := getattr(value, "model_dump", None):
-        return dump(mode="json")
-    raise TypeError(f"{type(value).__name__} cannot be an argument: send strings, numbers, lists and objects")

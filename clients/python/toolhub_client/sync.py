@@ -91,6 +91,14 @@ class SyncHub:
     def run_tool_call(self, call: object, **options: Unpack[CallOptions]) -> dict[str, Any]:
         return _run(self._hub.run_tool_call(call, **options))
 
+    def server_info(self) -> tool_service_pb2.GetServerInfoResponse:
+        return _run(self._hub.server_info())
+
+    def watch_tools(
+        self, *, resume_token: str = "", **where: Unpack[ToolFields]
+    ) -> Iterator[tool_service_pb2.ToolServiceWatchToolsResponse]:
+        return _each(self._hub.watch_tools(resume_token=resume_token, **where))
+
     def list_tools(self, **where: Unpack[ToolFields]) -> Iterator[tool_pb2.ToolSpec]:
         return _each(self._hub.list_tools(**where))
 
@@ -125,8 +133,33 @@ class SyncHub:
     ) -> Iterator[job_pb2.Job]:
         return _each(self._hub.list_jobs(states=states, tool=tool, request_id=request_id, task_id=task_id))
 
-    def watch_job(self, job_id: str, *, after_sequence: int = 0, attempts: int = 16) -> Iterator[job_pb2.JobStatus]:
-        return _each(self._hub.watch_job(job_id, after_sequence=after_sequence, attempts=attempts))
+    def watch_job(
+        self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
+    ) -> Iterator[job_pb2.JobStatus]:
+        return _each(
+            self._hub.watch_job(job_id, after_sequence=after_sequence, from_first=from_first, attempts=attempts)
+        )
+
+    def watch_jobs(
+        self,
+        job_ids: Sequence[str] = (),
+        *,
+        tool: str = "",
+        request_id: str = "",
+        task_id: str = "",
+        after_sequences: Mapping[str, int] | None = None,
+        attempts: int = 16,
+    ) -> Iterator[job_pb2.JobStatus]:
+        return _each(
+            self._hub.watch_jobs(
+                job_ids,
+                tool=tool,
+                request_id=request_id,
+                task_id=task_id,
+                after_sequences=after_sequences,
+                attempts=attempts,
+            )
+        )
 
     def job_answer(self, job_id: str) -> Answer:
         return _run(self._hub.job_answer(job_id))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 from toolhub_client.answer import Answer
@@ -100,3 +100,17 @@ def _object(text: Any) -> Mapping[str, Any] | None:
 
 def _field(of: object, name: str) -> Any:
     return of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)
+
+
+def to_json(value: object) -> bytes:
+    """UTF-8 JSON; dataclasses and pydantic models inside become objects. Raises TypeError and, for what is no JSON
+    such as NaN, ValueError."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if dump := getattr(value, "model_dump", None):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be an argument: send strings, numbers, lists and objects")

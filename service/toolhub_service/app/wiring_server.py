@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from toolhub.v1.tool_service_pb2 import ServerInfo
+from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.file_modes import problem_of
 from toolhub_service.app.listening import listening_of
@@ -24,7 +26,10 @@ from toolhub_service.domain.tool import ToolKind
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.registry.discovery import Sources
 from toolhub_service.registry.export import Exporter
+from toolhub_service.registry.listing import PAGE_SIZE_MAX
 from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.schema.strict_json import MAX_DEPTH
+from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.telemetry.source_telemetry import SourceTelemetry
 from toolhub_service.transport.approval_servicer import ApprovalServicer
@@ -41,7 +46,7 @@ from toolhub_service.transport.interceptors.tracing import TracingLayer
 from toolhub_service.transport.job_servicer import JobServicer
 from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.rpc import Layer
-from toolhub_service.transport.server import Server
+from toolhub_service.transport.server import Listening, Server, server_info
 from toolhub_service.transport.tool_servicer import ToolServicer
 
 
@@ -105,8 +110,13 @@ def make_server(
     discovery = Discovery(
         catalog, searching.search, Exporter(catalog), policy, sources.statuses, meanings=searching.meanings
     )
-    return Server(
+    listening, registry = (
         listening_of(deps.settings),
+        RegistryServicer(catalog, audit, deps.clock, sources, alone=alone),
+    )
+    policy.subscribe(registry.news.reset)
+    return Server(
+        listening,
         _layers(deps, policy, keys, access, admission),
         admission,
         tools=ToolServicer(
@@ -117,14 +127,41 @@ def make_server(
             session_max_in_flight=deps.settings.session.max_in_flight,
             session_max_of_all=deps.settings.server.max_in_flight,
             journal=audit,
+            news=registry.news,
+            server=_server_info(deps.settings, listening),
         ),
         jobs=JobServicer(
             long_work.submission(invoker, catalog), long_work.job_service, long_work.watch, deps.clock, deps.randomness
         ),
         approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
         artifacts=ArtifactServicer(artifacts),
-        registry=RegistryServicer(catalog, audit, deps.clock, sources, alone=alone),
+        registry=registry,
         audit=AuditServicer(audit, access),
+    )
+
+
+def _server_info(settings: Settings, listening: Listening) -> ServerInfo:
+    features = {
+        "results.raw": settings.results.show_raw,
+        "search.meaning": bool(settings.search.embedder),
+        "stores.shared": settings.stores.kind == "postgres" or bool(settings.stores.redis_url),
+    }
+    return server_info(
+        listening,
+        version=__version__,
+        features=[name for name, has in features.items() if has],
+        credentials=settings.auth.modes,
+        max_args_bytes=settings.artifacts.argument_max_bytes,
+        max_args_depth=MAX_DEPTH,
+        max_page_size=PAGE_SIZE_MAX,
+        max_call_timeout_s=settings.budget.max_timeout_s,
+        max_job_timeout_s=settings.jobs.max_timeout_s,
+        default_job_timeout_s=settings.jobs.default_timeout_s,
+        max_session_calls=settings.session.max_in_flight,
+        max_artifact_bytes=settings.artifacts.max_bytes,
+        artifact_quota_bytes=settings.artifacts.quota_bytes,
+        idempotency_ttl_s=settings.idempotency.ttl_s,
+        plan_ttl_s=settings.policy.plan_ttl_s,
     )
 
 

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import grpc
+from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from toolhub_service.cli.client import HubRefused, HubUnreachable, connected_by, connection_options, status_of
+from toolhub_service.cli.client import (
+    Connection,
+    HubRefused,
+    HubUnreachable,
+    connected_by,
+    connection_options,
+    status_of,
+)
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
     EXIT_REFUSED,
@@ -21,6 +29,7 @@ from toolhub_service.cli.output import (
     enum_name,
     json_option,
     print_json,
+    print_pairs,
     print_prose,
     revealed,
     wants_json,
@@ -28,6 +37,7 @@ from toolhub_service.cli.output import (
 
 if TYPE_CHECKING:
     from toolhub.v1 import source_pb2
+    from toolhub.v1 import tool_service_pb2 as pb
     from toolhub_service.app.doctor import Finding
     from toolhub_service.settings.document import Settings
 
@@ -35,15 +45,17 @@ if TYPE_CHECKING:
 # Container probes run this every few seconds and want a quick start: what the doctor needs, the doctor imports.
 @click.command()
 @click.option("--service", default="", help="Full name of one service; default: the hub as a whole.")
+@click.option("--verbose", is_flag=True, help="Also show version, contract, limits and features, and who you are.")
 @json_option
 @connection_options
-def health(service: str, as_json: bool, **options: Any) -> None:
+def health(service: str, verbose: bool, as_json: bool, **options: Any) -> None:
     """Exit 0 when the hub is serving, 1 when it answers that it is not, 3 when it cannot be reached.
 
     \b
     Examples:
       toolhub health
       toolhub health --service toolhub.v1.ToolService
+      toolhub health --verbose
     """
     with connected_by({**options, "timeout_s": min(options["timeout_s"], 5.0)}) as connection:
         stub = health_pb2_grpc.HealthStub(connection.channel)
@@ -56,13 +68,38 @@ def health(service: str, as_json: bool, **options: Any) -> None:
                     f"The hub has no service {service}. One that it has: toolhub.v1.ToolService"
                 ) from error
             raise
+        info = _server_info(connection) if verbose else None
     name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     if as_json:  # only when asked for: in a pipe, probes and scripts expect the plain word
-        print_json({"status": name})
+        print_json({"status": name} | ({} if info is None else MessageToDict(info)))
     else:
         click.echo(name)
+        if info is not None:
+            _show_server(info)
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         sys.exit(EXIT_REFUSED)
+
+
+def _server_info(connection: Connection) -> pb.GetServerInfoResponse:
+    from toolhub.v1 import tool_service_pb2 as pb
+
+    return connection.call(connection.tools.GetServerInfo, pb.GetServerInfoRequest())
+
+
+def _show_server(info: pb.GetServerInfoResponse) -> None:
+    server = info.server
+    ways = ", ".join(f"{way.protocol} ({' or '.join(way.credentials)})" for way in server.entrances)
+    limits = MessageToDict(server.limits, preserving_proto_field_name=True)
+    print_pairs(
+        [
+            ("version", server.version),
+            ("contract", f"{server.contract} {server.contract_digest[:12]}"),
+            ("entrances", ways),
+            ("features", ", ".join(server.features)),
+            ("you", f"{info.principal} ({', '.join(info.roles) or 'no role'})"),
+            *((name, str(value)) for name, value in limits.items()),
+        ]
+    )
 
 
 _LINES_MAX = 5

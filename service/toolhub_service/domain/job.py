@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
@@ -102,6 +103,16 @@ class JobFilter(Struct, frozen=True, gc=False):
     """A name or a glob (fnmatch, case-sensitive)."""
     request_id: str = ""
     task_id: str = ""
+
+    def matches(self, job: Job) -> bool:
+        call = job.call
+        return (
+            self.principal in ("", call.principal.id)
+            and (not self.states or job.state in self.states)
+            and (not self.tool or fnmatchcase(call.tool, self.tool))
+            and self.request_id in ("", call.context.request_id)
+            and self.task_id in ("", call.context.task_id)
+        )
 
 
 class JobNews(Struct, frozen=True, gc=False):

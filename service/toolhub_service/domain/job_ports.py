@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -220,8 +220,14 @@ class JobAcceptance(Protocol):
 class JobWatching(Protocol):
     """How one follows a job."""
 
-    def watch(self, job: Job, after_sequence: int) -> AsyncGenerator[JobStatus, None]:
+    def watch(self, job: Job, after_sequence: int, *, from_first: bool = False) -> AsyncGenerator[JobStatus, None]:
         """Entries of its history until the final one, as JobService.WatchJob says. `job` was just read.
 
         Raises HubFailure UNAVAILABLE when this process leaves.
         """
+
+    def watch_many(
+        self, jobs: Sequence[Job], where: JobFilter | None, after_sequences: Mapping[str, int]
+    ) -> AsyncGenerator[JobStatus, None]:
+        """Entries of the histories of `jobs`, and with `where` of all open ones that it matches, those to come
+        included, as JobService.WatchJobs says. `jobs` were just read. Raises as `watch`."""

@@ -71,7 +71,7 @@ class Reason(HubReason):
     WATCH_SHARE_TAKEN = (
         Code.RESOURCE_EXHAUSTED,
         "The caller has as many streams that follow something open as are free for all others of `server.max_watches`.",
-        "Close some; follow several things with one, as ListJobs, WatchApprovals and TailEvents do.",
+        "Close some; follow several things with one, as WatchJobs, WatchApprovals and TailEvents do.",
         "max_watches, yours",
         1.0,
     )

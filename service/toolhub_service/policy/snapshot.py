@@ -208,6 +208,7 @@ class LivePolicy:
         self._on_difference = on_difference
         self.version = 0
         """Counts changes of what decides or watches: what is kept for a version holds until the next one."""
+        self._listeners: list[Callable[[], None]] = []
         self.shadow_faults = 0
         """How often the shadow or the callback failed; a verdict never depends on either."""
 
@@ -253,7 +254,13 @@ class LivePolicy:
         except InvalidPolicy as error:
             return Change(applied=False, revision=before, previous_revision=before, problem=str(error))
         self.version += 1
+        for listener in self._listeners:
+            listener()
         return Change(applied=True, revision=self._snapshot.revision, previous_revision=before)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call it after each change of what decides; it must not raise."""
+        self._listeners.append(listener)
 
     def shadow(self, source: Source | None) -> Change:
         """Let a candidate watch; None ends it. A document that is no policy leaves the candidate as it was."""

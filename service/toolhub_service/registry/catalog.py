@@ -103,6 +103,8 @@ class CatalogChange:
     added: tuple[ToolSpec, ...] = ()
     changed: tuple[ToolSpec, ...] = ()
     removed: tuple[ToolSpec, ...] = ()
+    replaced: tuple[ToolSpec, ...] = ()
+    """What the changed ones were before, in their order."""
 
 
 Listener = Callable[[CatalogChange], None]
@@ -288,8 +290,8 @@ class ToolCatalog:
         for spec in change.removed:
             self._shares -= _share(self._tools.pop(spec.name))
             del self._names_by_skeleton[skeleton(spec.name)]
-        for spec in change.changed:
-            self._shares -= _share(self._tools[spec.name])
+        for spec in change.replaced:
+            self._shares -= _share(spec)
         for spec in change.added + change.changed:
             self._shares += _share(spec)
             self._tools[spec.name] = spec
@@ -302,10 +304,12 @@ class ToolCatalog:
     def _change(self, batch: _Batch) -> CatalogChange:
         put = sorted(batch.put.values(), key=lambda spec: spec.name)
         known = self._tools
+        changed = tuple(spec for spec in put if spec.name in known and not _identical(known[spec.name], spec))
         return CatalogChange(
             added=tuple(spec for spec in put if spec.name not in known),
-            changed=tuple(spec for spec in put if spec.name in known and not _identical(known[spec.name], spec)),
+            changed=changed,
             removed=tuple(known[name] for name in sorted(batch.remove) if name not in batch.put),
+            replaced=tuple(known[spec.name] for spec in changed),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 from toolhub.v1 import registry_service_pb2, tool_pb2
@@ -205,9 +206,13 @@ CHANGES_MAX = 1_000
 class Step(NamedTuple):
     """The change of one tool since the watcher was last sent it."""
 
-    was_there: bool
+    before: ToolSpec | None
+    """None: it was not there."""
     now: ToolSpec | None
     """None: it is gone."""
+
+
+Sees = Callable[[ToolSpec], bool]
 
 
 class ToolWatches:
@@ -244,6 +249,42 @@ class ToolWatches:
                     continue  # all of it was undone before it was sent
                 yield _message(self._catalog.revision, steps, full=full)
 
+    async def visible(
+        self, request: pb.ToolServiceWatchToolsRequest, discovery: Discovery, principal: Principal
+    ) -> AsyncGenerator[pb.ToolServiceWatchToolsResponse, None]:
+        """The same of the tools that the principal may see: its token at once, then what changes for it. Raises
+        RpcFailure UNAVAILABLE, and HubFailure as `Discovery.list_tools`."""
+        where, full = _checked_filter(request.filter, principal).compiled(), is_full(request.view, default=False)
+        shows = partial(from_spec, full=full, for_operator=_is_operator(principal))
+
+        def sees(spec: ToolSpec) -> bool:
+            return where(spec) and discovery.policy.could_allow(principal.id, spec)
+
+        def message(steps: list[tuple[str, Step]] | None) -> pb.ToolServiceWatchToolsResponse:
+            revision = self._catalog.revision
+            token = f"{revision[:16]}.{discovery.policy.revision[:16]}"
+            told = pb.ToolServiceWatchToolsResponse(revision=revision, resume_token=token, reset=steps is None)
+            seen = ((name, _seen(step, sees)) for name, step in steps or ())
+            told.changes.extend(_change(name, step, shows) for name, step in seen if step != _UNSEEN)
+            if told.ByteSize() > PAGE_MAX_BYTES:
+                del told.changes[:]
+                told.reset = True
+            return told
+
+        with self.watch() as watch:
+            first = message([])
+            first.reset = request.resume_token != first.resume_token
+            yield first
+            while True:
+                told = message(await watch.next())
+                if told.reset or told.changes:
+                    yield told
+
+    def reset(self) -> None:
+        """Policy is another: who watches what it may see has to look again."""
+        for watch in self._watches:
+            watch.overflow()
+
     def close(self) -> None:
         """The hub is leaving: every watch ends, with a status that says to come again."""
         if not self._closed:
@@ -278,14 +319,19 @@ class ToolWatch:
         if self._overflowed:
             return
         for spec in change.added:
-            self._put(spec.name, False, spec)
-        for spec in change.changed:
-            self._put(spec.name, True, spec)
+            self._put(spec.name, None, spec)
+        for spec, before in zip(change.changed, change.replaced, strict=True):
+            self._put(spec.name, before, spec)
         for spec in change.removed:
-            self._put(spec.name, True, None)
+            self._put(spec.name, spec, None)
         if len(self._changes) > CHANGES_MAX:
-            self._changes.clear()
-            self._overflowed = True
+            self.overflow()
+        self._wake.set()
+
+    def overflow(self) -> None:
+        """Have the watcher look at everything again."""
+        self._changes.clear()
+        self._overflowed = True
         self._wake.set()
 
     def end(self) -> None:
@@ -305,31 +351,38 @@ class ToolWatch:
         steps, self._changes = sorted(self._changes.items()), {}
         return steps
 
-    def _put(self, name: str, was_there: bool, now: ToolSpec | None) -> None:
+    def _put(self, name: str, before: ToolSpec | None, now: ToolSpec | None) -> None:
         earlier = self._changes.pop(name, None)
-        step = Step(earlier.was_there if earlier else was_there, now)
-        if step.was_there or now is not None:  # else it came and went before it was sent
+        step = Step(earlier.before if earlier else before, now)
+        if step != _UNSEEN:  # else it came and went before it was sent
             self._changes[name] = step
+
+
+_UNSEEN = Step(None, None)
+
+
+def _seen(step: Step, sees: Sees) -> Step:
+    """What the step is to someone who does not see all tools."""
+    before, now = step
+    return Step(before if before and sees(before) else None, now if now and sees(now) else None)
 
 
 def _message(
     revision: str, steps: list[tuple[str, Step]] | None, *, full: bool
 ) -> registry_service_pb2.WatchToolsResponse:
     if steps is not None:
-        changes = [_change(name, step, full=full) for name, step in steps]
+        changes = [_change(name, step, partial(from_spec, full=full)) for name, step in steps]
         message = registry_service_pb2.WatchToolsResponse(revision=revision, changes=changes)
         if message.ByteSize() <= PAGE_MAX_BYTES:
             return message
     return registry_service_pb2.WatchToolsResponse(revision=revision, reset=True)
 
 
-def _change(name: str, step: Step, *, full: bool) -> registry_service_pb2.ToolChange:
+def _change(name: str, step: Step, shows: Callable[[ToolSpec], tool_pb2.ToolSpec]) -> registry_service_pb2.ToolChange:
     if step.now is None:
         return registry_service_pb2.ToolChange(type=registry_service_pb2.TOOL_CHANGE_TYPE_REMOVED, name=name)
-    type = (
-        registry_service_pb2.TOOL_CHANGE_TYPE_CHANGED if step.was_there else registry_service_pb2.TOOL_CHANGE_TYPE_ADDED
-    )
-    return registry_service_pb2.ToolChange(type=type, name=name, tool=from_spec(step.now, full=full))
+    type = registry_service_pb2.TOOL_CHANGE_TYPE_CHANGED if step.before else registry_service_pb2.TOOL_CHANGE_TYPE_ADDED
+    return registry_service_pb2.ToolChange(type=type, name=name, tool=shows(step.now))
 
 
 def _draining() -> RpcFailure:

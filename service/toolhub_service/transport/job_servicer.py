@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1 import job_service_pb2_grpc
 from toolhub_service.domain.call import Mode
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job import JobStatus
 from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.runtime.jobs.accept import Submission
+from toolhub_service.runtime.jobs.watch import visible
 from toolhub_service.transport.convert.call import CallIds, to_call, wants_struct
-from toolhub_service.transport.convert.records import from_job, shows_struct, to_job_filter, write_status
+from toolhub_service.transport.convert.records import (
+    from_job,
+    shows_struct,
+    to_job_filter,
+    to_watched,
+    write_status,
+)
 from toolhub_service.transport.page_tokens import page_limit, page_of, read_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 
@@ -68,9 +76,27 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> AsyncIterator[pb.WatchJobResponse]:
         job = await self.job_service.get(current_principal(), request.job_id)
         as_struct = shows_struct(request.result_encoding)
-        async with aclosing(self.watching.watch(job, request.after_sequence)) as statuses:
+        watch = self.watching.watch(job, request.after_sequence, from_first=request.from_first)
+        async with aclosing(watch) as statuses:
             async for status in statuses:
                 yield self._message(status, as_struct=as_struct)
+
+    async def WatchJobs(
+        self, request: pb.WatchJobsRequest, context: ServicerContext
+    ) -> AsyncIterator[pb.WatchJobsResponse]:
+        principal, as_struct = current_principal(), shows_struct(request.result_encoding)
+        where = visible(principal, to_watched(request))
+        after = dict(request.after_sequences)
+        jobs = [await self.job_service.get(principal, job_id) for job_id in request.job_ids]
+        for job_id in () if request.job_ids else after:
+            with suppress(ToolFailure):  # one that has been forgotten has no more to tell
+                jobs.append(await self.job_service.get(principal, job_id))
+        matching = [job for job in jobs if where is not None and where.matches(job)]
+        watch = self.watching.watch_many(matching, None if request.job_ids else where, after)
+        async with aclosing(watch) as statuses:
+            await context.send_initial_metadata(())  # from here on nothing is missed
+            async for status in statuses:
+                yield pb.WatchJobsResponse(status=self._message(status, as_struct=as_struct).status)
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: ServicerContext) -> pb.CancelJobResponse:
         job = await self.job_service.cancel(current_principal(), request.job_id, request.reason)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +120,10 @@ _PENDING_MAX = 16_384
 
 # Longest wait for cancelled calls: a command may take a moment to die.
 _CUT_OFF_S = 5.0
+
+_PACKAGE = "toolhub.v1"
+# What this version of the hub can do and the first one of the contract could not.
+_FEATURES = ("jobs.history", "jobs.watch_many", "tools.expected_digest", "tools.watch")
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -259,6 +264,40 @@ def server_options(listening: Listening) -> list[tuple[str, int]]:
         grace_s = listening.max_call_s + _LEAVE_S
         options.append(("grpc.max_connection_age_grace_ms", int(grace_s * 1_000)))
     return options
+
+
+def contract_digest() -> str:
+    """sha256 (hex) over the files of the contract: two that speak exactly the same have the same."""
+    files = {service.file for service in _descriptors()}
+    pending = list(files)
+    while pending:
+        new = {file for file in pending.pop().dependencies if file.package == _PACKAGE} - files
+        files |= new
+        pending += new
+    return hashlib.sha256(
+        b"".join(file.serialized_pb for file in sorted(files, key=lambda file: file.name))
+    ).hexdigest()
+
+
+def server_info(
+    listening: Listening, *, version: str, features: Iterable[str], credentials: Iterable[str], **limits: float
+) -> tool_service_pb2.ServerInfo:
+    """What GetServerInfo answers; `limits` are fields of ServerLimits, durations in seconds under `…_s`."""
+    taken = tool_service_pb2.ServerLimits(max_request_bytes=_REQUEST_MAX_BYTES + _ENVELOPE_BYTES)
+    for name, value in limits.items():
+        if name.endswith("_s"):
+            getattr(taken, name.removesuffix("_s")).FromMilliseconds(round(value * 1_000))
+        else:
+            setattr(taken, name, value)
+    protocol = "grpc" if listening.credentials is None else "grpc+tls"
+    return tool_service_pb2.ServerInfo(
+        version=version,
+        contract=_PACKAGE,
+        contract_digest=contract_digest(),
+        features=sorted([*_FEATURES, *features, *(["reflection"] if listening.reflection else [])]),
+        limits=taken,
+        entrances=[tool_service_pb2.Entrance(protocol=protocol, credentials=credentials)],
+    )
 
 
 def _descriptors() -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from toolhub.v1 import tool_service_pb2 as pb
@@ -22,7 +23,7 @@ from toolhub_service.transport.convert.call import (
     wants_struct,
     write_answer,
 )
-from toolhub_service.transport.discovery import Discovery
+from toolhub_service.transport.discovery import Discovery, ToolWatches
 from toolhub_service.transport.rpc import CALLER, ServicerContext, current_principal
 from toolhub_service.transport.session import Journal, Sessions
 
@@ -92,6 +93,9 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     """Calls of all sessions together, but for the first of each."""
     journal: Journal
     """Where the calls are recorded."""
+    news: ToolWatches
+    server: pb.ServerInfo
+    """What this hub is."""
     call_ids: CallIds = field(init=False)
     sessions: Sessions = field(init=False)
 
@@ -162,6 +166,20 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
     async def GetTool(self, request: pb.GetToolRequest, context: ServicerContext) -> pb.GetToolResponse:
         return self.discovery.get_tool(request, current_principal())
+
+    async def WatchTools(
+        self, request: pb.ToolServiceWatchToolsRequest, context: ServicerContext
+    ) -> AsyncIterator[pb.ToolServiceWatchToolsResponse]:
+        async with aclosing(self.news.visible(request, self.discovery, current_principal())) as messages:
+            async for message in messages:
+                yield message
+
+    async def GetServerInfo(
+        self, request: pb.GetServerInfoRequest, context: ServicerContext
+    ) -> pb.GetServerInfoResponse:
+        principal = current_principal()
+        roles = sorted(role.value for role in principal.roles)
+        return pb.GetServerInfoResponse(server=self.server, principal=principal.id, roles=roles)
 
     async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
         return self.discovery.export_tools(request, current_principal())

@@ -41,7 +41,7 @@ class ScriptedHub(JobServiceServicer):
             state = SUCCEEDED if sequence < 0 else RUNNING
             yield job_service_pb2.WatchJobResponse(status=job_pb2.JobStatus(sequence=abs(sequence), state=state))
 
-    SubmitJob = ListJobs = CancelJob = None  # type: ignore[assignment]
+    WatchJobs = SubmitJob = ListJobs = CancelJob = None  # type: ignore[assignment]
 
 
 def serving(hub: ScriptedHub) -> AbstractContextManager[Connection]:

@@ -30,7 +30,7 @@ from toolhub_client import (
     connect,
 )
 from toolhub_client.failures import call_failed, hub_error
-from toolhub_client.hub import to_json
+from toolhub_client.tool_calls import to_json
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 

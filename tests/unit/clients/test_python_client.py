@@ -54,7 +54,8 @@ class Tools(ToolServiceServicer):
         more = str(at + 1) if at + 1 < len(names) else ""
         return tool_service_pb2.ListToolsResponse(tools=[tool_pb2.ToolSpec(name=names[at])], next_page_token=more)
 
-    GetTool = SearchTools = ExportTools = InvokeSession = None  # type: ignore[assignment]
+    WatchTools = GetServerInfo = GetTool = SearchTools = None  # type: ignore[assignment]
+    ExportTools = InvokeSession = None  # type: ignore[assignment]
 
 
 def judged(request: tool_service_pb2.InvokeRequest | tool_service_pb2.InvokeStreamRequest) -> result_pb2.ToolResult:
@@ -83,7 +84,7 @@ class Jobs(JobServiceServicer):
         async for status in self.scripts.pop(0)(request.after_sequence, context):
             yield job_service_pb2.WatchJobResponse(status=status)
 
-    SubmitJob = GetJob = ListJobs = CancelJob = None  # type: ignore[assignment]
+    WatchJobs = SubmitJob = GetJob = ListJobs = CancelJob = None  # type: ignore[assignment]
 
 
 def status(sequence: int, state: job_state_pb2.JobState.ValueType = RUNNING) -> job_pb2.JobStatus:

@@ -70,6 +70,7 @@ class Refusing(ToolServiceServicer):
             await context.abort(failure.code, failure.message, (details_trailer(failure),))
         await context.abort(failure, "broken")
 
+    WatchTools = GetServerInfo = None  # type: ignore[assignment]
     ListTools = SearchTools = ExportTools = InvokeStream = InvokeSession = None  # type: ignore[assignment]
 
 

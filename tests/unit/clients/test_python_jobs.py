@@ -44,6 +44,14 @@ async def test_watch_after_the_final_status_ends_at_once_and_says_nothing(hub: H
     assert [status async for status in hub.watch_job(job.job_id, after_sequence=last.sequence)] == []
 
 
+async def test_several_jobs_are_followed_to_their_ends_and_a_history_is_read_whole(hub: Hub) -> None:
+    jobs = [await hub.submit_job(*HASHING) for _ in range(3)]
+    ends = {status.job_id: status async for status in hub.watch_jobs([job.job_id for job in jobs])}
+    assert [ends[job.job_id].state for job in jobs] == 3 * [job_state_pb2.JOB_STATE_SUCCEEDED]
+    history = [status.sequence async for status in hub.watch_job(jobs[0].job_id, from_first=True)]
+    assert history == list(range(1, ends[jobs[0].job_id].sequence + 1))
+
+
 async def test_refused_job_has_failed_with_the_reason(hub: Hub) -> None:
     job = await hub.submit_job("core/fs.readText", {"path": "../x"}, purpose="a test")
     assert job.status.state == job_state_pb2.JOB_STATE_FAILED

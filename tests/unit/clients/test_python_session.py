@@ -67,6 +67,7 @@ class Breaking(ToolServiceServicer):
                 else:
                     self.asked.set()
 
+    WatchTools = GetServerInfo = None  # type: ignore[assignment]
     Invoke = InvokeStream = ListTools = GetTool = SearchTools = ExportTools = None  # type: ignore[assignment]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
 
 from toolhub.v1 import (
     approval_service_pb2,
@@ -22,6 +23,8 @@ CONTRACT = {
         "SearchTools": UNARY,
         "GetTool": UNARY,
         "ExportTools": UNARY,
+        "WatchTools": TO_CLIENT,
+        "GetServerInfo": UNARY,
         "Invoke": UNARY,
         "InvokeStream": TO_CLIENT,
         "InvokeSession": BOTH_WAYS,
@@ -31,6 +34,7 @@ CONTRACT = {
         "GetJob": UNARY,
         "ListJobs": UNARY,
         "WatchJob": TO_CLIENT,
+        "WatchJobs": TO_CLIENT,
         "CancelJob": UNARY,
     },
     "ApprovalService": {
@@ -71,6 +75,15 @@ def test_every_rpc_of_the_contract_exists_and_no_other() -> None:
         for service in file.services_by_name.values()
     }
     assert found == CONTRACT
+
+
+def test_reads_and_no_others_are_marked_as_free_of_side_effects() -> None:
+    reading = ("Get", "List", "Search", "Export", "Watch", "Read", "Tail", "Verify")
+    rpcs = [rpc for file in FILES for service in file.services_by_name.values() for rpc in service.methods]
+    marked = {rpc.name for rpc in rpcs if rpc.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS}
+    reads = {rpc.name for rpc in rpcs if rpc.name.startswith(reading)}
+    assert reads - marked == {"GetApproval"}, "with `reveal` it is put down who has looked"
+    assert marked < reads
 
 
 @pytest.mark.parametrize("other", ["InvokeStreamRequest", "SessionCall"])

@@ -544,12 +544,14 @@ const file_toolhub_v1_approval_service_proto_rawDesc = "" +
 	"\x15WatchApprovalsRequest\x12\x1c\n" +
 	"\x04tool\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\"J\n" +
 	"\x16WatchApprovalsResponse\x120\n" +
-	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval2\xeb\x02\n" +
-	"\x0fApprovalService\x12T\n" +
-	"\rListApprovals\x12 .toolhub.v1.ListApprovalsRequest\x1a!.toolhub.v1.ListApprovalsResponse\x12N\n" +
+	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval2\xf5\x02\n" +
+	"\x0fApprovalService\x12Y\n" +
+	"\rListApprovals\x12 .toolhub.v1.ListApprovalsRequest\x1a!.toolhub.v1.ListApprovalsResponse\"\x03\x90\x02\x01\x12N\n" +
 	"\vGetApproval\x12\x1e.toolhub.v1.GetApprovalRequest\x1a\x1f.toolhub.v1.GetApprovalResponse\x12W\n" +
-	"\x0eDecideApproval\x12!.toolhub.v1.DecideApprovalRequest\x1a\".toolhub.v1.DecideApprovalResponse\x12Y\n" +
-	"\x0eWatchApprovals\x12!.toolhub.v1.WatchApprovalsRequest\x1a\".toolhub.v1.WatchApprovalsResponse0\x01B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x0eDecideApproval\x12!.toolhub.v1.DecideApprovalRequest\x1a\".toolhub.v1.DecideApprovalResponse\x12^\n" +
+	"\x0eWatchApprovals\x12!.toolhub.v1.WatchApprovalsRequest\x1a\".toolhub.v1.WatchApprovalsResponse\"\x03\x90\x02\x010\x01BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_approval_service_proto_rawDescOnce sync.Once

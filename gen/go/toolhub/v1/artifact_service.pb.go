@@ -514,11 +514,13 @@ const file_toolhub_v1_artifact_service_proto_rawDesc = "" +
 	"\x05chunk\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@H\x00R\x05chunkB\r\n" +
 	"\x04part\x12\x05\xbaH\x02\b\x01\"I\n" +
 	"\x15WriteArtifactResponse\x120\n" +
-	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactR\bartifact2\x8e\x02\n" +
-	"\x0fArtifactService\x12N\n" +
-	"\vGetArtifact\x12\x1e.toolhub.v1.GetArtifactRequest\x1a\x1f.toolhub.v1.GetArtifactResponse\x12S\n" +
-	"\fReadArtifact\x12\x1f.toolhub.v1.ReadArtifactRequest\x1a .toolhub.v1.ReadArtifactResponse0\x01\x12V\n" +
-	"\rWriteArtifact\x12 .toolhub.v1.WriteArtifactRequest\x1a!.toolhub.v1.WriteArtifactResponse(\x01B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactR\bartifact2\x98\x02\n" +
+	"\x0fArtifactService\x12S\n" +
+	"\vGetArtifact\x12\x1e.toolhub.v1.GetArtifactRequest\x1a\x1f.toolhub.v1.GetArtifactResponse\"\x03\x90\x02\x01\x12X\n" +
+	"\fReadArtifact\x12\x1f.toolhub.v1.ReadArtifactRequest\x1a .toolhub.v1.ReadArtifactResponse\"\x03\x90\x02\x010\x01\x12V\n" +
+	"\rWriteArtifact\x12 .toolhub.v1.WriteArtifactRequest\x1a!.toolhub.v1.WriteArtifactResponse(\x01BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_artifact_service_proto_rawDescOnce sync.Once

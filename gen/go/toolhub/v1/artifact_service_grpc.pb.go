@@ -34,7 +34,8 @@ type ArtifactServiceClient interface {
 	GetArtifact(ctx context.Context, in *GetArtifactRequest, opts ...grpc.CallOption) (*GetArtifactResponse, error)
 	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
 	ReadArtifact(ctx context.Context, in *ReadArtifactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadArtifactResponse], error)
-	// Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
+	// Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
+	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
 	// size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
 	WriteArtifact(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[WriteArtifactRequest, WriteArtifactResponse], error)
 }
@@ -99,7 +100,8 @@ type ArtifactServiceServer interface {
 	GetArtifact(context.Context, *GetArtifactRequest) (*GetArtifactResponse, error)
 	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
 	ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error
-	// Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
+	// Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
+	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
 	// size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
 	WriteArtifact(grpc.ClientStreamingServer[WriteArtifactRequest, WriteArtifactResponse]) error
 	mustEmbedUnimplementedArtifactServiceServer()

@@ -475,13 +475,15 @@ const file_toolhub_v1_audit_service_proto_rawDesc = "" +
 	"\x0eevents_checked\x18\x02 \x01(\x03R\reventsChecked\x12'\n" +
 	"\x0fwriters_checked\x18\x03 \x01(\x05R\x0ewritersChecked\x123\n" +
 	"\tfirst_bad\x18\x04 \x01(\v2\x16.toolhub.v1.ChainFaultR\bfirstBad\x12.\n" +
-	"\x06faults\x18\x05 \x03(\v2\x16.toolhub.v1.ChainFaultR\x06faults2\xfa\x01\n" +
-	"\fAuditService\x12K\n" +
+	"\x06faults\x18\x05 \x03(\v2\x16.toolhub.v1.ChainFaultR\x06faults2\x89\x02\n" +
+	"\fAuditService\x12P\n" +
 	"\n" +
-	"ListEvents\x12\x1d.toolhub.v1.ListEventsRequest\x1a\x1e.toolhub.v1.ListEventsResponse\x12M\n" +
+	"ListEvents\x12\x1d.toolhub.v1.ListEventsRequest\x1a\x1e.toolhub.v1.ListEventsResponse\"\x03\x90\x02\x01\x12R\n" +
 	"\n" +
-	"TailEvents\x12\x1d.toolhub.v1.TailEventsRequest\x1a\x1e.toolhub.v1.TailEventsResponse0\x01\x12N\n" +
-	"\vVerifyAudit\x12\x1e.toolhub.v1.VerifyAuditRequest\x1a\x1f.toolhub.v1.VerifyAuditResponseB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"TailEvents\x12\x1d.toolhub.v1.TailEventsRequest\x1a\x1e.toolhub.v1.TailEventsResponse\"\x03\x90\x02\x010\x01\x12S\n" +
+	"\vVerifyAudit\x12\x1e.toolhub.v1.VerifyAuditRequest\x1a\x1f.toolhub.v1.VerifyAuditResponse\"\x03\x90\x02\x01BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_audit_service_proto_rawDescOnce sync.Once

@@ -479,7 +479,9 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\x0eResultEncoding\x12\x1f\n" +
 	"\x1bRESULT_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RESULT_ENCODING_JSON\x10\x01\x12\x1a\n" +
-	"\x16RESULT_ENCODING_STRUCT\x10\x02B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x16RESULT_ENCODING_STRUCT\x10\x02BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_call_proto_rawDescOnce sync.Once

@@ -663,7 +663,9 @@ const file_toolhub_v1_error_proto_rawDesc = "" +
 	"\x1fERROR_KIND_IDEMPOTENCY_CONFLICT\x10\x1c\x12\x1e\n" +
 	"\x1aERROR_KIND_OUTCOME_UNKNOWN\x10\x1d\x12\x17\n" +
 	"\x13ERROR_KIND_INTERNAL\x10\x1e\x12\x1b\n" +
-	"\x17ERROR_KIND_TOOL_CHANGED\x10\x1fB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x17ERROR_KIND_TOOL_CHANGED\x10\x1fBX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_error_proto_rawDescOnce sync.Once

@@ -687,7 +687,9 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\x16EVENT_TYPE_AUTH_FAILED\x10\x14\x12\x1b\n" +
 	"\x17EVENT_TYPE_ROLE_REFUSED\x10\x15\x12\x19\n" +
 	"\x15EVENT_TYPE_AUDIT_READ\x10\x16\x12 \n" +
-	"\x1cEVENT_TYPE_APPROVAL_REVEALED\x10\x17B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x1cEVENT_TYPE_APPROVAL_REVEALED\x10\x17BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_event_proto_rawDescOnce sync.Once

@@ -340,7 +340,9 @@ const file_toolhub_v1_job_proto_rawDesc = "" +
 	"\bdeadline\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x129\n" +
 	"\n" +
 	"expires_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12-\n" +
-	"\x06status\x18\x0f \x01(\v2\x15.toolhub.v1.JobStatusR\x06statusB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x06status\x18\x0f \x01(\v2\x15.toolhub.v1.JobStatusR\x06statusBX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_job_proto_rawDescOnce sync.Once

@@ -424,8 +424,10 @@ type WatchJobRequest struct {
 	AfterSequence int64 `protobuf:"varint,2,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
 	// How the JSON of its result travels. UNSPECIFIED means JSON bytes.
 	ResultEncoding ResultEncoding `protobuf:"varint,3,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// With `after_sequence` 0: its whole history, from the first entry on, in the place of the current state.
+	FromFirst     bool `protobuf:"varint,4,opt,name=from_first,json=fromFirst,proto3" json:"from_first,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchJobRequest) Reset() {
@@ -479,6 +481,13 @@ func (x *WatchJobRequest) GetResultEncoding() ResultEncoding {
 	return ResultEncoding_RESULT_ENCODING_UNSPECIFIED
 }
 
+func (x *WatchJobRequest) GetFromFirst() bool {
+	if x != nil {
+		return x.FromFirst
+	}
+	return false
+}
+
 // One status of a followed job.
 type WatchJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -525,6 +534,153 @@ func (x *WatchJobResponse) GetStatus() *JobStatus {
 	return nil
 }
 
+// Asks to follow several jobs. Filters are joined by AND.
+type WatchJobsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that match.
+	JobIds []string `protobuf:"bytes,1,rep,name=job_ids,json=jobIds,proto3" json:"job_ids,omitempty"`
+	// A tool name or glob. Empty means every one.
+	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Exactly this request. Empty means every one.
+	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Exactly this task. Empty means every one.
+	TaskId string `protobuf:"bytes,4,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Exactly this principal. Empty means the caller's own for agents, everybody's for operators and auditors.
+	Principal string `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
+	// The last sequence seen, by job, at most 1024: only later ones of these are sent, their end included if it came
+	// meanwhile. A job that began and ended while nobody watched is found by ListJobs.
+	AfterSequences map[string]int64 `protobuf:"bytes,6,rep,name=after_sequences,json=afterSequences,proto3" json:"after_sequences,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// How the JSON of results travels. UNSPECIFIED means JSON bytes.
+	ResultEncoding ResultEncoding `protobuf:"varint,7,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *WatchJobsRequest) Reset() {
+	*x = WatchJobsRequest{}
+	mi := &file_toolhub_v1_job_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchJobsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchJobsRequest) ProtoMessage() {}
+
+func (x *WatchJobsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_job_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchJobsRequest.ProtoReflect.Descriptor instead.
+func (*WatchJobsRequest) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_job_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WatchJobsRequest) GetJobIds() []string {
+	if x != nil {
+		return x.JobIds
+	}
+	return nil
+}
+
+func (x *WatchJobsRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetAfterSequences() map[string]int64 {
+	if x != nil {
+		return x.AfterSequences
+	}
+	return nil
+}
+
+func (x *WatchJobsRequest) GetResultEncoding() ResultEncoding {
+	if x != nil {
+		return x.ResultEncoding
+	}
+	return ResultEncoding_RESULT_ENCODING_UNSPECIFIED
+}
+
+// One status of one of the followed jobs.
+type WatchJobsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The status; its sequence is higher than that of the job's message before.
+	Status        *JobStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchJobsResponse) Reset() {
+	*x = WatchJobsResponse{}
+	mi := &file_toolhub_v1_job_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchJobsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchJobsResponse) ProtoMessage() {}
+
+func (x *WatchJobsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_job_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchJobsResponse.ProtoReflect.Descriptor instead.
+func (*WatchJobsResponse) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_job_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WatchJobsResponse) GetStatus() *JobStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
 // Asks one job to stop.
 type CancelJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -538,7 +694,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_toolhub_v1_job_service_proto_msgTypes[8]
+	mi := &file_toolhub_v1_job_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +706,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_job_service_proto_msgTypes[8]
+	mi := &file_toolhub_v1_job_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +719,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_job_service_proto_rawDescGZIP(), []int{8}
+	return file_toolhub_v1_job_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CancelJobRequest) GetJobId() string {
@@ -591,7 +747,7 @@ type CancelJobResponse struct {
 
 func (x *CancelJobResponse) Reset() {
 	*x = CancelJobResponse{}
-	mi := &file_toolhub_v1_job_service_proto_msgTypes[9]
+	mi := &file_toolhub_v1_job_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +759,7 @@ func (x *CancelJobResponse) String() string {
 func (*CancelJobResponse) ProtoMessage() {}
 
 func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_job_service_proto_msgTypes[9]
+	mi := &file_toolhub_v1_job_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +772,7 @@ func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
 func (*CancelJobResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_job_service_proto_rawDescGZIP(), []int{9}
+	return file_toolhub_v1_job_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CancelJobResponse) GetStatus() *JobStatus {
@@ -661,25 +817,44 @@ const file_toolhub_v1_job_service_proto_rawDesc = "" +
 	"\x04jobs\x18\x01 \x03(\v2\x0f.toolhub.v1.JobR\x04jobs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
-	"total_size\x18\x03 \x01(\x05R\ttotalSize\"\xd6\x01\n" +
+	"total_size\x18\x03 \x01(\x05R\ttotalSize\"\xf5\x01\n" +
 	"\x0fWatchJobRequest\x12D\n" +
 	"\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12.\n" +
 	"\x0eafter_sequence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\rafterSequence\x12M\n" +
-	"\x0fresult_encoding\x18\x03 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"A\n" +
+	"\x0fresult_encoding\x18\x03 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x12\x1d\n" +
+	"\n" +
+	"from_first\x18\x04 \x01(\bR\tfromFirst\"A\n" +
 	"\x10WatchJobResponse\x12-\n" +
+	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status\"\xfb\x03\n" +
+	"\x10WatchJobsRequest\x12N\n" +
+	"\ajob_ids\x18\x01 \x03(\tB5\xbaH2\x92\x01/\x10\x80\x02\"*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06jobIds\x12\x1c\n" +
+	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12'\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12!\n" +
+	"\atask_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12&\n" +
+	"\tprincipal\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12s\n" +
+	"\x0fafter_sequences\x18\x06 \x03(\v20.toolhub.v1.WatchJobsRequest.AfterSequencesEntryB\x18\xbaH\x15\x9a\x01\x12\x10\x80\b\"\ar\x05\x10\x01\x18\x80\x01*\x04\"\x02(\x00R\x0eafterSequences\x12M\n" +
+	"\x0fresult_encoding\x18\a \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x1aA\n" +
+	"\x13AfterSequencesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"B\n" +
+	"\x11WatchJobsResponse\x12-\n" +
 	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status\"z\n" +
 	"\x10CancelJobRequest\x12D\n" +
 	"\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12 \n" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06reason\"B\n" +
 	"\x11CancelJobResponse\x12-\n" +
-	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status2\xf1\x02\n" +
+	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status2\xd1\x03\n" +
 	"\n" +
 	"JobService\x12H\n" +
-	"\tSubmitJob\x12\x1c.toolhub.v1.SubmitJobRequest\x1a\x1d.toolhub.v1.SubmitJobResponse\x12?\n" +
-	"\x06GetJob\x12\x19.toolhub.v1.GetJobRequest\x1a\x1a.toolhub.v1.GetJobResponse\x12E\n" +
-	"\bListJobs\x12\x1b.toolhub.v1.ListJobsRequest\x1a\x1c.toolhub.v1.ListJobsResponse\x12G\n" +
-	"\bWatchJob\x12\x1b.toolhub.v1.WatchJobRequest\x1a\x1c.toolhub.v1.WatchJobResponse0\x01\x12H\n" +
-	"\tCancelJob\x12\x1c.toolhub.v1.CancelJobRequest\x1a\x1d.toolhub.v1.CancelJobResponseB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\tSubmitJob\x12\x1c.toolhub.v1.SubmitJobRequest\x1a\x1d.toolhub.v1.SubmitJobResponse\x12D\n" +
+	"\x06GetJob\x12\x19.toolhub.v1.GetJobRequest\x1a\x1a.toolhub.v1.GetJobResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\bListJobs\x12\x1b.toolhub.v1.ListJobsRequest\x1a\x1c.toolhub.v1.ListJobsResponse\"\x03\x90\x02\x01\x12L\n" +
+	"\bWatchJob\x12\x1b.toolhub.v1.WatchJobRequest\x1a\x1c.toolhub.v1.WatchJobResponse\"\x03\x90\x02\x010\x01\x12O\n" +
+	"\tWatchJobs\x12\x1c.toolhub.v1.WatchJobsRequest\x1a\x1d.toolhub.v1.WatchJobsResponse\"\x03\x90\x02\x010\x01\x12H\n" +
+	"\tCancelJob\x12\x1c.toolhub.v1.CancelJobRequest\x1a\x1d.toolhub.v1.CancelJobResponseBX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_job_service_proto_rawDescOnce sync.Once
@@ -693,7 +868,7 @@ func file_toolhub_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_toolhub_v1_job_service_proto_rawDescData
 }
 
-var file_toolhub_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_toolhub_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_toolhub_v1_job_service_proto_goTypes = []any{
 	(*SubmitJobRequest)(nil),  // 0: toolhub.v1.SubmitJobRequest
 	(*SubmitJobResponse)(nil), // 1: toolhub.v1.SubmitJobResponse
@@ -703,42 +878,50 @@ var file_toolhub_v1_job_service_proto_goTypes = []any{
 	(*ListJobsResponse)(nil),  // 5: toolhub.v1.ListJobsResponse
 	(*WatchJobRequest)(nil),   // 6: toolhub.v1.WatchJobRequest
 	(*WatchJobResponse)(nil),  // 7: toolhub.v1.WatchJobResponse
-	(*CancelJobRequest)(nil),  // 8: toolhub.v1.CancelJobRequest
-	(*CancelJobResponse)(nil), // 9: toolhub.v1.CancelJobResponse
-	(*ToolIntent)(nil),        // 10: toolhub.v1.ToolIntent
-	(*ExecContext)(nil),       // 11: toolhub.v1.ExecContext
-	(ResultEncoding)(0),       // 12: toolhub.v1.ResultEncoding
-	(*Job)(nil),               // 13: toolhub.v1.Job
-	(JobState)(0),             // 14: toolhub.v1.JobState
-	(*JobStatus)(nil),         // 15: toolhub.v1.JobStatus
+	(*WatchJobsRequest)(nil),  // 8: toolhub.v1.WatchJobsRequest
+	(*WatchJobsResponse)(nil), // 9: toolhub.v1.WatchJobsResponse
+	(*CancelJobRequest)(nil),  // 10: toolhub.v1.CancelJobRequest
+	(*CancelJobResponse)(nil), // 11: toolhub.v1.CancelJobResponse
+	nil,                       // 12: toolhub.v1.WatchJobsRequest.AfterSequencesEntry
+	(*ToolIntent)(nil),        // 13: toolhub.v1.ToolIntent
+	(*ExecContext)(nil),       // 14: toolhub.v1.ExecContext
+	(ResultEncoding)(0),       // 15: toolhub.v1.ResultEncoding
+	(*Job)(nil),               // 16: toolhub.v1.Job
+	(JobState)(0),             // 17: toolhub.v1.JobState
+	(*JobStatus)(nil),         // 18: toolhub.v1.JobStatus
 }
 var file_toolhub_v1_job_service_proto_depIdxs = []int32{
-	10, // 0: toolhub.v1.SubmitJobRequest.intent:type_name -> toolhub.v1.ToolIntent
-	11, // 1: toolhub.v1.SubmitJobRequest.context:type_name -> toolhub.v1.ExecContext
-	12, // 2: toolhub.v1.SubmitJobRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	13, // 3: toolhub.v1.SubmitJobResponse.job:type_name -> toolhub.v1.Job
-	12, // 4: toolhub.v1.GetJobRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	13, // 5: toolhub.v1.GetJobResponse.job:type_name -> toolhub.v1.Job
-	14, // 6: toolhub.v1.ListJobsRequest.states:type_name -> toolhub.v1.JobState
-	13, // 7: toolhub.v1.ListJobsResponse.jobs:type_name -> toolhub.v1.Job
-	12, // 8: toolhub.v1.WatchJobRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	15, // 9: toolhub.v1.WatchJobResponse.status:type_name -> toolhub.v1.JobStatus
-	15, // 10: toolhub.v1.CancelJobResponse.status:type_name -> toolhub.v1.JobStatus
-	0,  // 11: toolhub.v1.JobService.SubmitJob:input_type -> toolhub.v1.SubmitJobRequest
-	2,  // 12: toolhub.v1.JobService.GetJob:input_type -> toolhub.v1.GetJobRequest
-	4,  // 13: toolhub.v1.JobService.ListJobs:input_type -> toolhub.v1.ListJobsRequest
-	6,  // 14: toolhub.v1.JobService.WatchJob:input_type -> toolhub.v1.WatchJobRequest
-	8,  // 15: toolhub.v1.JobService.CancelJob:input_type -> toolhub.v1.CancelJobRequest
-	1,  // 16: toolhub.v1.JobService.SubmitJob:output_type -> toolhub.v1.SubmitJobResponse
-	3,  // 17: toolhub.v1.JobService.GetJob:output_type -> toolhub.v1.GetJobResponse
-	5,  // 18: toolhub.v1.JobService.ListJobs:output_type -> toolhub.v1.ListJobsResponse
-	7,  // 19: toolhub.v1.JobService.WatchJob:output_type -> toolhub.v1.WatchJobResponse
-	9,  // 20: toolhub.v1.JobService.CancelJob:output_type -> toolhub.v1.CancelJobResponse
-	16, // [16:21] is the sub-list for method output_type
-	11, // [11:16] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	13, // 0: toolhub.v1.SubmitJobRequest.intent:type_name -> toolhub.v1.ToolIntent
+	14, // 1: toolhub.v1.SubmitJobRequest.context:type_name -> toolhub.v1.ExecContext
+	15, // 2: toolhub.v1.SubmitJobRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	16, // 3: toolhub.v1.SubmitJobResponse.job:type_name -> toolhub.v1.Job
+	15, // 4: toolhub.v1.GetJobRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	16, // 5: toolhub.v1.GetJobResponse.job:type_name -> toolhub.v1.Job
+	17, // 6: toolhub.v1.ListJobsRequest.states:type_name -> toolhub.v1.JobState
+	16, // 7: toolhub.v1.ListJobsResponse.jobs:type_name -> toolhub.v1.Job
+	15, // 8: toolhub.v1.WatchJobRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	18, // 9: toolhub.v1.WatchJobResponse.status:type_name -> toolhub.v1.JobStatus
+	12, // 10: toolhub.v1.WatchJobsRequest.after_sequences:type_name -> toolhub.v1.WatchJobsRequest.AfterSequencesEntry
+	15, // 11: toolhub.v1.WatchJobsRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	18, // 12: toolhub.v1.WatchJobsResponse.status:type_name -> toolhub.v1.JobStatus
+	18, // 13: toolhub.v1.CancelJobResponse.status:type_name -> toolhub.v1.JobStatus
+	0,  // 14: toolhub.v1.JobService.SubmitJob:input_type -> toolhub.v1.SubmitJobRequest
+	2,  // 15: toolhub.v1.JobService.GetJob:input_type -> toolhub.v1.GetJobRequest
+	4,  // 16: toolhub.v1.JobService.ListJobs:input_type -> toolhub.v1.ListJobsRequest
+	6,  // 17: toolhub.v1.JobService.WatchJob:input_type -> toolhub.v1.WatchJobRequest
+	8,  // 18: toolhub.v1.JobService.WatchJobs:input_type -> toolhub.v1.WatchJobsRequest
+	10, // 19: toolhub.v1.JobService.CancelJob:input_type -> toolhub.v1.CancelJobRequest
+	1,  // 20: toolhub.v1.JobService.SubmitJob:output_type -> toolhub.v1.SubmitJobResponse
+	3,  // 21: toolhub.v1.JobService.GetJob:output_type -> toolhub.v1.GetJobResponse
+	5,  // 22: toolhub.v1.JobService.ListJobs:output_type -> toolhub.v1.ListJobsResponse
+	7,  // 23: toolhub.v1.JobService.WatchJob:output_type -> toolhub.v1.WatchJobResponse
+	9,  // 24: toolhub.v1.JobService.WatchJobs:output_type -> toolhub.v1.WatchJobsResponse
+	11, // 25: toolhub.v1.JobService.CancelJob:output_type -> toolhub.v1.CancelJobResponse
+	20, // [20:26] is the sub-list for method output_type
+	14, // [14:20] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_job_service_proto_init() }
@@ -755,7 +938,7 @@ func file_toolhub_v1_job_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_job_service_proto_rawDesc), len(file_toolhub_v1_job_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -176,7 +176,9 @@ const file_toolhub_v1_job_state_proto_rawDesc = "" +
 	"\x10JOB_STATE_FAILED\x10\x06\x12\x17\n" +
 	"\x13JOB_STATE_CANCELLED\x10\a\x12\x17\n" +
 	"\x13JOB_STATE_TIMED_OUT\x10\b\x12\x12\n" +
-	"\x0eJOB_STATE_LOST\x10\tB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x0eJOB_STATE_LOST\x10\tBX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_job_state_proto_rawDescOnce sync.Once

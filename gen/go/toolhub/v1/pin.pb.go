@@ -361,7 +361,9 @@ const file_toolhub_v1_pin_proto_rawDesc = "" +
 	"\x12PIN_CHANGE_CHANGED\x10\x02\x12\x16\n" +
 	"\x12PIN_CHANGE_REMOVED\x10\x03\x12\x16\n" +
 	"\x12PIN_CHANGE_RENAMED\x10\x04\x12\x17\n" +
-	"\x13PIN_CHANGE_SHADOWED\x10\x05B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x13PIN_CHANGE_SHADOWED\x10\x05BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_pin_proto_rawDescOnce sync.Once

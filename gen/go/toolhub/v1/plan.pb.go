@@ -314,7 +314,9 @@ const file_toolhub_v1_plan_proto_rawDesc = "" +
 	"expires_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x17\n" +
 	"\acall_id\x18\v \x01(\tR\x06callIdB\x06\n" +
-	"\x04argsB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x04argsBX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_plan_proto_rawDescOnce sync.Once

@@ -174,7 +174,9 @@ const file_toolhub_v1_progress_proto_rawDesc = "" +
 	"\x06_total\"3\n" +
 	"\x05Chunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
-	"\x06stream\x18\x02 \x01(\tR\x06streamB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x06stream\x18\x02 \x01(\tR\x06streamBX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_progress_proto_rawDescOnce sync.Once

@@ -1367,18 +1367,20 @@ const file_toolhub_v1_registry_service_proto_rawDesc = "" +
 	"\x1cTOOL_CHANGE_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16TOOL_CHANGE_TYPE_ADDED\x10\x01\x12\x1c\n" +
 	"\x18TOOL_CHANGE_TYPE_CHANGED\x10\x02\x12\x1c\n" +
-	"\x18TOOL_CHANGE_TYPE_REMOVED\x10\x032\xec\x05\n" +
+	"\x18TOOL_CHANGE_TYPE_REMOVED\x10\x032\x80\x06\n" +
 	"\x0fRegistryService\x12Q\n" +
 	"\fRegisterTool\x12\x1f.toolhub.v1.RegisterToolRequest\x1a .toolhub.v1.RegisterToolResponse\x12T\n" +
 	"\rRegisterTools\x12 .toolhub.v1.RegisterToolsRequest\x1a!.toolhub.v1.RegisterToolsResponse\x12W\n" +
 	"\x0eUnregisterTool\x12!.toolhub.v1.UnregisterToolRequest\x1a\".toolhub.v1.UnregisterToolResponse\x12W\n" +
-	"\x0eRefreshSources\x12!.toolhub.v1.RefreshSourcesRequest\x1a\".toolhub.v1.RefreshSourcesResponse\x12N\n" +
-	"\vListSources\x12\x1e.toolhub.v1.ListSourcesRequest\x1a\x1f.toolhub.v1.ListSourcesResponse\x12N\n" +
-	"\vGetSnapshot\x12\x1e.toolhub.v1.GetSnapshotRequest\x1a\x1f.toolhub.v1.GetSnapshotResponse\x12E\n" +
-	"\bListPins\x12\x1b.toolhub.v1.ListPinsRequest\x1a\x1c.toolhub.v1.ListPinsResponse\x12H\n" +
-	"\tDecidePin\x12\x1c.toolhub.v1.DecidePinRequest\x1a\x1d.toolhub.v1.DecidePinResponse\x12M\n" +
+	"\x0eRefreshSources\x12!.toolhub.v1.RefreshSourcesRequest\x1a\".toolhub.v1.RefreshSourcesResponse\x12S\n" +
+	"\vListSources\x12\x1e.toolhub.v1.ListSourcesRequest\x1a\x1f.toolhub.v1.ListSourcesResponse\"\x03\x90\x02\x01\x12S\n" +
+	"\vGetSnapshot\x12\x1e.toolhub.v1.GetSnapshotRequest\x1a\x1f.toolhub.v1.GetSnapshotResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\bListPins\x12\x1b.toolhub.v1.ListPinsRequest\x1a\x1c.toolhub.v1.ListPinsResponse\"\x03\x90\x02\x01\x12H\n" +
+	"\tDecidePin\x12\x1c.toolhub.v1.DecidePinRequest\x1a\x1d.toolhub.v1.DecidePinResponse\x12R\n" +
 	"\n" +
-	"WatchTools\x12\x1d.toolhub.v1.WatchToolsRequest\x1a\x1e.toolhub.v1.WatchToolsResponse0\x01B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"WatchTools\x12\x1d.toolhub.v1.WatchToolsRequest\x1a\x1e.toolhub.v1.WatchToolsResponse\"\x03\x90\x02\x010\x01BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_registry_service_proto_rawDescOnce sync.Once

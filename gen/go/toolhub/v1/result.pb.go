@@ -453,7 +453,9 @@ const file_toolhub_v1_result_proto_rawDesc = "" +
 	"\x12EVIDENCE_TYPE_FILE\x10\x02\x12\x15\n" +
 	"\x11EVIDENCE_TYPE_URL\x10\x03\x12\x16\n" +
 	"\x12EVIDENCE_TYPE_TEXT\x10\x04\x12\x18\n" +
-	"\x14EVIDENCE_TYPE_METRIC\x10\x05B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x14EVIDENCE_TYPE_METRIC\x10\x05BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_result_proto_rawDescOnce sync.Once

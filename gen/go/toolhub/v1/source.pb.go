@@ -415,7 +415,9 @@ const file_toolhub_v1_source_proto_rawDesc = "" +
 	"\x19BREAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14BREAKER_STATE_CLOSED\x10\x01\x12\x1b\n" +
 	"\x17BREAKER_STATE_HALF_OPEN\x10\x02\x12\x16\n" +
-	"\x12BREAKER_STATE_OPEN\x10\x03B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x12BREAKER_STATE_OPEN\x10\x03BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_source_proto_rawDescOnce sync.Once

@@ -177,7 +177,9 @@ const file_toolhub_v1_step_proto_rawDesc = "" +
 	"\x11STEP_NAME_EXECUTE\x10\x06\x12\x1d\n" +
 	"\x19STEP_NAME_VALIDATE_OUTPUT\x10\a\x12\x1d\n" +
 	"\x19STEP_NAME_ATTACH_EVIDENCE\x10\b\x12\x14\n" +
-	"\x10STEP_NAME_RECORD\x10\tB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x10STEP_NAME_RECORD\x10\tBX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_step_proto_rawDescOnce sync.Once

@@ -1091,7 +1091,9 @@ const file_toolhub_v1_tool_proto_rawDesc = "" +
 	"\bToolView\x12\x19\n" +
 	"\x15TOOL_VIEW_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fTOOL_VIEW_BASIC\x10\x01\x12\x12\n" +
-	"\x0eTOOL_VIEW_FULL\x10\x02B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x0eTOOL_VIEW_FULL\x10\x02BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_tool_proto_rawDescOnce sync.Once

@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -694,6 +695,145 @@ func (x *GetToolResponse) GetTool() *ToolSpec {
 	return nil
 }
 
+// Asks to follow the tools that the caller's policy could allow.
+type ToolServiceWatchToolsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+	Filter *ToolFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// How much of each.
+	View ToolView `protobuf:"varint,2,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
+	// `resume_token` of the last message seen, with the same filter. Empty: the first message says `reset`.
+	ResumeToken   string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolServiceWatchToolsRequest) Reset() {
+	*x = ToolServiceWatchToolsRequest{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolServiceWatchToolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolServiceWatchToolsRequest) ProtoMessage() {}
+
+func (x *ToolServiceWatchToolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolServiceWatchToolsRequest.ProtoReflect.Descriptor instead.
+func (*ToolServiceWatchToolsRequest) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ToolServiceWatchToolsRequest) GetFilter() *ToolFilter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *ToolServiceWatchToolsRequest) GetView() ToolView {
+	if x != nil {
+		return x.View
+	}
+	return ToolView_TOOL_VIEW_UNSPECIFIED
+}
+
+func (x *ToolServiceWatchToolsRequest) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+// What has changed for the caller since the message before.
+type ToolServiceWatchToolsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may see
+	// from now on is ADDED.
+	Changes []*ToolChange `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	// True when something may have changed that is not told: after another token than the current one, when policy has
+	// changed, or when changes were too many. List the tools again; `changes` is empty then.
+	Reset_ bool `protobuf:"varint,2,opt,name=reset,proto3" json:"reset,omitempty"`
+	// Where a watch that is opened again goes on.
+	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// The catalog from now on.
+	Revision      string `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolServiceWatchToolsResponse) Reset() {
+	*x = ToolServiceWatchToolsResponse{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolServiceWatchToolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolServiceWatchToolsResponse) ProtoMessage() {}
+
+func (x *ToolServiceWatchToolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolServiceWatchToolsResponse.ProtoReflect.Descriptor instead.
+func (*ToolServiceWatchToolsResponse) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ToolServiceWatchToolsResponse) GetChanges() []*ToolChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ToolServiceWatchToolsResponse) GetReset_() bool {
+	if x != nil {
+		return x.Reset_
+	}
+	return false
+}
+
+func (x *ToolServiceWatchToolsResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *ToolServiceWatchToolsResponse) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
 // Asks for tools in a model's form.
 type ExportToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -712,7 +852,7 @@ type ExportToolsRequest struct {
 
 func (x *ExportToolsRequest) Reset() {
 	*x = ExportToolsRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[8]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +864,7 @@ func (x *ExportToolsRequest) String() string {
 func (*ExportToolsRequest) ProtoMessage() {}
 
 func (x *ExportToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[8]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +877,7 @@ func (x *ExportToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportToolsRequest.ProtoReflect.Descriptor instead.
 func (*ExportToolsRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{8}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExportToolsRequest) GetFormat() ExportFormat {
@@ -789,7 +929,7 @@ type ExportToolsResponse struct {
 
 func (x *ExportToolsResponse) Reset() {
 	*x = ExportToolsResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[9]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +941,7 @@ func (x *ExportToolsResponse) String() string {
 func (*ExportToolsResponse) ProtoMessage() {}
 
 func (x *ExportToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[9]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +954,7 @@ func (x *ExportToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportToolsResponse.ProtoReflect.Descriptor instead.
 func (*ExportToolsResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{9}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExportToolsResponse) GetToolsJson() []byte {
@@ -881,7 +1021,7 @@ type InvokeRequest struct {
 
 func (x *InvokeRequest) Reset() {
 	*x = InvokeRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[10]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1033,7 @@ func (x *InvokeRequest) String() string {
 func (*InvokeRequest) ProtoMessage() {}
 
 func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[10]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1046,7 @@ func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeRequest.ProtoReflect.Descriptor instead.
 func (*InvokeRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{10}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InvokeRequest) GetIntent() *ToolIntent {
@@ -967,7 +1107,7 @@ type InvokeResponse struct {
 
 func (x *InvokeResponse) Reset() {
 	*x = InvokeResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[11]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1119,7 @@ func (x *InvokeResponse) String() string {
 func (*InvokeResponse) ProtoMessage() {}
 
 func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[11]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1132,7 @@ func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeResponse.ProtoReflect.Descriptor instead.
 func (*InvokeResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{11}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *InvokeResponse) GetOutcome() isInvokeResponse_Outcome {
@@ -1060,7 +1200,7 @@ type InvokeStreamRequest struct {
 
 func (x *InvokeStreamRequest) Reset() {
 	*x = InvokeStreamRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[12]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1212,7 @@ func (x *InvokeStreamRequest) String() string {
 func (*InvokeStreamRequest) ProtoMessage() {}
 
 func (x *InvokeStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[12]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1225,7 @@ func (x *InvokeStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeStreamRequest.ProtoReflect.Descriptor instead.
 func (*InvokeStreamRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{12}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *InvokeStreamRequest) GetIntent() *ToolIntent {
@@ -1148,7 +1288,7 @@ type InvokeStreamResponse struct {
 
 func (x *InvokeStreamResponse) Reset() {
 	*x = InvokeStreamResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[13]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1300,7 @@ func (x *InvokeStreamResponse) String() string {
 func (*InvokeStreamResponse) ProtoMessage() {}
 
 func (x *InvokeStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[13]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1313,7 @@ func (x *InvokeStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeStreamResponse.ProtoReflect.Descriptor instead.
 func (*InvokeStreamResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{13}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InvokeStreamResponse) GetEvent() isInvokeStreamResponse_Event {
@@ -1276,7 +1416,7 @@ type SessionCall struct {
 
 func (x *SessionCall) Reset() {
 	*x = SessionCall{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[14]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1428,7 @@ func (x *SessionCall) String() string {
 func (*SessionCall) ProtoMessage() {}
 
 func (x *SessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[14]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1441,7 @@ func (x *SessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCall.ProtoReflect.Descriptor instead.
 func (*SessionCall) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{14}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SessionCall) GetIntent() *ToolIntent {
@@ -1366,7 +1506,7 @@ type InvokeSessionRequest struct {
 
 func (x *InvokeSessionRequest) Reset() {
 	*x = InvokeSessionRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[15]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1518,7 @@ func (x *InvokeSessionRequest) String() string {
 func (*InvokeSessionRequest) ProtoMessage() {}
 
 func (x *InvokeSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[15]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1531,7 @@ func (x *InvokeSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeSessionRequest.ProtoReflect.Descriptor instead.
 func (*InvokeSessionRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{15}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *InvokeSessionRequest) GetCalls() []*SessionCall {
@@ -1428,7 +1568,7 @@ type SessionEvent struct {
 
 func (x *SessionEvent) Reset() {
 	*x = SessionEvent{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[16]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1580,7 @@ func (x *SessionEvent) String() string {
 func (*SessionEvent) ProtoMessage() {}
 
 func (x *SessionEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[16]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1593,7 @@ func (x *SessionEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent.ProtoReflect.Descriptor instead.
 func (*SessionEvent) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{16}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SessionEvent) GetCallId() string {
@@ -1549,7 +1689,7 @@ type InvokeSessionResponse struct {
 
 func (x *InvokeSessionResponse) Reset() {
 	*x = InvokeSessionResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[17]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1561,7 +1701,7 @@ func (x *InvokeSessionResponse) String() string {
 func (*InvokeSessionResponse) ProtoMessage() {}
 
 func (x *InvokeSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[17]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1574,7 +1714,7 @@ func (x *InvokeSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeSessionResponse.ProtoReflect.Descriptor instead.
 func (*InvokeSessionResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{17}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *InvokeSessionResponse) GetEvents() []*SessionEvent {
@@ -1584,12 +1724,407 @@ func (x *InvokeSessionResponse) GetEvents() []*SessionEvent {
 	return nil
 }
 
+// Asks what the hub is.
+type GetServerInfoRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerInfoRequest) Reset() {
+	*x = GetServerInfoRequest{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerInfoRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerInfoRequest) ProtoMessage() {}
+
+func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
+func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{20}
+}
+
+// What the hub is.
+type GetServerInfoResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The hub.
+	Server *ServerInfo `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// The verified caller.
+	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	// What the caller may use: `agent`, `operator`, `approver`, `auditor`.
+	Roles         []string `protobuf:"bytes,3,rep,name=roles,proto3" json:"roles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerInfoResponse) Reset() {
+	*x = GetServerInfoResponse{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerInfoResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerInfoResponse) ProtoMessage() {}
+
+func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
+func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GetServerInfoResponse) GetServer() *ServerInfo {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *GetServerInfoResponse) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *GetServerInfoResponse) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+// A hub, as configured; every process of it says the same.
+type ServerInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Semantic version of the software.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Package of the contract: `toolhub.v1`.
+	Contract string `protobuf:"bytes,2,opt,name=contract,proto3" json:"contract,omitempty"`
+	// SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means only
+	// that one of the two knows more: the contract grows and never changes.
+	ContractDigest string `protobuf:"bytes,3,opt,name=contract_digest,json=contractDigest,proto3" json:"contract_digest,omitempty"`
+	// What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
+	// (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);
+	// and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
+	Features []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
+	// What it takes.
+	Limits *ServerLimits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Ways in that lead to the same tools and the same policy.
+	Entrances     []*Entrance `protobuf:"bytes,6,rep,name=entrances,proto3" json:"entrances,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerInfo) Reset() {
+	*x = ServerInfo{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerInfo) ProtoMessage() {}
+
+func (x *ServerInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerInfo.ProtoReflect.Descriptor instead.
+func (*ServerInfo) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ServerInfo) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ServerInfo) GetContract() string {
+	if x != nil {
+		return x.Contract
+	}
+	return ""
+}
+
+func (x *ServerInfo) GetContractDigest() string {
+	if x != nil {
+		return x.ContractDigest
+	}
+	return ""
+}
+
+func (x *ServerInfo) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+func (x *ServerInfo) GetLimits() *ServerLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *ServerInfo) GetEntrances() []*Entrance {
+	if x != nil {
+		return x.Entrances
+	}
+	return nil
+}
+
+// One way into a hub.
+type Entrance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// `grpc` or `grpc+tls`.
+	Protocol string `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// How callers prove who they are: `api-key`, `insecure-local`.
+	Credentials   []string `protobuf:"bytes,2,rep,name=credentials,proto3" json:"credentials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Entrance) Reset() {
+	*x = Entrance{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Entrance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Entrance) ProtoMessage() {}
+
+func (x *Entrance) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Entrance.ProtoReflect.Descriptor instead.
+func (*Entrance) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Entrance) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Entrance) GetCredentials() []string {
+	if x != nil {
+		return x.Credentials
+	}
+	return nil
+}
+
+// Bounds that a caller may run into. What policy allows a caller may be less.
+type ServerLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of one request message.
+	MaxRequestBytes int64 `protobuf:"varint,1,opt,name=max_request_bytes,json=maxRequestBytes,proto3" json:"max_request_bytes,omitempty"`
+	// Of the arguments of one call, references to artifacts resolved.
+	MaxArgsBytes int64 `protobuf:"varint,2,opt,name=max_args_bytes,json=maxArgsBytes,proto3" json:"max_args_bytes,omitempty"`
+	// Levels of nesting in arguments.
+	MaxArgsDepth int32 `protobuf:"varint,3,opt,name=max_args_depth,json=maxArgsDepth,proto3" json:"max_args_depth,omitempty"`
+	// Entries of a page.
+	MaxPageSize int32 `protobuf:"varint,4,opt,name=max_page_size,json=maxPageSize,proto3" json:"max_page_size,omitempty"`
+	// Longest time of a call.
+	MaxCallTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=max_call_timeout,json=maxCallTimeout,proto3" json:"max_call_timeout,omitempty"`
+	// Longest time of a job.
+	MaxJobTimeout *durationpb.Duration `protobuf:"bytes,6,opt,name=max_job_timeout,json=maxJobTimeout,proto3" json:"max_job_timeout,omitempty"`
+	// Time of a job whose call names none.
+	DefaultJobTimeout *durationpb.Duration `protobuf:"bytes,7,opt,name=default_job_timeout,json=defaultJobTimeout,proto3" json:"default_job_timeout,omitempty"`
+	// Calls at once in one session.
+	MaxSessionCalls int32 `protobuf:"varint,8,opt,name=max_session_calls,json=maxSessionCalls,proto3" json:"max_session_calls,omitempty"`
+	// Size of one artifact.
+	MaxArtifactBytes int64 `protobuf:"varint,9,opt,name=max_artifact_bytes,json=maxArtifactBytes,proto3" json:"max_artifact_bytes,omitempty"`
+	// What one principal may own in artifacts.
+	ArtifactQuotaBytes int64 `protobuf:"varint,10,opt,name=artifact_quota_bytes,json=artifactQuotaBytes,proto3" json:"artifact_quota_bytes,omitempty"`
+	// How long an idempotency key is remembered.
+	IdempotencyTtl *durationpb.Duration `protobuf:"bytes,11,opt,name=idempotency_ttl,json=idempotencyTtl,proto3" json:"idempotency_ttl,omitempty"`
+	// How long a plan can be committed.
+	PlanTtl       *durationpb.Duration `protobuf:"bytes,12,opt,name=plan_ttl,json=planTtl,proto3" json:"plan_ttl,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerLimits) Reset() {
+	*x = ServerLimits{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerLimits) ProtoMessage() {}
+
+func (x *ServerLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerLimits.ProtoReflect.Descriptor instead.
+func (*ServerLimits) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ServerLimits) GetMaxRequestBytes() int64 {
+	if x != nil {
+		return x.MaxRequestBytes
+	}
+	return 0
+}
+
+func (x *ServerLimits) GetMaxArgsBytes() int64 {
+	if x != nil {
+		return x.MaxArgsBytes
+	}
+	return 0
+}
+
+func (x *ServerLimits) GetMaxArgsDepth() int32 {
+	if x != nil {
+		return x.MaxArgsDepth
+	}
+	return 0
+}
+
+func (x *ServerLimits) GetMaxPageSize() int32 {
+	if x != nil {
+		return x.MaxPageSize
+	}
+	return 0
+}
+
+func (x *ServerLimits) GetMaxCallTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.MaxCallTimeout
+	}
+	return nil
+}
+
+func (x *ServerLimits) GetMaxJobTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.MaxJobTimeout
+	}
+	return nil
+}
+
+func (x *ServerLimits) GetDefaultJobTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.DefaultJobTimeout
+	}
+	return nil
+}
+
+func (x *ServerLimits) GetMaxSessionCalls() int32 {
+	if x != nil {
+		return x.MaxSessionCalls
+	}
+	return 0
+}
+
+func (x *ServerLimits) GetMaxArtifactBytes() int64 {
+	if x != nil {
+		return x.MaxArtifactBytes
+	}
+	return 0
+}
+
+func (x *ServerLimits) GetArtifactQuotaBytes() int64 {
+	if x != nil {
+		return x.ArtifactQuotaBytes
+	}
+	return 0
+}
+
+func (x *ServerLimits) GetIdempotencyTtl() *durationpb.Duration {
+	if x != nil {
+		return x.IdempotencyTtl
+	}
+	return nil
+}
+
+func (x *ServerLimits) GetPlanTtl() *durationpb.Duration {
+	if x != nil {
+		return x.PlanTtl
+	}
+	return nil
+}
+
 var File_toolhub_v1_tool_service_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtoolhub/v1/tool_service.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x15toolhub/v1/plan.proto\x1a\x19toolhub/v1/progress.proto\x1a\x17toolhub/v1/result.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"\xc5\x01\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x15toolhub/v1/call.proto\x1a\x15toolhub/v1/plan.proto\x1a\x19toolhub/v1/progress.proto\x1a!toolhub/v1/registry_service.proto\x1a\x17toolhub/v1/result.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"\xc5\x01\n" +
 	"\x10ListToolsRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.toolhub.v1.ToolFilterR\x06filter\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -1638,7 +2173,16 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x0eGetToolRequest\x12A\n" +
 	"\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\";\n" +
 	"\x0fGetToolResponse\x12(\n" +
-	"\x04tool\x18\x01 \x01(\v2\x14.toolhub.v1.ToolSpecR\x04tool\"\xd1\x01\n" +
+	"\x04tool\x18\x01 \x01(\v2\x14.toolhub.v1.ToolSpecR\x04tool\"\xaf\x01\n" +
+	"\x1cToolServiceWatchToolsRequest\x12.\n" +
+	"\x06filter\x18\x01 \x01(\v2\x16.toolhub.v1.ToolFilterR\x06filter\x122\n" +
+	"\x04view\x18\x02 \x01(\x0e2\x14.toolhub.v1.ToolViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\x12+\n" +
+	"\fresume_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\vresumeToken\"\xa6\x01\n" +
+	"\x1dToolServiceWatchToolsResponse\x120\n" +
+	"\achanges\x18\x01 \x03(\v2\x16.toolhub.v1.ToolChangeR\achanges\x12\x14\n" +
+	"\x05reset\x18\x02 \x01(\bR\x05reset\x12!\n" +
+	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\tR\brevision\"\xd1\x01\n" +
 	"\x12ExportToolsRequest\x12<\n" +
 	"\x06format\x18\x01 \x01(\x0e2\x18.toolhub.v1.ExportFormatB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x06format\x12.\n" +
@@ -1708,20 +2252,55 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x04plan\x18\x05 \x01(\v2\x10.toolhub.v1.PlanH\x00R\x04planB\a\n" +
 	"\x05event\"I\n" +
 	"\x15InvokeSessionResponse\x120\n" +
-	"\x06events\x18\x01 \x03(\v2\x18.toolhub.v1.SessionEventR\x06events*{\n" +
+	"\x06events\x18\x01 \x03(\v2\x18.toolhub.v1.SessionEventR\x06events\"\x16\n" +
+	"\x14GetServerInfoRequest\"{\n" +
+	"\x15GetServerInfoResponse\x12.\n" +
+	"\x06server\x18\x01 \x01(\v2\x16.toolhub.v1.ServerInfoR\x06server\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
+	"\x05roles\x18\x03 \x03(\tR\x05roles\"\xed\x01\n" +
+	"\n" +
+	"ServerInfo\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
+	"\bcontract\x18\x02 \x01(\tR\bcontract\x12'\n" +
+	"\x0fcontract_digest\x18\x03 \x01(\tR\x0econtractDigest\x12\x1a\n" +
+	"\bfeatures\x18\x04 \x03(\tR\bfeatures\x120\n" +
+	"\x06limits\x18\x05 \x01(\v2\x18.toolhub.v1.ServerLimitsR\x06limits\x122\n" +
+	"\tentrances\x18\x06 \x03(\v2\x14.toolhub.v1.EntranceR\tentrances\"H\n" +
+	"\bEntrance\x12\x1a\n" +
+	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12 \n" +
+	"\vcredentials\x18\x02 \x03(\tR\vcredentials\"\x83\x05\n" +
+	"\fServerLimits\x12*\n" +
+	"\x11max_request_bytes\x18\x01 \x01(\x03R\x0fmaxRequestBytes\x12$\n" +
+	"\x0emax_args_bytes\x18\x02 \x01(\x03R\fmaxArgsBytes\x12$\n" +
+	"\x0emax_args_depth\x18\x03 \x01(\x05R\fmaxArgsDepth\x12\"\n" +
+	"\rmax_page_size\x18\x04 \x01(\x05R\vmaxPageSize\x12C\n" +
+	"\x10max_call_timeout\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x0emaxCallTimeout\x12A\n" +
+	"\x0fmax_job_timeout\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\rmaxJobTimeout\x12I\n" +
+	"\x13default_job_timeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\x11defaultJobTimeout\x12*\n" +
+	"\x11max_session_calls\x18\b \x01(\x05R\x0fmaxSessionCalls\x12,\n" +
+	"\x12max_artifact_bytes\x18\t \x01(\x03R\x10maxArtifactBytes\x120\n" +
+	"\x14artifact_quota_bytes\x18\n" +
+	" \x01(\x03R\x12artifactQuotaBytes\x12B\n" +
+	"\x0fidempotency_ttl\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0eidempotencyTtl\x124\n" +
+	"\bplan_ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\aplanTtl*{\n" +
 	"\fExportFormat\x12\x1d\n" +
 	"\x19EXPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14EXPORT_FORMAT_OPENAI\x10\x01\x12\x1b\n" +
 	"\x17EXPORT_FORMAT_ANTHROPIC\x10\x02\x12\x15\n" +
-	"\x11EXPORT_FORMAT_MCP\x10\x032\xab\x04\n" +
-	"\vToolService\x12H\n" +
-	"\tListTools\x12\x1c.toolhub.v1.ListToolsRequest\x1a\x1d.toolhub.v1.ListToolsResponse\x12N\n" +
-	"\vSearchTools\x12\x1e.toolhub.v1.SearchToolsRequest\x1a\x1f.toolhub.v1.SearchToolsResponse\x12B\n" +
-	"\aGetTool\x12\x1a.toolhub.v1.GetToolRequest\x1a\x1b.toolhub.v1.GetToolResponse\x12N\n" +
-	"\vExportTools\x12\x1e.toolhub.v1.ExportToolsRequest\x1a\x1f.toolhub.v1.ExportToolsResponse\x12?\n" +
+	"\x11EXPORT_FORMAT_MCP\x10\x032\x84\x06\n" +
+	"\vToolService\x12M\n" +
+	"\tListTools\x12\x1c.toolhub.v1.ListToolsRequest\x1a\x1d.toolhub.v1.ListToolsResponse\"\x03\x90\x02\x01\x12S\n" +
+	"\vSearchTools\x12\x1e.toolhub.v1.SearchToolsRequest\x1a\x1f.toolhub.v1.SearchToolsResponse\"\x03\x90\x02\x01\x12G\n" +
+	"\aGetTool\x12\x1a.toolhub.v1.GetToolRequest\x1a\x1b.toolhub.v1.GetToolResponse\"\x03\x90\x02\x01\x12h\n" +
+	"\n" +
+	"WatchTools\x12(.toolhub.v1.ToolServiceWatchToolsRequest\x1a).toolhub.v1.ToolServiceWatchToolsResponse\"\x03\x90\x02\x010\x01\x12S\n" +
+	"\vExportTools\x12\x1e.toolhub.v1.ExportToolsRequest\x1a\x1f.toolhub.v1.ExportToolsResponse\"\x03\x90\x02\x01\x12?\n" +
 	"\x06Invoke\x12\x19.toolhub.v1.InvokeRequest\x1a\x1a.toolhub.v1.InvokeResponse\x12S\n" +
 	"\fInvokeStream\x12\x1f.toolhub.v1.InvokeStreamRequest\x1a .toolhub.v1.InvokeStreamResponse0\x01\x12X\n" +
-	"\rInvokeSession\x12 .toolhub.v1.InvokeSessionRequest\x1a!.toolhub.v1.InvokeSessionResponse(\x010\x01B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\rInvokeSession\x12 .toolhub.v1.InvokeSessionRequest\x1a!.toolhub.v1.InvokeSessionResponse(\x010\x01\x12Y\n" +
+	"\rGetServerInfo\x12 .toolhub.v1.GetServerInfoRequest\x1a!.toolhub.v1.GetServerInfoResponse\"\x03\x90\x02\x01BX\n" +
+	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
+	"ToolHub.V1b\x06proto3"
 
 var (
 	file_toolhub_v1_tool_service_proto_rawDescOnce sync.Once
@@ -1736,100 +2315,124 @@ func file_toolhub_v1_tool_service_proto_rawDescGZIP() []byte {
 }
 
 var file_toolhub_v1_tool_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_toolhub_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_toolhub_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_toolhub_v1_tool_service_proto_goTypes = []any{
-	(ExportFormat)(0),             // 0: toolhub.v1.ExportFormat
-	(*ListToolsRequest)(nil),      // 1: toolhub.v1.ListToolsRequest
-	(*ListToolsResponse)(nil),     // 2: toolhub.v1.ListToolsResponse
-	(*SearchToolsRequest)(nil),    // 3: toolhub.v1.SearchToolsRequest
-	(*SearchHit)(nil),             // 4: toolhub.v1.SearchHit
-	(*SearchReason)(nil),          // 5: toolhub.v1.SearchReason
-	(*SearchToolsResponse)(nil),   // 6: toolhub.v1.SearchToolsResponse
-	(*GetToolRequest)(nil),        // 7: toolhub.v1.GetToolRequest
-	(*GetToolResponse)(nil),       // 8: toolhub.v1.GetToolResponse
-	(*ExportToolsRequest)(nil),    // 9: toolhub.v1.ExportToolsRequest
-	(*ExportToolsResponse)(nil),   // 10: toolhub.v1.ExportToolsResponse
-	(*InvokeRequest)(nil),         // 11: toolhub.v1.InvokeRequest
-	(*InvokeResponse)(nil),        // 12: toolhub.v1.InvokeResponse
-	(*InvokeStreamRequest)(nil),   // 13: toolhub.v1.InvokeStreamRequest
-	(*InvokeStreamResponse)(nil),  // 14: toolhub.v1.InvokeStreamResponse
-	(*SessionCall)(nil),           // 15: toolhub.v1.SessionCall
-	(*InvokeSessionRequest)(nil),  // 16: toolhub.v1.InvokeSessionRequest
-	(*SessionEvent)(nil),          // 17: toolhub.v1.SessionEvent
-	(*InvokeSessionResponse)(nil), // 18: toolhub.v1.InvokeSessionResponse
-	nil,                           // 19: toolhub.v1.ExportToolsResponse.NamesEntry
-	(*ToolFilter)(nil),            // 20: toolhub.v1.ToolFilter
-	(ToolView)(0),                 // 21: toolhub.v1.ToolView
-	(*ToolSpec)(nil),              // 22: toolhub.v1.ToolSpec
-	(*SourceStatus)(nil),          // 23: toolhub.v1.SourceStatus
-	(*ToolIntent)(nil),            // 24: toolhub.v1.ToolIntent
-	(*ExecContext)(nil),           // 25: toolhub.v1.ExecContext
-	(InvokeMode)(0),               // 26: toolhub.v1.InvokeMode
-	(ResultEncoding)(0),           // 27: toolhub.v1.ResultEncoding
-	(*ToolResult)(nil),            // 28: toolhub.v1.ToolResult
-	(*Plan)(nil),                  // 29: toolhub.v1.Plan
-	(*Progress)(nil),              // 30: toolhub.v1.Progress
-	(*Chunk)(nil),                 // 31: toolhub.v1.Chunk
+	(ExportFormat)(0),                     // 0: toolhub.v1.ExportFormat
+	(*ListToolsRequest)(nil),              // 1: toolhub.v1.ListToolsRequest
+	(*ListToolsResponse)(nil),             // 2: toolhub.v1.ListToolsResponse
+	(*SearchToolsRequest)(nil),            // 3: toolhub.v1.SearchToolsRequest
+	(*SearchHit)(nil),                     // 4: toolhub.v1.SearchHit
+	(*SearchReason)(nil),                  // 5: toolhub.v1.SearchReason
+	(*SearchToolsResponse)(nil),           // 6: toolhub.v1.SearchToolsResponse
+	(*GetToolRequest)(nil),                // 7: toolhub.v1.GetToolRequest
+	(*GetToolResponse)(nil),               // 8: toolhub.v1.GetToolResponse
+	(*ToolServiceWatchToolsRequest)(nil),  // 9: toolhub.v1.ToolServiceWatchToolsRequest
+	(*ToolServiceWatchToolsResponse)(nil), // 10: toolhub.v1.ToolServiceWatchToolsResponse
+	(*ExportToolsRequest)(nil),            // 11: toolhub.v1.ExportToolsRequest
+	(*ExportToolsResponse)(nil),           // 12: toolhub.v1.ExportToolsResponse
+	(*InvokeRequest)(nil),                 // 13: toolhub.v1.InvokeRequest
+	(*InvokeResponse)(nil),                // 14: toolhub.v1.InvokeResponse
+	(*InvokeStreamRequest)(nil),           // 15: toolhub.v1.InvokeStreamRequest
+	(*InvokeStreamResponse)(nil),          // 16: toolhub.v1.InvokeStreamResponse
+	(*SessionCall)(nil),                   // 17: toolhub.v1.SessionCall
+	(*InvokeSessionRequest)(nil),          // 18: toolhub.v1.InvokeSessionRequest
+	(*SessionEvent)(nil),                  // 19: toolhub.v1.SessionEvent
+	(*InvokeSessionResponse)(nil),         // 20: toolhub.v1.InvokeSessionResponse
+	(*GetServerInfoRequest)(nil),          // 21: toolhub.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil),         // 22: toolhub.v1.GetServerInfoResponse
+	(*ServerInfo)(nil),                    // 23: toolhub.v1.ServerInfo
+	(*Entrance)(nil),                      // 24: toolhub.v1.Entrance
+	(*ServerLimits)(nil),                  // 25: toolhub.v1.ServerLimits
+	nil,                                   // 26: toolhub.v1.ExportToolsResponse.NamesEntry
+	(*ToolFilter)(nil),                    // 27: toolhub.v1.ToolFilter
+	(ToolView)(0),                         // 28: toolhub.v1.ToolView
+	(*ToolSpec)(nil),                      // 29: toolhub.v1.ToolSpec
+	(*SourceStatus)(nil),                  // 30: toolhub.v1.SourceStatus
+	(*ToolChange)(nil),                    // 31: toolhub.v1.ToolChange
+	(*ToolIntent)(nil),                    // 32: toolhub.v1.ToolIntent
+	(*ExecContext)(nil),                   // 33: toolhub.v1.ExecContext
+	(InvokeMode)(0),                       // 34: toolhub.v1.InvokeMode
+	(ResultEncoding)(0),                   // 35: toolhub.v1.ResultEncoding
+	(*ToolResult)(nil),                    // 36: toolhub.v1.ToolResult
+	(*Plan)(nil),                          // 37: toolhub.v1.Plan
+	(*Progress)(nil),                      // 38: toolhub.v1.Progress
+	(*Chunk)(nil),                         // 39: toolhub.v1.Chunk
+	(*durationpb.Duration)(nil),           // 40: google.protobuf.Duration
 }
 var file_toolhub_v1_tool_service_proto_depIdxs = []int32{
-	20, // 0: toolhub.v1.ListToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	21, // 1: toolhub.v1.ListToolsRequest.view:type_name -> toolhub.v1.ToolView
-	22, // 2: toolhub.v1.ListToolsResponse.tools:type_name -> toolhub.v1.ToolSpec
-	23, // 3: toolhub.v1.ListToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	20, // 4: toolhub.v1.SearchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	21, // 5: toolhub.v1.SearchToolsRequest.view:type_name -> toolhub.v1.ToolView
-	22, // 6: toolhub.v1.SearchHit.tool:type_name -> toolhub.v1.ToolSpec
+	27, // 0: toolhub.v1.ListToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	28, // 1: toolhub.v1.ListToolsRequest.view:type_name -> toolhub.v1.ToolView
+	29, // 2: toolhub.v1.ListToolsResponse.tools:type_name -> toolhub.v1.ToolSpec
+	30, // 3: toolhub.v1.ListToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	27, // 4: toolhub.v1.SearchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	28, // 5: toolhub.v1.SearchToolsRequest.view:type_name -> toolhub.v1.ToolView
+	29, // 6: toolhub.v1.SearchHit.tool:type_name -> toolhub.v1.ToolSpec
 	5,  // 7: toolhub.v1.SearchHit.reasons:type_name -> toolhub.v1.SearchReason
 	4,  // 8: toolhub.v1.SearchToolsResponse.hits:type_name -> toolhub.v1.SearchHit
-	23, // 9: toolhub.v1.SearchToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	22, // 10: toolhub.v1.GetToolResponse.tool:type_name -> toolhub.v1.ToolSpec
-	0,  // 11: toolhub.v1.ExportToolsRequest.format:type_name -> toolhub.v1.ExportFormat
-	20, // 12: toolhub.v1.ExportToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	19, // 13: toolhub.v1.ExportToolsResponse.names:type_name -> toolhub.v1.ExportToolsResponse.NamesEntry
-	23, // 14: toolhub.v1.ExportToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	24, // 15: toolhub.v1.InvokeRequest.intent:type_name -> toolhub.v1.ToolIntent
-	25, // 16: toolhub.v1.InvokeRequest.context:type_name -> toolhub.v1.ExecContext
-	26, // 17: toolhub.v1.InvokeRequest.mode:type_name -> toolhub.v1.InvokeMode
-	27, // 18: toolhub.v1.InvokeRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	28, // 19: toolhub.v1.InvokeResponse.result:type_name -> toolhub.v1.ToolResult
-	29, // 20: toolhub.v1.InvokeResponse.plan:type_name -> toolhub.v1.Plan
-	24, // 21: toolhub.v1.InvokeStreamRequest.intent:type_name -> toolhub.v1.ToolIntent
-	25, // 22: toolhub.v1.InvokeStreamRequest.context:type_name -> toolhub.v1.ExecContext
-	26, // 23: toolhub.v1.InvokeStreamRequest.mode:type_name -> toolhub.v1.InvokeMode
-	27, // 24: toolhub.v1.InvokeStreamRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	30, // 25: toolhub.v1.InvokeStreamResponse.progress:type_name -> toolhub.v1.Progress
-	31, // 26: toolhub.v1.InvokeStreamResponse.chunk:type_name -> toolhub.v1.Chunk
-	28, // 27: toolhub.v1.InvokeStreamResponse.result:type_name -> toolhub.v1.ToolResult
-	29, // 28: toolhub.v1.InvokeStreamResponse.plan:type_name -> toolhub.v1.Plan
-	24, // 29: toolhub.v1.SessionCall.intent:type_name -> toolhub.v1.ToolIntent
-	25, // 30: toolhub.v1.SessionCall.context:type_name -> toolhub.v1.ExecContext
-	26, // 31: toolhub.v1.SessionCall.mode:type_name -> toolhub.v1.InvokeMode
-	27, // 32: toolhub.v1.SessionCall.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	15, // 33: toolhub.v1.InvokeSessionRequest.calls:type_name -> toolhub.v1.SessionCall
-	30, // 34: toolhub.v1.SessionEvent.progress:type_name -> toolhub.v1.Progress
-	31, // 35: toolhub.v1.SessionEvent.chunk:type_name -> toolhub.v1.Chunk
-	28, // 36: toolhub.v1.SessionEvent.result:type_name -> toolhub.v1.ToolResult
-	29, // 37: toolhub.v1.SessionEvent.plan:type_name -> toolhub.v1.Plan
-	17, // 38: toolhub.v1.InvokeSessionResponse.events:type_name -> toolhub.v1.SessionEvent
-	1,  // 39: toolhub.v1.ToolService.ListTools:input_type -> toolhub.v1.ListToolsRequest
-	3,  // 40: toolhub.v1.ToolService.SearchTools:input_type -> toolhub.v1.SearchToolsRequest
-	7,  // 41: toolhub.v1.ToolService.GetTool:input_type -> toolhub.v1.GetToolRequest
-	9,  // 42: toolhub.v1.ToolService.ExportTools:input_type -> toolhub.v1.ExportToolsRequest
-	11, // 43: toolhub.v1.ToolService.Invoke:input_type -> toolhub.v1.InvokeRequest
-	13, // 44: toolhub.v1.ToolService.InvokeStream:input_type -> toolhub.v1.InvokeStreamRequest
-	16, // 45: toolhub.v1.ToolService.InvokeSession:input_type -> toolhub.v1.InvokeSessionRequest
-	2,  // 46: toolhub.v1.ToolService.ListTools:output_type -> toolhub.v1.ListToolsResponse
-	6,  // 47: toolhub.v1.ToolService.SearchTools:output_type -> toolhub.v1.SearchToolsResponse
-	8,  // 48: toolhub.v1.ToolService.GetTool:output_type -> toolhub.v1.GetToolResponse
-	10, // 49: toolhub.v1.ToolService.ExportTools:output_type -> toolhub.v1.ExportToolsResponse
-	12, // 50: toolhub.v1.ToolService.Invoke:output_type -> toolhub.v1.InvokeResponse
-	14, // 51: toolhub.v1.ToolService.InvokeStream:output_type -> toolhub.v1.InvokeStreamResponse
-	18, // 52: toolhub.v1.ToolService.InvokeSession:output_type -> toolhub.v1.InvokeSessionResponse
-	46, // [46:53] is the sub-list for method output_type
-	39, // [39:46] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	30, // 9: toolhub.v1.SearchToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	29, // 10: toolhub.v1.GetToolResponse.tool:type_name -> toolhub.v1.ToolSpec
+	27, // 11: toolhub.v1.ToolServiceWatchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	28, // 12: toolhub.v1.ToolServiceWatchToolsRequest.view:type_name -> toolhub.v1.ToolView
+	31, // 13: toolhub.v1.ToolServiceWatchToolsResponse.changes:type_name -> toolhub.v1.ToolChange
+	0,  // 14: toolhub.v1.ExportToolsRequest.format:type_name -> toolhub.v1.ExportFormat
+	27, // 15: toolhub.v1.ExportToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	26, // 16: toolhub.v1.ExportToolsResponse.names:type_name -> toolhub.v1.ExportToolsResponse.NamesEntry
+	30, // 17: toolhub.v1.ExportToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	32, // 18: toolhub.v1.InvokeRequest.intent:type_name -> toolhub.v1.ToolIntent
+	33, // 19: toolhub.v1.InvokeRequest.context:type_name -> toolhub.v1.ExecContext
+	34, // 20: toolhub.v1.InvokeRequest.mode:type_name -> toolhub.v1.InvokeMode
+	35, // 21: toolhub.v1.InvokeRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	36, // 22: toolhub.v1.InvokeResponse.result:type_name -> toolhub.v1.ToolResult
+	37, // 23: toolhub.v1.InvokeResponse.plan:type_name -> toolhub.v1.Plan
+	32, // 24: toolhub.v1.InvokeStreamRequest.intent:type_name -> toolhub.v1.ToolIntent
+	33, // 25: toolhub.v1.InvokeStreamRequest.context:type_name -> toolhub.v1.ExecContext
+	34, // 26: toolhub.v1.InvokeStreamRequest.mode:type_name -> toolhub.v1.InvokeMode
+	35, // 27: toolhub.v1.InvokeStreamRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	38, // 28: toolhub.v1.InvokeStreamResponse.progress:type_name -> toolhub.v1.Progress
+	39, // 29: toolhub.v1.InvokeStreamResponse.chunk:type_name -> toolhub.v1.Chunk
+	36, // 30: toolhub.v1.InvokeStreamResponse.result:type_name -> toolhub.v1.ToolResult
+	37, // 31: toolhub.v1.InvokeStreamResponse.plan:type_name -> toolhub.v1.Plan
+	32, // 32: toolhub.v1.SessionCall.intent:type_name -> toolhub.v1.ToolIntent
+	33, // 33: toolhub.v1.SessionCall.context:type_name -> toolhub.v1.ExecContext
+	34, // 34: toolhub.v1.SessionCall.mode:type_name -> toolhub.v1.InvokeMode
+	35, // 35: toolhub.v1.SessionCall.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	17, // 36: toolhub.v1.InvokeSessionRequest.calls:type_name -> toolhub.v1.SessionCall
+	38, // 37: toolhub.v1.SessionEvent.progress:type_name -> toolhub.v1.Progress
+	39, // 38: toolhub.v1.SessionEvent.chunk:type_name -> toolhub.v1.Chunk
+	36, // 39: toolhub.v1.SessionEvent.result:type_name -> toolhub.v1.ToolResult
+	37, // 40: toolhub.v1.SessionEvent.plan:type_name -> toolhub.v1.Plan
+	19, // 41: toolhub.v1.InvokeSessionResponse.events:type_name -> toolhub.v1.SessionEvent
+	23, // 42: toolhub.v1.GetServerInfoResponse.server:type_name -> toolhub.v1.ServerInfo
+	25, // 43: toolhub.v1.ServerInfo.limits:type_name -> toolhub.v1.ServerLimits
+	24, // 44: toolhub.v1.ServerInfo.entrances:type_name -> toolhub.v1.Entrance
+	40, // 45: toolhub.v1.ServerLimits.max_call_timeout:type_name -> google.protobuf.Duration
+	40, // 46: toolhub.v1.ServerLimits.max_job_timeout:type_name -> google.protobuf.Duration
+	40, // 47: toolhub.v1.ServerLimits.default_job_timeout:type_name -> google.protobuf.Duration
+	40, // 48: toolhub.v1.ServerLimits.idempotency_ttl:type_name -> google.protobuf.Duration
+	40, // 49: toolhub.v1.ServerLimits.plan_ttl:type_name -> google.protobuf.Duration
+	1,  // 50: toolhub.v1.ToolService.ListTools:input_type -> toolhub.v1.ListToolsRequest
+	3,  // 51: toolhub.v1.ToolService.SearchTools:input_type -> toolhub.v1.SearchToolsRequest
+	7,  // 52: toolhub.v1.ToolService.GetTool:input_type -> toolhub.v1.GetToolRequest
+	9,  // 53: toolhub.v1.ToolService.WatchTools:input_type -> toolhub.v1.ToolServiceWatchToolsRequest
+	11, // 54: toolhub.v1.ToolService.ExportTools:input_type -> toolhub.v1.ExportToolsRequest
+	13, // 55: toolhub.v1.ToolService.Invoke:input_type -> toolhub.v1.InvokeRequest
+	15, // 56: toolhub.v1.ToolService.InvokeStream:input_type -> toolhub.v1.InvokeStreamRequest
+	18, // 57: toolhub.v1.ToolService.InvokeSession:input_type -> toolhub.v1.InvokeSessionRequest
+	21, // 58: toolhub.v1.ToolService.GetServerInfo:input_type -> toolhub.v1.GetServerInfoRequest
+	2,  // 59: toolhub.v1.ToolService.ListTools:output_type -> toolhub.v1.ListToolsResponse
+	6,  // 60: toolhub.v1.ToolService.SearchTools:output_type -> toolhub.v1.SearchToolsResponse
+	8,  // 61: toolhub.v1.ToolService.GetTool:output_type -> toolhub.v1.GetToolResponse
+	10, // 62: toolhub.v1.ToolService.WatchTools:output_type -> toolhub.v1.ToolServiceWatchToolsResponse
+	12, // 63: toolhub.v1.ToolService.ExportTools:output_type -> toolhub.v1.ExportToolsResponse
+	14, // 64: toolhub.v1.ToolService.Invoke:output_type -> toolhub.v1.InvokeResponse
+	16, // 65: toolhub.v1.ToolService.InvokeStream:output_type -> toolhub.v1.InvokeStreamResponse
+	20, // 66: toolhub.v1.ToolService.InvokeSession:output_type -> toolhub.v1.InvokeSessionResponse
+	22, // 67: toolhub.v1.ToolService.GetServerInfo:output_type -> toolhub.v1.GetServerInfoResponse
+	59, // [59:68] is the sub-list for method output_type
+	50, // [50:59] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_tool_service_proto_init() }
@@ -1840,21 +2443,22 @@ func file_toolhub_v1_tool_service_proto_init() {
 	file_toolhub_v1_call_proto_init()
 	file_toolhub_v1_plan_proto_init()
 	file_toolhub_v1_progress_proto_init()
+	file_toolhub_v1_registry_service_proto_init()
 	file_toolhub_v1_result_proto_init()
 	file_toolhub_v1_source_proto_init()
 	file_toolhub_v1_tool_proto_init()
 	file_toolhub_v1_tool_service_proto_msgTypes[1].OneofWrappers = []any{}
-	file_toolhub_v1_tool_service_proto_msgTypes[11].OneofWrappers = []any{
+	file_toolhub_v1_tool_service_proto_msgTypes[13].OneofWrappers = []any{
 		(*InvokeResponse_Result)(nil),
 		(*InvokeResponse_Plan)(nil),
 	}
-	file_toolhub_v1_tool_service_proto_msgTypes[13].OneofWrappers = []any{
+	file_toolhub_v1_tool_service_proto_msgTypes[15].OneofWrappers = []any{
 		(*InvokeStreamResponse_Progress)(nil),
 		(*InvokeStreamResponse_Chunk)(nil),
 		(*InvokeStreamResponse_Result)(nil),
 		(*InvokeStreamResponse_Plan)(nil),
 	}
-	file_toolhub_v1_tool_service_proto_msgTypes[16].OneofWrappers = []any{
+	file_toolhub_v1_tool_service_proto_msgTypes[18].OneofWrappers = []any{
 		(*SessionEvent_Progress)(nil),
 		(*SessionEvent_Chunk)(nil),
 		(*SessionEvent_Result)(nil),
@@ -1866,7 +2470,7 @@ func file_toolhub_v1_tool_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_tool_service_proto_rawDesc), len(file_toolhub_v1_tool_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

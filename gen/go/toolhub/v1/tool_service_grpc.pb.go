@@ -22,10 +22,12 @@ const (
 	ToolService_ListTools_FullMethodName     = "/toolhub.v1.ToolService/ListTools"
 	ToolService_SearchTools_FullMethodName   = "/toolhub.v1.ToolService/SearchTools"
 	ToolService_GetTool_FullMethodName       = "/toolhub.v1.ToolService/GetTool"
+	ToolService_WatchTools_FullMethodName    = "/toolhub.v1.ToolService/WatchTools"
 	ToolService_ExportTools_FullMethodName   = "/toolhub.v1.ToolService/ExportTools"
 	ToolService_Invoke_FullMethodName        = "/toolhub.v1.ToolService/Invoke"
 	ToolService_InvokeStream_FullMethodName  = "/toolhub.v1.ToolService/InvokeStream"
 	ToolService_InvokeSession_FullMethodName = "/toolhub.v1.ToolService/InvokeSession"
+	ToolService_GetServerInfo_FullMethodName = "/toolhub.v1.ToolService/GetServerInfo"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -40,6 +42,9 @@ type ToolServiceClient interface {
 	SearchTools(ctx context.Context, in *SearchToolsRequest, opts ...grpc.CallOption) (*SearchToolsResponse, error)
 	// One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
 	GetTool(ctx context.Context, in *GetToolRequest, opts ...grpc.CallOption) (*GetToolResponse, error)
+	// Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+	// Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+	WatchTools(ctx context.Context, in *ToolServiceWatchToolsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ToolServiceWatchToolsResponse], error)
 	// Renders tools as definitions for a model's tool-calling interface, with a map of the names back.
 	ExportTools(ctx context.Context, in *ExportToolsRequest, opts ...grpc.CallOption) (*ExportToolsResponse, error)
 	// Makes one governed call. A refused or failed call is status OK with `ok = false` and an error.
@@ -50,6 +55,8 @@ type ToolServiceClient interface {
 	// Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
 	// the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
 	InvokeSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[InvokeSessionRequest, InvokeSessionResponse], error)
+	// What this hub is, may and takes, and who the caller is to it. For every role.
+	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
 }
 
 type toolServiceClient struct {
@@ -90,6 +97,25 @@ func (c *toolServiceClient) GetTool(ctx context.Context, in *GetToolRequest, opt
 	return out, nil
 }
 
+func (c *toolServiceClient) WatchTools(ctx context.Context, in *ToolServiceWatchToolsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ToolServiceWatchToolsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ToolService_ServiceDesc.Streams[0], ToolService_WatchTools_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ToolServiceWatchToolsRequest, ToolServiceWatchToolsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ToolService_WatchToolsClient = grpc.ServerStreamingClient[ToolServiceWatchToolsResponse]
+
 func (c *toolServiceClient) ExportTools(ctx context.Context, in *ExportToolsRequest, opts ...grpc.CallOption) (*ExportToolsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExportToolsResponse)
@@ -112,7 +138,7 @@ func (c *toolServiceClient) Invoke(ctx context.Context, in *InvokeRequest, opts 
 
 func (c *toolServiceClient) InvokeStream(ctx context.Context, in *InvokeStreamRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[InvokeStreamResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ToolService_ServiceDesc.Streams[0], ToolService_InvokeStream_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &ToolService_ServiceDesc.Streams[1], ToolService_InvokeStream_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +157,7 @@ type ToolService_InvokeStreamClient = grpc.ServerStreamingClient[InvokeStreamRes
 
 func (c *toolServiceClient) InvokeSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[InvokeSessionRequest, InvokeSessionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ToolService_ServiceDesc.Streams[1], ToolService_InvokeSession_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &ToolService_ServiceDesc.Streams[2], ToolService_InvokeSession_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +167,16 @@ func (c *toolServiceClient) InvokeSession(ctx context.Context, opts ...grpc.Call
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ToolService_InvokeSessionClient = grpc.BidiStreamingClient[InvokeSessionRequest, InvokeSessionResponse]
+
+func (c *toolServiceClient) GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetServerInfoResponse)
+	err := c.cc.Invoke(ctx, ToolService_GetServerInfo_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 // ToolServiceServer is the server API for ToolService service.
 // All implementations must embed UnimplementedToolServiceServer
@@ -154,6 +190,9 @@ type ToolServiceServer interface {
 	SearchTools(context.Context, *SearchToolsRequest) (*SearchToolsResponse, error)
 	// One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
 	GetTool(context.Context, *GetToolRequest) (*GetToolResponse, error)
+	// Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+	// Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+	WatchTools(*ToolServiceWatchToolsRequest, grpc.ServerStreamingServer[ToolServiceWatchToolsResponse]) error
 	// Renders tools as definitions for a model's tool-calling interface, with a map of the names back.
 	ExportTools(context.Context, *ExportToolsRequest) (*ExportToolsResponse, error)
 	// Makes one governed call. A refused or failed call is status OK with `ok = false` and an error.
@@ -164,6 +203,8 @@ type ToolServiceServer interface {
 	// Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
 	// the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
 	InvokeSession(grpc.BidiStreamingServer[InvokeSessionRequest, InvokeSessionResponse]) error
+	// What this hub is, may and takes, and who the caller is to it. For every role.
+	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
 
@@ -183,6 +224,9 @@ func (UnimplementedToolServiceServer) SearchTools(context.Context, *SearchToolsR
 func (UnimplementedToolServiceServer) GetTool(context.Context, *GetToolRequest) (*GetToolResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetTool not implemented")
 }
+func (UnimplementedToolServiceServer) WatchTools(*ToolServiceWatchToolsRequest, grpc.ServerStreamingServer[ToolServiceWatchToolsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchTools not implemented")
+}
 func (UnimplementedToolServiceServer) ExportTools(context.Context, *ExportToolsRequest) (*ExportToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExportTools not implemented")
 }
@@ -194,6 +238,9 @@ func (UnimplementedToolServiceServer) InvokeStream(*InvokeStreamRequest, grpc.Se
 }
 func (UnimplementedToolServiceServer) InvokeSession(grpc.BidiStreamingServer[InvokeSessionRequest, InvokeSessionResponse]) error {
 	return status.Error(codes.Unimplemented, "method InvokeSession not implemented")
+}
+func (UnimplementedToolServiceServer) GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetServerInfo not implemented")
 }
 func (UnimplementedToolServiceServer) mustEmbedUnimplementedToolServiceServer() {}
 func (UnimplementedToolServiceServer) testEmbeddedByValue()                     {}
@@ -270,6 +317,17 @@ func _ToolService_GetTool_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_WatchTools_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ToolServiceWatchToolsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ToolServiceServer).WatchTools(m, &grpc.GenericServerStream[ToolServiceWatchToolsRequest, ToolServiceWatchToolsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ToolService_WatchToolsServer = grpc.ServerStreamingServer[ToolServiceWatchToolsResponse]
+
 func _ToolService_ExportTools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ExportToolsRequest)
 	if err := dec(in); err != nil {
@@ -324,6 +382,24 @@ func _ToolService_InvokeSession_Handler(srv interface{}, stream grpc.ServerStrea
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ToolService_InvokeSessionServer = grpc.BidiStreamingServer[InvokeSessionRequest, InvokeSessionResponse]
 
+func _ToolService_GetServerInfo_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetServerInfoRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).GetServerInfo(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_GetServerInfo_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).GetServerInfo(ctx, req.(*GetServerInfoRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ToolService_ServiceDesc is the grpc.ServiceDesc for ToolService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -351,8 +427,17 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Invoke",
 			Handler:    _ToolService_Invoke_Handler,
 		},
+		{
+			MethodName: "GetServerInfo",
+			Handler:    _ToolService_GetServerInfo_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchTools",
+			Handler:       _ToolService_WatchTools_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "InvokeStream",
 			Handler:       _ToolService_InvokeStream_Handler,

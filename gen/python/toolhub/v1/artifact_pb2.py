@@ -25,14 +25,14 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19toolhub/v1/artifact.proto\x12\ntoolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x02\n\x08\x41rtifact\x12\x1f\n\x0b\x61rtifact_id\x18\x01 \x01(\tR\nartifactId\x12\x16\n\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x1d\n\nsize_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12\x1d\n\nmedia_type\x18\x04 \x01(\tR\tmediaType\x12\x12\n\x04name\x18\x05 \x01(\tR\x04name\x12\x1c\n\tprincipal\x18\x06 \x01(\tR\tprincipal\x12\x17\n\x07task_id\x18\x07 \x01(\tR\x06taskId\x12\x17\n\x07\x63\x61ll_id\x18\x08 \x01(\tR\x06\x63\x61llId\x12\x39\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x39\n\nexpires_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\texpiresAtB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19toolhub/v1/artifact.proto\x12\ntoolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x02\n\x08\x41rtifact\x12\x1f\n\x0b\x61rtifact_id\x18\x01 \x01(\tR\nartifactId\x12\x16\n\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x1d\n\nsize_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12\x1d\n\nmedia_type\x18\x04 \x01(\tR\tmediaType\x12\x12\n\x04name\x18\x05 \x01(\tR\x04name\x12\x1c\n\tprincipal\x18\x06 \x01(\tR\tprincipal\x12\x17\n\x07task_id\x18\x07 \x01(\tR\x06taskId\x12\x17\n\x07\x63\x61ll_id\x18\x08 \x01(\tR\x06\x63\x61llId\x12\x39\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x39\n\nexpires_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\texpiresAtBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolhub.v1.artifact_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
-  _globals['DESCRIPTOR']._serialized_options = b'Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1'
+  _globals['DESCRIPTOR']._serialized_options = b'\n\rio.toolhub.v1P\001Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\252\002\nToolHub.V1'
   _globals['_ARTIFACT']._serialized_start=75
   _globals['_ARTIFACT']._serialized_end=422
 # @@protoc_insertion_point(module_scope)

@@ -26,14 +26,14 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from toolhub.v1 import artifact_pb2 as toolhub_dot_v1_dot_artifact__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/artifact_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/artifact.proto\"d\n\x12GetArtifactRequest\x12N\n\x0b\x61rtifact_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\nartifactId\"G\n\x13GetArtifactResponse\x12\x30\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact\"\xbb\x01\n\x13ReadArtifactRequest\x12N\n\x0b\x61rtifact_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\nartifactId\x12*\n\x0coffset_bytes\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0boffsetBytes\x12(\n\x0blimit_bytes\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\nlimitBytes\"j\n\x14ReadArtifactResponse\x12\x32\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactH\x00R\x08\x61rtifact\x12\x16\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00R\x05\x63hunkB\x06\n\x04part\"\x8b\x02\n\x0e\x41rtifactHeader\x12\'\n\nmedia_type\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\xff\x01R\tmediaType\x12+\n\x04name\x18\x02 \x01(\tB\x17\xbaH\x14r\x12\x18\xff\x01\x32\r^[^/\\\\\\x00]*$R\x04name\x12I\n\x07task_id\x18\x03 \x01(\tB0\xbaH-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\xd8\x01\x01R\x06taskId\x12&\n\nsize_bytes\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\tsizeBytes\x12\x30\n\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06sha256\"~\n\x14WriteArtifactRequest\x12\x34\n\x06header\x18\x01 \x01(\x0b\x32\x1a.toolhub.v1.ArtifactHeaderH\x00R\x06header\x12!\n\x05\x63hunk\x18\x02 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80@H\x00R\x05\x63hunkB\r\n\x04part\x12\x05\xbaH\x02\x08\x01\"I\n\x15WriteArtifactResponse\x12\x30\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact2\x8e\x02\n\x0f\x41rtifactService\x12N\n\x0bGetArtifact\x12\x1e.toolhub.v1.GetArtifactRequest\x1a\x1f.toolhub.v1.GetArtifactResponse\x12S\n\x0cReadArtifact\x12\x1f.toolhub.v1.ReadArtifactRequest\x1a .toolhub.v1.ReadArtifactResponse0\x01\x12V\n\rWriteArtifact\x12 .toolhub.v1.WriteArtifactRequest\x1a!.toolhub.v1.WriteArtifactResponse(\x01\x42:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/artifact_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/artifact.proto\"d\n\x12GetArtifactRequest\x12N\n\x0b\x61rtifact_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\nartifactId\"G\n\x13GetArtifactResponse\x12\x30\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact\"\xbb\x01\n\x13ReadArtifactRequest\x12N\n\x0b\x61rtifact_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\nartifactId\x12*\n\x0coffset_bytes\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0boffsetBytes\x12(\n\x0blimit_bytes\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\nlimitBytes\"j\n\x14ReadArtifactResponse\x12\x32\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactH\x00R\x08\x61rtifact\x12\x16\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00R\x05\x63hunkB\x06\n\x04part\"\x8b\x02\n\x0e\x41rtifactHeader\x12\'\n\nmedia_type\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\xff\x01R\tmediaType\x12+\n\x04name\x18\x02 \x01(\tB\x17\xbaH\x14r\x12\x18\xff\x01\x32\r^[^/\\\\\\x00]*$R\x04name\x12I\n\x07task_id\x18\x03 \x01(\tB0\xbaH-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\xd8\x01\x01R\x06taskId\x12&\n\nsize_bytes\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\tsizeBytes\x12\x30\n\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06sha256\"~\n\x14WriteArtifactRequest\x12\x34\n\x06header\x18\x01 \x01(\x0b\x32\x1a.toolhub.v1.ArtifactHeaderH\x00R\x06header\x12!\n\x05\x63hunk\x18\x02 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80@H\x00R\x05\x63hunkB\r\n\x04part\x12\x05\xbaH\x02\x08\x01\"I\n\x15WriteArtifactResponse\x12\x30\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact2\x98\x02\n\x0f\x41rtifactService\x12S\n\x0bGetArtifact\x12\x1e.toolhub.v1.GetArtifactRequest\x1a\x1f.toolhub.v1.GetArtifactResponse\"\x03\x90\x02\x01\x12X\n\x0cReadArtifact\x12\x1f.toolhub.v1.ReadArtifactRequest\x1a .toolhub.v1.ReadArtifactResponse\"\x03\x90\x02\x01\x30\x01\x12V\n\rWriteArtifact\x12 .toolhub.v1.WriteArtifactRequest\x1a!.toolhub.v1.WriteArtifactResponse(\x01\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolhub.v1.artifact_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
-  _globals['DESCRIPTOR']._serialized_options = b'Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1'
+  _globals['DESCRIPTOR']._serialized_options = b'\n\rio.toolhub.v1P\001Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\252\002\nToolHub.V1'
   _globals['_GETARTIFACTREQUEST'].fields_by_name['artifact_id']._loaded_options = None
   _globals['_GETARTIFACTREQUEST'].fields_by_name['artifact_id']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
   _globals['_READARTIFACTREQUEST'].fields_by_name['artifact_id']._loaded_options = None
@@ -56,6 +56,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WRITEARTIFACTREQUEST'].oneofs_by_name['part']._serialized_options = b'\272H\002\010\001'
   _globals['_WRITEARTIFACTREQUEST'].fields_by_name['chunk']._loaded_options = None
   _globals['_WRITEARTIFACTREQUEST'].fields_by_name['chunk']._serialized_options = b'\272H\006z\004\030\200\200@'
+  _globals['_ARTIFACTSERVICE'].methods_by_name['GetArtifact']._loaded_options = None
+  _globals['_ARTIFACTSERVICE'].methods_by_name['GetArtifact']._serialized_options = b'\220\002\001'
+  _globals['_ARTIFACTSERVICE'].methods_by_name['ReadArtifact']._loaded_options = None
+  _globals['_ARTIFACTSERVICE'].methods_by_name['ReadArtifact']._serialized_options = b'\220\002\001'
   _globals['_GETARTIFACTREQUEST']._serialized_start=105
   _globals['_GETARTIFACTREQUEST']._serialized_end=205
   _globals['_GETARTIFACTRESPONSE']._serialized_start=207
@@ -71,5 +75,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WRITEARTIFACTRESPONSE']._serialized_start=976
   _globals['_WRITEARTIFACTRESPONSE']._serialized_end=1049
   _globals['_ARTIFACTSERVICE']._serialized_start=1052
-  _globals['_ARTIFACTSERVICE']._serialized_end=1322
+  _globals['_ARTIFACTSERVICE']._serialized_end=1332
 # @@protoc_insertion_point(module_scope)

@@ -71,7 +71,8 @@ class ArtifactServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WriteArtifact(self, request_iterator, context):
-        """Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
+        """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
         size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -38,7 +38,8 @@ class ArtifactServiceStub:
     ReadArtifact: _grpc.UnaryStreamMultiCallable[_artifact_service_pb2.ReadArtifactRequest, _artifact_service_pb2.ReadArtifactResponse]
     """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end."""
     WriteArtifact: _grpc.StreamUnaryMultiCallable[_artifact_service_pb2.WriteArtifactRequest, _artifact_service_pb2.WriteArtifactResponse]
-    """Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
+    """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
+    metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
     size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
     """
 
@@ -52,7 +53,8 @@ class ArtifactServiceAsyncStub(ArtifactServiceStub):
     ReadArtifact: _aio.UnaryStreamMultiCallable[_artifact_service_pb2.ReadArtifactRequest, _artifact_service_pb2.ReadArtifactResponse]  # type: ignore[assignment]
     """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end."""
     WriteArtifact: _aio.StreamUnaryMultiCallable[_artifact_service_pb2.WriteArtifactRequest, _artifact_service_pb2.WriteArtifactResponse]  # type: ignore[assignment]
-    """Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
+    """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
+    metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
     size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
     """
 
@@ -81,7 +83,8 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_artifact_service_pb2.WriteArtifactRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.WriteArtifactResponse, _abc.Awaitable[_artifact_service_pb2.WriteArtifactResponse]]:
-        """Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
+        """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
         size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
         """
 

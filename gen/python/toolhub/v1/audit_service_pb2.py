@@ -26,14 +26,14 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from toolhub.v1 import event_pb2 as toolhub_dot_v1_dot_event__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etoolhub/v1/audit_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x16toolhub/v1/event.proto\"\x93\x01\n\x11ListEventsRequest\x12/\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x17.toolhub.v1.EventFilterR\x06\x66ilter\x12$\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"g\n\x12ListEventsResponse\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x11.toolhub.v1.EventR\x06\x65vents\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"q\n\x11TailEventsRequest\x12/\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x17.toolhub.v1.EventFilterR\x06\x66ilter\x12+\n\x0cresume_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\x0bresumeToken\"`\n\x12TailEventsResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.toolhub.v1.EventR\x05\x65vent\x12!\n\x0cresume_token\x18\x02 \x01(\tR\x0bresumeToken\"6\n\x12VerifyAuditRequest\x12 \n\x06writer\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06writer\"X\n\nChainFault\x12\x16\n\x06writer\x18\x01 \x01(\tR\x06writer\x12\x1a\n\x08sequence\x18\x02 \x01(\x03R\x08sequence\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\"\xda\x01\n\x13VerifyAuditResponse\x12\x0e\n\x02ok\x18\x01 \x01(\x08R\x02ok\x12%\n\x0e\x65vents_checked\x18\x02 \x01(\x03R\reventsChecked\x12\'\n\x0fwriters_checked\x18\x03 \x01(\x05R\x0ewritersChecked\x12\x33\n\tfirst_bad\x18\x04 \x01(\x0b\x32\x16.toolhub.v1.ChainFaultR\x08\x66irstBad\x12.\n\x06\x66\x61ults\x18\x05 \x03(\x0b\x32\x16.toolhub.v1.ChainFaultR\x06\x66\x61ults2\xfa\x01\n\x0c\x41uditService\x12K\n\nListEvents\x12\x1d.toolhub.v1.ListEventsRequest\x1a\x1e.toolhub.v1.ListEventsResponse\x12M\n\nTailEvents\x12\x1d.toolhub.v1.TailEventsRequest\x1a\x1e.toolhub.v1.TailEventsResponse0\x01\x12N\n\x0bVerifyAudit\x12\x1e.toolhub.v1.VerifyAuditRequest\x1a\x1f.toolhub.v1.VerifyAuditResponseB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etoolhub/v1/audit_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x16toolhub/v1/event.proto\"\x93\x01\n\x11ListEventsRequest\x12/\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x17.toolhub.v1.EventFilterR\x06\x66ilter\x12$\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"g\n\x12ListEventsResponse\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x11.toolhub.v1.EventR\x06\x65vents\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"q\n\x11TailEventsRequest\x12/\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x17.toolhub.v1.EventFilterR\x06\x66ilter\x12+\n\x0cresume_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\x0bresumeToken\"`\n\x12TailEventsResponse\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.toolhub.v1.EventR\x05\x65vent\x12!\n\x0cresume_token\x18\x02 \x01(\tR\x0bresumeToken\"6\n\x12VerifyAuditRequest\x12 \n\x06writer\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06writer\"X\n\nChainFault\x12\x16\n\x06writer\x18\x01 \x01(\tR\x06writer\x12\x1a\n\x08sequence\x18\x02 \x01(\x03R\x08sequence\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\"\xda\x01\n\x13VerifyAuditResponse\x12\x0e\n\x02ok\x18\x01 \x01(\x08R\x02ok\x12%\n\x0e\x65vents_checked\x18\x02 \x01(\x03R\reventsChecked\x12\'\n\x0fwriters_checked\x18\x03 \x01(\x05R\x0ewritersChecked\x12\x33\n\tfirst_bad\x18\x04 \x01(\x0b\x32\x16.toolhub.v1.ChainFaultR\x08\x66irstBad\x12.\n\x06\x66\x61ults\x18\x05 \x03(\x0b\x32\x16.toolhub.v1.ChainFaultR\x06\x66\x61ults2\x89\x02\n\x0c\x41uditService\x12P\n\nListEvents\x12\x1d.toolhub.v1.ListEventsRequest\x1a\x1e.toolhub.v1.ListEventsResponse\"\x03\x90\x02\x01\x12R\n\nTailEvents\x12\x1d.toolhub.v1.TailEventsRequest\x1a\x1e.toolhub.v1.TailEventsResponse\"\x03\x90\x02\x01\x30\x01\x12S\n\x0bVerifyAudit\x12\x1e.toolhub.v1.VerifyAuditRequest\x1a\x1f.toolhub.v1.VerifyAuditResponse\"\x03\x90\x02\x01\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolhub.v1.audit_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
-  _globals['DESCRIPTOR']._serialized_options = b'Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1'
+  _globals['DESCRIPTOR']._serialized_options = b'\n\rio.toolhub.v1P\001Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\252\002\nToolHub.V1'
   _globals['_LISTEVENTSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTEVENTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_LISTEVENTSREQUEST'].fields_by_name['page_token']._loaded_options = None
@@ -42,6 +42,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TAILEVENTSREQUEST'].fields_by_name['resume_token']._serialized_options = b'\272H\005r\003\030\200\010'
   _globals['_VERIFYAUDITREQUEST'].fields_by_name['writer']._loaded_options = None
   _globals['_VERIFYAUDITREQUEST'].fields_by_name['writer']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_AUDITSERVICE'].methods_by_name['ListEvents']._loaded_options = None
+  _globals['_AUDITSERVICE'].methods_by_name['ListEvents']._serialized_options = b'\220\002\001'
+  _globals['_AUDITSERVICE'].methods_by_name['TailEvents']._loaded_options = None
+  _globals['_AUDITSERVICE'].methods_by_name['TailEvents']._serialized_options = b'\220\002\001'
+  _globals['_AUDITSERVICE'].methods_by_name['VerifyAudit']._loaded_options = None
+  _globals['_AUDITSERVICE'].methods_by_name['VerifyAudit']._serialized_options = b'\220\002\001'
   _globals['_LISTEVENTSREQUEST']._serialized_start=100
   _globals['_LISTEVENTSREQUEST']._serialized_end=247
   _globals['_LISTEVENTSRESPONSE']._serialized_start=249
@@ -57,5 +63,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFYAUDITRESPONSE']._serialized_start=714
   _globals['_VERIFYAUDITRESPONSE']._serialized_end=932
   _globals['_AUDITSERVICE']._serialized_start=935
-  _globals['_AUDITSERVICE']._serialized_end=1185
+  _globals['_AUDITSERVICE']._serialized_end=1200
 # @@protoc_insertion_point(module_scope)

@@ -226,22 +226,26 @@ class WatchJobRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     RESULT_ENCODING_FIELD_NUMBER: _builtins.int
+    FROM_FIRST_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Which one."""
     after_sequence: _builtins.int
     """The last sequence seen; only later ones are sent. 0 means: the current state first. A value beyond the end waits."""
     result_encoding: _call_pb2.ResultEncoding.ValueType
     """How the JSON of its result travels. UNSPECIFIED means JSON bytes."""
+    from_first: _builtins.bool
+    """With `after_sequence` 0: its whole history, from the first entry on, in the place of the current state."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         after_sequence: _builtins.int = ...,
         result_encoding: _call_pb2.ResultEncoding.ValueType = ...,
+        from_first: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "job_id", b"job_id", "result_encoding", b"result_encoding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "from_first", b"from_first", "job_id", b"job_id", "result_encoding", b"result_encoding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -270,6 +274,102 @@ class WatchJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchJobResponse: _TypeAlias = WatchJobResponse  # noqa: Y015
+
+@_typing.final
+class WatchJobsRequest(_message.Message):
+    """Asks to follow several jobs. Filters are joined by AND."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AfterSequencesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCES_FIELD_NUMBER: _builtins.int
+    RESULT_ENCODING_FIELD_NUMBER: _builtins.int
+    tool: _builtins.str
+    """A tool name or glob. Empty means every one."""
+    request_id: _builtins.str
+    """Exactly this request. Empty means every one."""
+    task_id: _builtins.str
+    """Exactly this task. Empty means every one."""
+    principal: _builtins.str
+    """Exactly this principal. Empty means the caller's own for agents, everybody's for operators and auditors."""
+    result_encoding: _call_pb2.ResultEncoding.ValueType
+    """How the JSON of results travels. UNSPECIFIED means JSON bytes."""
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that match."""
+
+    @_builtins.property
+    def after_sequences(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """The last sequence seen, by job, at most 1024: only later ones of these are sent, their end included if it came
+        meanwhile. A job that began and ended while nobody watched is found by ListJobs.
+        """
+
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        tool: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        after_sequences: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        result_encoding: _call_pb2.ResultEncoding.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequences", b"after_sequences", "job_ids", b"job_ids", "principal", b"principal", "request_id", b"request_id", "result_encoding", b"result_encoding", "task_id", b"task_id", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsRequest: _TypeAlias = WatchJobsRequest  # noqa: Y015
+
+@_typing.final
+class WatchJobsResponse(_message.Message):
+    """One status of one of the followed jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _job_pb2.JobStatus:
+        """The status; its sequence is higher than that of the job's message before."""
+
+    def __init__(
+        self,
+        *,
+        status: _job_pb2.JobStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
 
 @_typing.final
 class CancelJobRequest(_message.Message):

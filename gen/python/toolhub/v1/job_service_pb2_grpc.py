@@ -55,6 +55,11 @@ class JobServiceStub:
                 request_serializer=toolhub_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=toolhub_dot_v1_dot_job__service__pb2.WatchJobResponse.FromString,
                 _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/toolhub.v1.JobService/WatchJobs',
+                request_serializer=toolhub_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=toolhub_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
+                _registered_method=True)
         self.CancelJob = channel.unary_unary(
                 '/toolhub.v1.JobService/CancelJob',
                 request_serializer=toolhub_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
@@ -98,6 +103,15 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchJobs(self, request, context):
+        """Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
+        every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
+        Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CancelJob(self, request, context):
         """Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
         """
@@ -127,6 +141,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.WatchJob,
                     request_deserializer=toolhub_dot_v1_dot_job__service__pb2.WatchJobRequest.FromString,
                     response_serializer=toolhub_dot_v1_dot_job__service__pb2.WatchJobResponse.SerializeToString,
+            ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=toolhub_dot_v1_dot_job__service__pb2.WatchJobsRequest.FromString,
+                    response_serializer=toolhub_dot_v1_dot_job__service__pb2.WatchJobsResponse.SerializeToString,
             ),
             'CancelJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelJob,
@@ -243,6 +262,33 @@ class JobService:
             '/toolhub.v1.JobService/WatchJob',
             toolhub_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
             toolhub_dot_v1_dot_job__service__pb2.WatchJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/toolhub.v1.JobService/WatchJobs',
+            toolhub_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
+            toolhub_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,14 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atoolhub/v1/job_state.proto\x12\ntoolhub.v1\"K\n\x06JobRef\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.JobStateR\x05state*\x82\x02\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x1f\n\x1bJOB_STATE_AWAITING_APPROVAL\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x18\n\x14JOB_STATE_CANCELLING\x10\x04\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x05\x12\x14\n\x10JOB_STATE_FAILED\x10\x06\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x07\x12\x17\n\x13JOB_STATE_TIMED_OUT\x10\x08\x12\x12\n\x0eJOB_STATE_LOST\x10\tB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atoolhub/v1/job_state.proto\x12\ntoolhub.v1\"K\n\x06JobRef\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.JobStateR\x05state*\x82\x02\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x1f\n\x1bJOB_STATE_AWAITING_APPROVAL\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x18\n\x14JOB_STATE_CANCELLING\x10\x04\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x05\x12\x14\n\x10JOB_STATE_FAILED\x10\x06\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x07\x12\x17\n\x13JOB_STATE_TIMED_OUT\x10\x08\x12\x12\n\x0eJOB_STATE_LOST\x10\tBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolhub.v1.job_state_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
-  _globals['DESCRIPTOR']._serialized_options = b'Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1'
+  _globals['DESCRIPTOR']._serialized_options = b'\n\rio.toolhub.v1P\001Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\252\002\nToolHub.V1'
   _globals['_JOBSTATE']._serialized_start=120
   _globals['_JOBSTATE']._serialized_end=378
   _globals['_JOBREF']._serialized_start=42

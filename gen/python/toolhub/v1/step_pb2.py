@@ -24,14 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15toolhub/v1/step.proto\x12\ntoolhub.v1\"Y\n\x0cStepDuration\x12(\n\x04step\x18\x01 \x01(\x0e\x32\x14.toolhub.v1.StepNameR\x04step\x12\x1f\n\x0b\x64uration_us\x18\x02 \x01(\x03R\ndurationUs*\x9a\x02\n\x08StepName\x12\x19\n\x15STEP_NAME_UNSPECIFIED\x10\x00\x12\x15\n\x11STEP_NAME_RESOLVE\x10\x01\x12\x1c\n\x18STEP_NAME_VALIDATE_INPUT\x10\x02\x12\x1c\n\x18STEP_NAME_APPLY_DEFAULTS\x10\x03\x12\x1a\n\x16STEP_NAME_CHECK_POLICY\x10\x04\x12\x19\n\x15STEP_NAME_TAKE_BUDGET\x10\x05\x12\x15\n\x11STEP_NAME_EXECUTE\x10\x06\x12\x1d\n\x19STEP_NAME_VALIDATE_OUTPUT\x10\x07\x12\x1d\n\x19STEP_NAME_ATTACH_EVIDENCE\x10\x08\x12\x14\n\x10STEP_NAME_RECORD\x10\tB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15toolhub/v1/step.proto\x12\ntoolhub.v1\"Y\n\x0cStepDuration\x12(\n\x04step\x18\x01 \x01(\x0e\x32\x14.toolhub.v1.StepNameR\x04step\x12\x1f\n\x0b\x64uration_us\x18\x02 \x01(\x03R\ndurationUs*\x9a\x02\n\x08StepName\x12\x19\n\x15STEP_NAME_UNSPECIFIED\x10\x00\x12\x15\n\x11STEP_NAME_RESOLVE\x10\x01\x12\x1c\n\x18STEP_NAME_VALIDATE_INPUT\x10\x02\x12\x1c\n\x18STEP_NAME_APPLY_DEFAULTS\x10\x03\x12\x1a\n\x16STEP_NAME_CHECK_POLICY\x10\x04\x12\x19\n\x15STEP_NAME_TAKE_BUDGET\x10\x05\x12\x15\n\x11STEP_NAME_EXECUTE\x10\x06\x12\x1d\n\x19STEP_NAME_VALIDATE_OUTPUT\x10\x07\x12\x1d\n\x19STEP_NAME_ATTACH_EVIDENCE\x10\x08\x12\x14\n\x10STEP_NAME_RECORD\x10\tBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolhub.v1.step_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
-  _globals['DESCRIPTOR']._serialized_options = b'Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1'
+  _globals['DESCRIPTOR']._serialized_options = b'\n\rio.toolhub.v1P\001Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\252\002\nToolHub.V1'
   _globals['_STEPNAME']._serialized_start=129
   _globals['_STEPNAME']._serialized_end=411
   _globals['_STEPDURATION']._serialized_start=37

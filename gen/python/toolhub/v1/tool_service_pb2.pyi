@@ -5,12 +5,14 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from toolhub.v1 import call_pb2 as _call_pb2
 from toolhub.v1 import plan_pb2 as _plan_pb2
 from toolhub.v1 import progress_pb2 as _progress_pb2
+from toolhub.v1 import registry_service_pb2 as _registry_service_pb2
 from toolhub.v1 import result_pb2 as _result_pb2
 from toolhub.v1 import source_pb2 as _source_pb2
 from toolhub.v1 import tool_pb2 as _tool_pb2
@@ -372,6 +374,78 @@ class GetToolResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetToolResponse: _TypeAlias = GetToolResponse  # noqa: Y015
+
+@_typing.final
+class ToolServiceWatchToolsRequest(_message.Message):
+    """Asks to follow the tools that the caller's policy could allow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    view: _tool_pb2.ToolView.ValueType
+    """How much of each."""
+    resume_token: _builtins.str
+    """`resume_token` of the last message seen, with the same filter. Empty: the first message says `reset`."""
+    @_builtins.property
+    def filter(self) -> _tool_pb2.ToolFilter:
+        """Which ones. Unset means every ACTIVE or UNAVAILABLE one."""
+
+    def __init__(
+        self,
+        *,
+        filter: _tool_pb2.ToolFilter | None = ...,
+        view: _tool_pb2.ToolView.ValueType = ...,
+        resume_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "resume_token", b"resume_token", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolServiceWatchToolsRequest: _TypeAlias = ToolServiceWatchToolsRequest  # noqa: Y015
+
+@_typing.final
+class ToolServiceWatchToolsResponse(_message.Message):
+    """What has changed for the caller since the message before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    reset: _builtins.bool
+    """True when something may have changed that is not told: after another token than the current one, when policy has
+    changed, or when changes were too many. List the tools again; `changes` is empty then.
+    """
+    resume_token: _builtins.str
+    """Where a watch that is opened again goes on."""
+    revision: _builtins.str
+    """The catalog from now on."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[_registry_service_pb2.ToolChange]:
+        """What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may see
+        from now on is ADDED.
+        """
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[_registry_service_pb2.ToolChange] | None = ...,
+        reset: _builtins.bool = ...,
+        resume_token: _builtins.str = ...,
+        revision: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "reset", b"reset", "resume_token", b"resume_token", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolServiceWatchToolsResponse: _TypeAlias = ToolServiceWatchToolsResponse  # noqa: Y015
 
 @_typing.final
 class ExportToolsRequest(_message.Message):
@@ -804,3 +878,211 @@ class InvokeSessionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InvokeSessionResponse: _TypeAlias = InvokeSessionResponse  # noqa: Y015
+
+@_typing.final
+class GetServerInfoRequest(_message.Message):
+    """Asks what the hub is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
+
+@_typing.final
+class GetServerInfoResponse(_message.Message):
+    """What the hub is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    """The verified caller."""
+    @_builtins.property
+    def server(self) -> Global___ServerInfo:
+        """The hub."""
+
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the caller may use: `agent`, `operator`, `approver`, `auditor`."""
+
+    def __init__(
+        self,
+        *,
+        server: Global___ServerInfo | None = ...,
+        principal: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["principal", b"principal", "roles", b"roles", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class ServerInfo(_message.Message):
+    """A hub, as configured; every process of it says the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    CONTRACT_FIELD_NUMBER: _builtins.int
+    CONTRACT_DIGEST_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    ENTRANCES_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Semantic version of the software."""
+    contract: _builtins.str
+    """Package of the contract: `toolhub.v1`."""
+    contract_digest: _builtins.str
+    """SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means only
+    that one of the two knows more: the contract grows and never changes.
+    """
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
+        (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);
+        and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
+        """
+
+    @_builtins.property
+    def limits(self) -> Global___ServerLimits:
+        """What it takes."""
+
+    @_builtins.property
+    def entrances(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entrance]:
+        """Ways in that lead to the same tools and the same policy."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        contract: _builtins.str = ...,
+        contract_digest: _builtins.str = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
+        limits: Global___ServerLimits | None = ...,
+        entrances: _abc.Iterable[Global___Entrance] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "contract_digest", b"contract_digest", "entrances", b"entrances", "features", b"features", "limits", b"limits", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerInfo: _TypeAlias = ServerInfo  # noqa: Y015
+
+@_typing.final
+class Entrance(_message.Message):
+    """One way into a hub."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
+    protocol: _builtins.str
+    """`grpc` or `grpc+tls`."""
+    @_builtins.property
+    def credentials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """How callers prove who they are: `api-key`, `insecure-local`."""
+
+    def __init__(
+        self,
+        *,
+        protocol: _builtins.str = ...,
+        credentials: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "protocol", b"protocol"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Entrance: _TypeAlias = Entrance  # noqa: Y015
+
+@_typing.final
+class ServerLimits(_message.Message):
+    """Bounds that a caller may run into. What policy allows a caller may be less."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_ARGS_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_ARGS_DEPTH_FIELD_NUMBER: _builtins.int
+    MAX_PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    MAX_CALL_TIMEOUT_FIELD_NUMBER: _builtins.int
+    MAX_JOB_TIMEOUT_FIELD_NUMBER: _builtins.int
+    DEFAULT_JOB_TIMEOUT_FIELD_NUMBER: _builtins.int
+    MAX_SESSION_CALLS_FIELD_NUMBER: _builtins.int
+    MAX_ARTIFACT_BYTES_FIELD_NUMBER: _builtins.int
+    ARTIFACT_QUOTA_BYTES_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_TTL_FIELD_NUMBER: _builtins.int
+    PLAN_TTL_FIELD_NUMBER: _builtins.int
+    max_request_bytes: _builtins.int
+    """Of one request message."""
+    max_args_bytes: _builtins.int
+    """Of the arguments of one call, references to artifacts resolved."""
+    max_args_depth: _builtins.int
+    """Levels of nesting in arguments."""
+    max_page_size: _builtins.int
+    """Entries of a page."""
+    max_session_calls: _builtins.int
+    """Calls at once in one session."""
+    max_artifact_bytes: _builtins.int
+    """Size of one artifact."""
+    artifact_quota_bytes: _builtins.int
+    """What one principal may own in artifacts."""
+    @_builtins.property
+    def max_call_timeout(self) -> _duration_pb2.Duration:
+        """Longest time of a call."""
+
+    @_builtins.property
+    def max_job_timeout(self) -> _duration_pb2.Duration:
+        """Longest time of a job."""
+
+    @_builtins.property
+    def default_job_timeout(self) -> _duration_pb2.Duration:
+        """Time of a job whose call names none."""
+
+    @_builtins.property
+    def idempotency_ttl(self) -> _duration_pb2.Duration:
+        """How long an idempotency key is remembered."""
+
+    @_builtins.property
+    def plan_ttl(self) -> _duration_pb2.Duration:
+        """How long a plan can be committed."""
+
+    def __init__(
+        self,
+        *,
+        max_request_bytes: _builtins.int = ...,
+        max_args_bytes: _builtins.int = ...,
+        max_args_depth: _builtins.int = ...,
+        max_page_size: _builtins.int = ...,
+        max_call_timeout: _duration_pb2.Duration | None = ...,
+        max_job_timeout: _duration_pb2.Duration | None = ...,
+        default_job_timeout: _duration_pb2.Duration | None = ...,
+        max_session_calls: _builtins.int = ...,
+        max_artifact_bytes: _builtins.int = ...,
+        artifact_quota_bytes: _builtins.int = ...,
+        idempotency_ttl: _duration_pb2.Duration | None = ...,
+        plan_ttl: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["default_job_timeout", b"default_job_timeout", "idempotency_ttl", b"idempotency_ttl", "max_call_timeout", b"max_call_timeout", "max_job_timeout", b"max_job_timeout", "plan_ttl", b"plan_ttl"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_quota_bytes", b"artifact_quota_bytes", "default_job_timeout", b"default_job_timeout", "idempotency_ttl", b"idempotency_ttl", "max_args_bytes", b"max_args_bytes", "max_args_depth", b"max_args_depth", "max_artifact_bytes", b"max_artifact_bytes", "max_call_timeout", b"max_call_timeout", "max_job_timeout", b"max_job_timeout", "max_page_size", b"max_page_size", "max_request_bytes", b"max_request_bytes", "max_session_calls", b"max_session_calls", "plan_ttl", b"plan_ttl"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerLimits: _TypeAlias = ServerLimits  # noqa: Y015

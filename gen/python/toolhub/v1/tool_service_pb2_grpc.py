@@ -50,6 +50,11 @@ class ToolServiceStub:
                 request_serializer=toolhub_dot_v1_dot_tool__service__pb2.GetToolRequest.SerializeToString,
                 response_deserializer=toolhub_dot_v1_dot_tool__service__pb2.GetToolResponse.FromString,
                 _registered_method=True)
+        self.WatchTools = channel.unary_stream(
+                '/toolhub.v1.ToolService/WatchTools',
+                request_serializer=toolhub_dot_v1_dot_tool__service__pb2.ToolServiceWatchToolsRequest.SerializeToString,
+                response_deserializer=toolhub_dot_v1_dot_tool__service__pb2.ToolServiceWatchToolsResponse.FromString,
+                _registered_method=True)
         self.ExportTools = channel.unary_unary(
                 '/toolhub.v1.ToolService/ExportTools',
                 request_serializer=toolhub_dot_v1_dot_tool__service__pb2.ExportToolsRequest.SerializeToString,
@@ -69,6 +74,11 @@ class ToolServiceStub:
                 '/toolhub.v1.ToolService/InvokeSession',
                 request_serializer=toolhub_dot_v1_dot_tool__service__pb2.InvokeSessionRequest.SerializeToString,
                 response_deserializer=toolhub_dot_v1_dot_tool__service__pb2.InvokeSessionResponse.FromString,
+                _registered_method=True)
+        self.GetServerInfo = channel.unary_unary(
+                '/toolhub.v1.ToolService/GetServerInfo',
+                request_serializer=toolhub_dot_v1_dot_tool__service__pb2.GetServerInfoRequest.SerializeToString,
+                response_deserializer=toolhub_dot_v1_dot_tool__service__pb2.GetServerInfoResponse.FromString,
                 _registered_method=True)
 
 
@@ -92,6 +102,14 @@ class ToolServiceServicer:
 
     def GetTool(self, request, context):
         """One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchTools(self, request, context):
+        """Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+        Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,6 +145,13 @@ class ToolServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetServerInfo(self, request, context):
+        """What this hub is, may and takes, and who the caller is to it. For every role.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ToolServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -144,6 +169,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.GetTool,
                     request_deserializer=toolhub_dot_v1_dot_tool__service__pb2.GetToolRequest.FromString,
                     response_serializer=toolhub_dot_v1_dot_tool__service__pb2.GetToolResponse.SerializeToString,
+            ),
+            'WatchTools': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTools,
+                    request_deserializer=toolhub_dot_v1_dot_tool__service__pb2.ToolServiceWatchToolsRequest.FromString,
+                    response_serializer=toolhub_dot_v1_dot_tool__service__pb2.ToolServiceWatchToolsResponse.SerializeToString,
             ),
             'ExportTools': grpc.unary_unary_rpc_method_handler(
                     servicer.ExportTools,
@@ -164,6 +194,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.InvokeSession,
                     request_deserializer=toolhub_dot_v1_dot_tool__service__pb2.InvokeSessionRequest.FromString,
                     response_serializer=toolhub_dot_v1_dot_tool__service__pb2.InvokeSessionResponse.SerializeToString,
+            ),
+            'GetServerInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServerInfo,
+                    request_deserializer=toolhub_dot_v1_dot_tool__service__pb2.GetServerInfoRequest.FromString,
+                    response_serializer=toolhub_dot_v1_dot_tool__service__pb2.GetServerInfoResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -248,6 +283,33 @@ class ToolService:
             '/toolhub.v1.ToolService/GetTool',
             toolhub_dot_v1_dot_tool__service__pb2.GetToolRequest.SerializeToString,
             toolhub_dot_v1_dot_tool__service__pb2.GetToolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/toolhub.v1.ToolService/WatchTools',
+            toolhub_dot_v1_dot_tool__service__pb2.ToolServiceWatchToolsRequest.SerializeToString,
+            toolhub_dot_v1_dot_tool__service__pb2.ToolServiceWatchToolsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -356,6 +418,33 @@ class ToolService:
             '/toolhub.v1.ToolService/InvokeSession',
             toolhub_dot_v1_dot_tool__service__pb2.InvokeSessionRequest.SerializeToString,
             toolhub_dot_v1_dot_tool__service__pb2.InvokeSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetServerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/toolhub.v1.ToolService/GetServerInfo',
+            toolhub_dot_v1_dot_tool__service__pb2.GetServerInfoRequest.SerializeToString,
+            toolhub_dot_v1_dot_tool__service__pb2.GetServerInfoResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class ToolServiceStub:
     """Finds tools by words and filters, best first, among those the caller's policy could allow."""
     GetTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
     """One tool by name. NOT_FOUND when there is none, or when the caller may not know of it."""
+    WatchTools: _grpc.UnaryStreamMultiCallable[_tool_service_pb2.ToolServiceWatchToolsRequest, _tool_service_pb2.ToolServiceWatchToolsResponse]
+    """Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+    Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+    """
     ExportTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]
     """Renders tools as definitions for a model's tool-calling interface, with a map of the names back."""
     Invoke: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]
@@ -51,6 +55,8 @@ class ToolServiceStub:
     """Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
     the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
     """
+    GetServerInfo: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetServerInfoRequest, _tool_service_pb2.GetServerInfoResponse]
+    """What this hub is, may and takes, and who the caller is to it. For every role."""
 
 @_typing.type_check_only
 class ToolServiceAsyncStub(ToolServiceStub):
@@ -63,6 +69,10 @@ class ToolServiceAsyncStub(ToolServiceStub):
     """Finds tools by words and filters, best first, among those the caller's policy could allow."""
     GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]  # type: ignore[assignment]
     """One tool by name. NOT_FOUND when there is none, or when the caller may not know of it."""
+    WatchTools: _aio.UnaryStreamMultiCallable[_tool_service_pb2.ToolServiceWatchToolsRequest, _tool_service_pb2.ToolServiceWatchToolsResponse]  # type: ignore[assignment]
+    """Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+    Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+    """
     ExportTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]  # type: ignore[assignment]
     """Renders tools as definitions for a model's tool-calling interface, with a map of the names back."""
     Invoke: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]  # type: ignore[assignment]
@@ -75,6 +85,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     """Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
     the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
     """
+    GetServerInfo: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetServerInfoRequest, _tool_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
+    """What this hub is, may and takes, and who the caller is to it. For every role."""
 
 class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     """What agents use: find tools and call them. Identity comes from the credential of the channel or call."""
@@ -102,6 +114,16 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.GetToolResponse, _abc.Awaitable[_tool_service_pb2.GetToolResponse]]:
         """One tool by name. NOT_FOUND when there is none, or when the caller may not know of it."""
+
+    @_abc_1.abstractmethod
+    def WatchTools(
+        self,
+        request: _tool_service_pb2.ToolServiceWatchToolsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tool_service_pb2.ToolServiceWatchToolsResponse], _abc.AsyncIterator[_tool_service_pb2.ToolServiceWatchToolsResponse]]:
+        """Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+        Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+        """
 
     @_abc_1.abstractmethod
     def ExportTools(
@@ -138,5 +160,13 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         """Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
         the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
         """
+
+    @_abc_1.abstractmethod
+    def GetServerInfo(
+        self,
+        request: _tool_service_pb2.GetServerInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tool_service_pb2.GetServerInfoResponse, _abc.Awaitable[_tool_service_pb2.GetServerInfoResponse]]:
+        """What this hub is, may and takes, and who the caller is to it. For every role."""
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/job_service.proto.
  */
 export const file_toolhub_v1_job_service: GenFile = /*@__PURE__*/
-  fileDesc("Chx0b29saHViL3YxL2pvYl9zZXJ2aWNlLnByb3RvEgp0b29saHViLnYxIqcCChBTdWJtaXRKb2JSZXF1ZXN0Ei4KBmludGVudBgBIAEoCzIWLnRvb2xodWIudjEuVG9vbEludGVudEIGukgDyAEBEigKB2NvbnRleHQYAiABKAsyFy50b29saHViLnYxLkV4ZWNDb250ZXh0EjMKC3BsYW5fZGlnZXN0GAMgASgJQh66SBtyGTIXXltBLVphLXowLTkuXy1dezAsNTEyfSQSRQoLYXBwcm92YWxfaWQYBCABKAlCMLpILdgBAXIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBI9Cg9yZXN1bHRfZW5jb2RpbmcYBSABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQASIxChFTdWJtaXRKb2JSZXNwb25zZRIcCgNqb2IYASABKAsyDy50b29saHViLnYxLkpvYiKNAQoNR2V0Sm9iUmVxdWVzdBI9CgZqb2JfaWQYASABKAlCLbpIKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBI9Cg9yZXN1bHRfZW5jb2RpbmcYAiABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQASIuCg5HZXRKb2JSZXNwb25zZRIcCgNqb2IYASABKAsyDy50b29saHViLnYxLkpvYiLwAQoPTGlzdEpvYnNSZXF1ZXN0EhoKCXBhZ2Vfc2l6ZRgBIAEoBUIHukgEGgIoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiACBI1CgZzdGF0ZXMYAyADKA4yFC50b29saHViLnYxLkpvYlN0YXRlQg+6SAySAQkQECIFggECEAESFgoEdG9vbBgEIAEoCUIIukgFcgMYgAESHAoKcmVxdWVzdF9pZBgFIAEoCUIIukgFcgMYgAESGQoHdGFza19pZBgGIAEoCUIIukgFcgMYgAESGwoJcHJpbmNpcGFsGAcgASgJQgi6SAVyAxiAASJeChBMaXN0Sm9ic1Jlc3BvbnNlEh0KBGpvYnMYASADKAsyDy50b29saHViLnYxLkpvYhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEgoKdG90YWxfc2l6ZRgDIAEoBSKwAQoPV2F0Y2hKb2JSZXF1ZXN0Ej0KBmpvYl9pZBgBIAEoCUItukgqcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kEh8KDmFmdGVyX3NlcXVlbmNlGAIgASgDQge6SAQiAigAEj0KD3Jlc3VsdF9lbmNvZGluZxgDIAEoDjIaLnRvb2xodWIudjEuUmVzdWx0RW5jb2RpbmdCCLpIBYIBAhABIjkKEFdhdGNoSm9iUmVzcG9uc2USJQoGc3RhdHVzGAEgASgLMhUudG9vbGh1Yi52MS5Kb2JTdGF0dXMiawoQQ2FuY2VsSm9iUmVxdWVzdBI9CgZqb2JfaWQYASABKAlCLbpIKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBIYCgZyZWFzb24YAiABKAlCCLpIBXIDKIAgIjoKEUNhbmNlbEpvYlJlc3BvbnNlEiUKBnN0YXR1cxgBIAEoCzIVLnRvb2xodWIudjEuSm9iU3RhdHVzMvECCgpKb2JTZXJ2aWNlEkgKCVN1Ym1pdEpvYhIcLnRvb2xodWIudjEuU3VibWl0Sm9iUmVxdWVzdBodLnRvb2xodWIudjEuU3VibWl0Sm9iUmVzcG9uc2USPwoGR2V0Sm9iEhkudG9vbGh1Yi52MS5HZXRKb2JSZXF1ZXN0GhoudG9vbGh1Yi52MS5HZXRKb2JSZXNwb25zZRJFCghMaXN0Sm9icxIbLnRvb2xodWIudjEuTGlzdEpvYnNSZXF1ZXN0GhwudG9vbGh1Yi52MS5MaXN0Sm9ic1Jlc3BvbnNlEkcKCFdhdGNoSm9iEhsudG9vbGh1Yi52MS5XYXRjaEpvYlJlcXVlc3QaHC50b29saHViLnYxLldhdGNoSm9iUmVzcG9uc2UwARJICglDYW5jZWxKb2ISHC50b29saHViLnYxLkNhbmNlbEpvYlJlcXVlc3QaHS50b29saHViLnYxLkNhbmNlbEpvYlJlc3BvbnNlQjpaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxYgZwcm90bzM", [file_buf_validate_validate, file_toolhub_v1_call, file_toolhub_v1_job, file_toolhub_v1_job_state]);
+  fileDesc("Chx0b29saHViL3YxL2pvYl9zZXJ2aWNlLnByb3RvEgp0b29saHViLnYxIqcCChBTdWJtaXRKb2JSZXF1ZXN0Ei4KBmludGVudBgBIAEoCzIWLnRvb2xodWIudjEuVG9vbEludGVudEIGukgDyAEBEigKB2NvbnRleHQYAiABKAsyFy50b29saHViLnYxLkV4ZWNDb250ZXh0EjMKC3BsYW5fZGlnZXN0GAMgASgJQh66SBtyGTIXXltBLVphLXowLTkuXy1dezAsNTEyfSQSRQoLYXBwcm92YWxfaWQYBCABKAlCMLpILdgBAXIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBI9Cg9yZXN1bHRfZW5jb2RpbmcYBSABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQASIxChFTdWJtaXRKb2JSZXNwb25zZRIcCgNqb2IYASABKAsyDy50b29saHViLnYxLkpvYiKNAQoNR2V0Sm9iUmVxdWVzdBI9CgZqb2JfaWQYASABKAlCLbpIKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBI9Cg9yZXN1bHRfZW5jb2RpbmcYAiABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQASIuCg5HZXRKb2JSZXNwb25zZRIcCgNqb2IYASABKAsyDy50b29saHViLnYxLkpvYiLwAQoPTGlzdEpvYnNSZXF1ZXN0EhoKCXBhZ2Vfc2l6ZRgBIAEoBUIHukgEGgIoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiACBI1CgZzdGF0ZXMYAyADKA4yFC50b29saHViLnYxLkpvYlN0YXRlQg+6SAySAQkQECIFggECEAESFgoEdG9vbBgEIAEoCUIIukgFcgMYgAESHAoKcmVxdWVzdF9pZBgFIAEoCUIIukgFcgMYgAESGQoHdGFza19pZBgGIAEoCUIIukgFcgMYgAESGwoJcHJpbmNpcGFsGAcgASgJQgi6SAVyAxiAASJeChBMaXN0Sm9ic1Jlc3BvbnNlEh0KBGpvYnMYASADKAsyDy50b29saHViLnYxLkpvYhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEgoKdG90YWxfc2l6ZRgDIAEoBSLEAQoPV2F0Y2hKb2JSZXF1ZXN0Ej0KBmpvYl9pZBgBIAEoCUItukgqcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kEh8KDmFmdGVyX3NlcXVlbmNlGAIgASgDQge6SAQiAigAEj0KD3Jlc3VsdF9lbmNvZGluZxgDIAEoDjIaLnRvb2xodWIudjEuUmVzdWx0RW5jb2RpbmdCCLpIBYIBAhABEhIKCmZyb21fZmlyc3QYBCABKAgiOQoQV2F0Y2hKb2JSZXNwb25zZRIlCgZzdGF0dXMYASABKAsyFS50b29saHViLnYxLkpvYlN0YXR1cyKjAwoQV2F0Y2hKb2JzUmVxdWVzdBJGCgdqb2JfaWRzGAEgAygJQjW6SDKSAS8QgAIiKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBIWCgR0b29sGAIgASgJQgi6SAVyAxiAARIcCgpyZXF1ZXN0X2lkGAMgASgJQgi6SAVyAxiAARIZCgd0YXNrX2lkGAQgASgJQgi6SAVyAxiAARIbCglwcmluY2lwYWwYBSABKAlCCLpIBXIDGIABEmMKD2FmdGVyX3NlcXVlbmNlcxgGIAMoCzIwLnRvb2xodWIudjEuV2F0Y2hKb2JzUmVxdWVzdC5BZnRlclNlcXVlbmNlc0VudHJ5Qhi6SBWaARIQgAgiB3IFEAEYgAEqBCICKAASPQoPcmVzdWx0X2VuY29kaW5nGAcgASgOMhoudG9vbGh1Yi52MS5SZXN1bHRFbmNvZGluZ0IIukgFggECEAEaNQoTQWZ0ZXJTZXF1ZW5jZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAM6AjgBIjoKEVdhdGNoSm9ic1Jlc3BvbnNlEiUKBnN0YXR1cxgBIAEoCzIVLnRvb2xodWIudjEuSm9iU3RhdHVzImsKEENhbmNlbEpvYlJlcXVlc3QSPQoGam9iX2lkGAEgASgJQi26SCpyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQSGAoGcmVhc29uGAIgASgJQgi6SAVyAyiAICI6ChFDYW5jZWxKb2JSZXNwb25zZRIlCgZzdGF0dXMYASABKAsyFS50b29saHViLnYxLkpvYlN0YXR1czLRAwoKSm9iU2VydmljZRJICglTdWJtaXRKb2ISHC50b29saHViLnYxLlN1Ym1pdEpvYlJlcXVlc3QaHS50b29saHViLnYxLlN1Ym1pdEpvYlJlc3BvbnNlEkQKBkdldEpvYhIZLnRvb2xodWIudjEuR2V0Sm9iUmVxdWVzdBoaLnRvb2xodWIudjEuR2V0Sm9iUmVzcG9uc2UiA5ACARJKCghMaXN0Sm9icxIbLnRvb2xodWIudjEuTGlzdEpvYnNSZXF1ZXN0GhwudG9vbGh1Yi52MS5MaXN0Sm9ic1Jlc3BvbnNlIgOQAgESTAoIV2F0Y2hKb2ISGy50b29saHViLnYxLldhdGNoSm9iUmVxdWVzdBocLnRvb2xodWIudjEuV2F0Y2hKb2JSZXNwb25zZSIDkAIBMAESTwoJV2F0Y2hKb2JzEhwudG9vbGh1Yi52MS5XYXRjaEpvYnNSZXF1ZXN0Gh0udG9vbGh1Yi52MS5XYXRjaEpvYnNSZXNwb25zZSIDkAIBMAESSAoJQ2FuY2VsSm9iEhwudG9vbGh1Yi52MS5DYW5jZWxKb2JSZXF1ZXN0Gh0udG9vbGh1Yi52MS5DYW5jZWxKb2JSZXNwb25zZUJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMWIGcHJvdG8z", [file_buf_validate_validate, file_toolhub_v1_call, file_toolhub_v1_job, file_toolhub_v1_job_state]);
 
 /**
  * A call to be accepted as a job.
@@ -262,6 +262,13 @@ export type WatchJobRequest = Message<"toolhub.v1.WatchJobRequest"> & {
    * @generated from field: toolhub.v1.ResultEncoding result_encoding = 3;
    */
   resultEncoding: ResultEncoding;
+
+  /**
+   * With `after_sequence` 0: its whole history, from the first entry on, in the place of the current state.
+   *
+   * @generated from field: bool from_first = 4;
+   */
+  fromFirst: boolean;
 };
 
 /**
@@ -293,6 +300,91 @@ export const WatchJobResponseSchema: GenMessage<WatchJobResponse> = /*@__PURE__*
   messageDesc(file_toolhub_v1_job_service, 7);
 
 /**
+ * Asks to follow several jobs. Filters are joined by AND.
+ *
+ * @generated from message toolhub.v1.WatchJobsRequest
+ */
+export type WatchJobsRequest = Message<"toolhub.v1.WatchJobsRequest"> & {
+  /**
+   * Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that match.
+   *
+   * @generated from field: repeated string job_ids = 1;
+   */
+  jobIds: string[];
+
+  /**
+   * A tool name or glob. Empty means every one.
+   *
+   * @generated from field: string tool = 2;
+   */
+  tool: string;
+
+  /**
+   * Exactly this request. Empty means every one.
+   *
+   * @generated from field: string request_id = 3;
+   */
+  requestId: string;
+
+  /**
+   * Exactly this task. Empty means every one.
+   *
+   * @generated from field: string task_id = 4;
+   */
+  taskId: string;
+
+  /**
+   * Exactly this principal. Empty means the caller's own for agents, everybody's for operators and auditors.
+   *
+   * @generated from field: string principal = 5;
+   */
+  principal: string;
+
+  /**
+   * The last sequence seen, by job, at most 1024: only later ones of these are sent, their end included if it came
+   * meanwhile. A job that began and ended while nobody watched is found by ListJobs.
+   *
+   * @generated from field: map<string, int64> after_sequences = 6;
+   */
+  afterSequences: { [key: string]: bigint };
+
+  /**
+   * How the JSON of results travels. UNSPECIFIED means JSON bytes.
+   *
+   * @generated from field: toolhub.v1.ResultEncoding result_encoding = 7;
+   */
+  resultEncoding: ResultEncoding;
+};
+
+/**
+ * Describes the message toolhub.v1.WatchJobsRequest.
+ * Use `create(WatchJobsRequestSchema)` to create a new message.
+ */
+export const WatchJobsRequestSchema: GenMessage<WatchJobsRequest> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_job_service, 8);
+
+/**
+ * One status of one of the followed jobs.
+ *
+ * @generated from message toolhub.v1.WatchJobsResponse
+ */
+export type WatchJobsResponse = Message<"toolhub.v1.WatchJobsResponse"> & {
+  /**
+   * The status; its sequence is higher than that of the job's message before.
+   *
+   * @generated from field: toolhub.v1.JobStatus status = 1;
+   */
+  status?: JobStatus | undefined;
+};
+
+/**
+ * Describes the message toolhub.v1.WatchJobsResponse.
+ * Use `create(WatchJobsResponseSchema)` to create a new message.
+ */
+export const WatchJobsResponseSchema: GenMessage<WatchJobsResponse> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_job_service, 9);
+
+/**
  * Asks one job to stop.
  *
  * @generated from message toolhub.v1.CancelJobRequest
@@ -318,7 +410,7 @@ export type CancelJobRequest = Message<"toolhub.v1.CancelJobRequest"> & {
  * Use `create(CancelJobRequestSchema)` to create a new message.
  */
 export const CancelJobRequestSchema: GenMessage<CancelJobRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_job_service, 8);
+  messageDesc(file_toolhub_v1_job_service, 10);
 
 /**
  * What cancelling did.
@@ -339,7 +431,7 @@ export type CancelJobResponse = Message<"toolhub.v1.CancelJobResponse"> & {
  * Use `create(CancelJobResponseSchema)` to create a new message.
  */
 export const CancelJobResponseSchema: GenMessage<CancelJobResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_job_service, 9);
+  messageDesc(file_toolhub_v1_job_service, 11);
 
 /**
  * Calls that outlive their RPC. Callers see only their own jobs; operators and auditors see all.
@@ -390,6 +482,18 @@ export const JobService: GenService<{
     methodKind: "server_streaming";
     input: typeof WatchJobRequestSchema;
     output: typeof WatchJobResponseSchema;
+  },
+  /**
+   * Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
+   * every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
+   * Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+   *
+   * @generated from rpc toolhub.v1.JobService.WatchJobs
+   */
+  watchJobs: {
+    methodKind: "server_streaming";
+    input: typeof WatchJobsRequestSchema;
+    output: typeof WatchJobsResponseSchema;
   },
   /**
    * Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.

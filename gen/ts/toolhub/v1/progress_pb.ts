@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/progress.proto.
  */
 export const file_toolhub_v1_progress: GenFile = /*@__PURE__*/
-  fileDesc("Chl0b29saHViL3YxL3Byb2dyZXNzLnByb3RvEgp0b29saHViLnYxIn0KCFByb2dyZXNzEgwKBHN0ZXAYASABKAESEgoFdG90YWwYAiABKAFIAIgBARIMCgR1bml0GAMgASgJEg8KB21lc3NhZ2UYBCABKAkSJgoDZXRhGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQggKBl90b3RhbCIlCgVDaHVuaxIMCgRkYXRhGAEgASgMEg4KBnN0cmVhbRgCIAEoCUI6WjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MWIGcHJvdG8z", [file_google_protobuf_duration]);
+  fileDesc("Chl0b29saHViL3YxL3Byb2dyZXNzLnByb3RvEgp0b29saHViLnYxIn0KCFByb2dyZXNzEgwKBHN0ZXAYASABKAESEgoFdG90YWwYAiABKAFIAIgBARIMCgR1bml0GAMgASgJEg8KB21lc3NhZ2UYBCABKAkSJgoDZXRhGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQggKBl90b3RhbCIlCgVDaHVuaxIMCgRkYXRhGAEgASgMEg4KBnN0cmVhbRgCIAEoCUJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMWIGcHJvdG8z", [file_google_protobuf_duration]);
 
 /**
  * How far a running call or job is. Reports are merged to about ten a second; the last one always arrives.

@@ -5,12 +5,16 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "../../buf/validate/validate_pb.js";
+import type { Duration } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration } from "@bufbuild/protobuf/wkt";
 import type { ExecContext, InvokeMode, ResultEncoding, ToolIntent } from "./call_pb.js";
 import { file_toolhub_v1_call } from "./call_pb.js";
 import type { Plan } from "./plan_pb.js";
 import { file_toolhub_v1_plan } from "./plan_pb.js";
 import type { Chunk, Progress } from "./progress_pb.js";
 import { file_toolhub_v1_progress } from "./progress_pb.js";
+import type { ToolChange } from "./registry_service_pb.js";
+import { file_toolhub_v1_registry_service } from "./registry_service_pb.js";
 import type { ToolResult } from "./result_pb.js";
 import { file_toolhub_v1_result } from "./result_pb.js";
 import type { SourceStatus } from "./source_pb.js";
@@ -23,7 +27,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/tool_service.proto.
  */
 export const file_toolhub_v1_tool_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch10b29saHViL3YxL3Rvb2xfc2VydmljZS5wcm90bxIKdG9vbGh1Yi52MSKiAQoQTGlzdFRvb2xzUmVxdWVzdBImCgZmaWx0ZXIYASABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXISGgoJcGFnZV9zaXplGAIgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIAIEiwKBHZpZXcYBCABKA4yFC50b29saHViLnYxLlRvb2xWaWV3Qgi6SAWCAQIQASLMAQoRTGlzdFRvb2xzUmVzcG9uc2USIwoFdG9vbHMYASADKAsyFC50b29saHViLnYxLlRvb2xTcGVjEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFEikKB3NvdXJjZXMYBCADKAsyGC50b29saHViLnYxLlNvdXJjZVN0YXR1cxIYCgtkZW5pZWRfc2l6ZRgFIAEoBUgAiAEBEhAKCHJldmlzaW9uGAYgASgJQg4KDF9kZW5pZWRfc2l6ZSK9AQoSU2VhcmNoVG9vbHNSZXF1ZXN0EhcKBXF1ZXJ5GAEgASgJQgi6SAVyAyiAIBImCgZmaWx0ZXIYAiABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXISGgoJcGFnZV9zaXplGAMgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIAIEiwKBHZpZXcYBSABKA4yFC50b29saHViLnYxLlRvb2xWaWV3Qgi6SAWCAQIQASKYAQoJU2VhcmNoSGl0EiIKBHRvb2wYASABKAsyFC50b29saHViLnYxLlRvb2xTcGVjEg0KBXNjb3JlGAIgASgBEhYKDm1hdGNoZWRfZmllbGRzGAMgAygJEhUKDW1hdGNoZWRfdGVybXMYBCADKAkSKQoHcmVhc29ucxgFIAMoCzIYLnRvb2xodWIudjEuU2VhcmNoUmVhc29uImYKDFNlYXJjaFJlYXNvbhIMCgRwYXJ0GAEgASgJEgwKBHdvcmQYAiABKAkSDgoGZmllbGRzGAMgAygJEg0KBXNjb3JlGAQgASgBEgwKBHJhbmsYBSABKAUSDQoFZm91bmQYBiABKAkixQEKE1NlYXJjaFRvb2xzUmVzcG9uc2USIwoEaGl0cxgBIAMoCzIVLnRvb2xodWIudjEuU2VhcmNoSGl0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFEikKB3NvdXJjZXMYBCADKAsyGC50b29saHViLnYxLlNvdXJjZVN0YXR1cxIQCghyZXZpc2lvbhgFIAEoCRIRCglyYW5rZWRfYnkYBiADKAkSDAoEbm90ZRgHIAEoCSJNCg5HZXRUb29sUmVxdWVzdBI7CgRuYW1lGAEgASgJQi26SCpyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQiNQoPR2V0VG9vbFJlc3BvbnNlEiIKBHRvb2wYASABKAsyFC50b29saHViLnYxLlRvb2xTcGVjIqwBChJFeHBvcnRUb29sc1JlcXVlc3QSNAoGZm9ybWF0GAEgASgOMhgudG9vbGh1Yi52MS5FeHBvcnRGb3JtYXRCCrpIB4IBBBABIAASJgoGZmlsdGVyGAIgASgLMhYudG9vbGh1Yi52MS5Ub29sRmlsdGVyEhoKCXBhZ2Vfc2l6ZRgDIAEoBUIHukgEGgIoABIcCgpwYWdlX3Rva2VuGAQgASgJQgi6SAVyAxiACCL8AQoTRXhwb3J0VG9vbHNSZXNwb25zZRISCgp0b29sc19qc29uGAEgASgMEjkKBW5hbWVzGAIgAygLMioudG9vbGh1Yi52MS5FeHBvcnRUb29sc1Jlc3BvbnNlLk5hbWVzRW50cnkSEgoKdG90YWxfc2l6ZRgDIAEoBRIpCgdzb3VyY2VzGAQgAygLMhgudG9vbGh1Yi52MS5Tb3VyY2VTdGF0dXMSEAoIcmV2aXNpb24YBSABKAkSFwoPbmV4dF9wYWdlX3Rva2VuGAYgASgJGiwKCk5hbWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASLUAgoNSW52b2tlUmVxdWVzdBIuCgZpbnRlbnQYASABKAsyFi50b29saHViLnYxLlRvb2xJbnRlbnRCBrpIA8gBARIoCgdjb250ZXh0GAIgASgLMhcudG9vbGh1Yi52MS5FeGVjQ29udGV4dBIuCgRtb2RlGAMgASgOMhYudG9vbGh1Yi52MS5JbnZva2VNb2RlQgi6SAWCAQIQARIzCgtwbGFuX2RpZ2VzdBgEIAEoCUIeukgbchkyF15bQS1aYS16MC05Ll8tXXswLDUxMn0kEkUKC2FwcHJvdmFsX2lkGAUgASgJQjC6SC3YAQFyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQSPQoPcmVzdWx0X2VuY29kaW5nGAYgASgOMhoudG9vbGh1Yi52MS5SZXN1bHRFbmNvZGluZ0IIukgFggECEAEiZwoOSW52b2tlUmVzcG9uc2USKAoGcmVzdWx0GAEgASgLMhYudG9vbGh1Yi52MS5Ub29sUmVzdWx0SAASIAoEcGxhbhgCIAEoCzIQLnRvb2xodWIudjEuUGxhbkgAQgkKB291dGNvbWUi2gIKE0ludm9rZVN0cmVhbVJlcXVlc3QSLgoGaW50ZW50GAEgASgLMhYudG9vbGh1Yi52MS5Ub29sSW50ZW50Qga6SAPIAQESKAoHY29udGV4dBgCIAEoCzIXLnRvb2xodWIudjEuRXhlY0NvbnRleHQSLgoEbW9kZRgDIAEoDjIWLnRvb2xodWIudjEuSW52b2tlTW9kZUIIukgFggECEAESMwoLcGxhbl9kaWdlc3QYBCABKAlCHrpIG3IZMhdeW0EtWmEtejAtOS5fLV17MCw1MTJ9JBJFCgthcHByb3ZhbF9pZBgFIAEoCUIwukgt2AEBcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kEj0KD3Jlc3VsdF9lbmNvZGluZxgGIAEoDjIaLnRvb2xodWIudjEuUmVzdWx0RW5jb2RpbmdCCLpIBYIBAhABIrkBChRJbnZva2VTdHJlYW1SZXNwb25zZRIoCghwcm9ncmVzcxgBIAEoCzIULnRvb2xodWIudjEuUHJvZ3Jlc3NIABIiCgVjaHVuaxgCIAEoCzIRLnRvb2xodWIudjEuQ2h1bmtIABIoCgZyZXN1bHQYAyABKAsyFi50b29saHViLnYxLlRvb2xSZXN1bHRIABIgCgRwbGFuGAQgASgLMhAudG9vbGh1Yi52MS5QbGFuSABCBwoFZXZlbnQikgMKC1Nlc3Npb25DYWxsEi4KBmludGVudBgBIAEoCzIWLnRvb2xodWIudjEuVG9vbEludGVudEIGukgDyAEBEigKB2NvbnRleHQYAiABKAsyFy50b29saHViLnYxLkV4ZWNDb250ZXh0Ei4KBG1vZGUYAyABKA4yFi50b29saHViLnYxLkludm9rZU1vZGVCCLpIBYIBAhABEjMKC3BsYW5fZGlnZXN0GAQgASgJQh66SBtyGTIXXltBLVphLXowLTkuXy1dezAsNTEyfSQSRQoLYXBwcm92YWxfaWQYBSABKAlCMLpILdgBAXIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBI9Cg9yZXN1bHRfZW5jb2RpbmcYBiABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQARI+CgdjYWxsX2lkGAcgASgJQi26SCpyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQidgoUSW52b2tlU2Vzc2lvblJlcXVlc3QSMQoFY2FsbHMYASADKAsyFy50b29saHViLnYxLlNlc3Npb25DYWxsQgm6SAaSAQMQgAISKwoPY2FuY2VsX2NhbGxfaWRzGAIgAygJQhK6SA+SAQwQgAIiB3IFEAEYgAEiwgEKDFNlc3Npb25FdmVudBIPCgdjYWxsX2lkGAEgASgJEigKCHByb2dyZXNzGAIgASgLMhQudG9vbGh1Yi52MS5Qcm9ncmVzc0gAEiIKBWNodW5rGAMgASgLMhEudG9vbGh1Yi52MS5DaHVua0gAEigKBnJlc3VsdBgEIAEoCzIWLnRvb2xodWIudjEuVG9vbFJlc3VsdEgAEiAKBHBsYW4YBSABKAsyEC50b29saHViLnYxLlBsYW5IAEIHCgVldmVudCJBChVJbnZva2VTZXNzaW9uUmVzcG9uc2USKAoGZXZlbnRzGAEgAygLMhgudG9vbGh1Yi52MS5TZXNzaW9uRXZlbnQqewoMRXhwb3J0Rm9ybWF0Eh0KGUVYUE9SVF9GT1JNQVRfVU5TUEVDSUZJRUQQABIYChRFWFBPUlRfRk9STUFUX09QRU5BSRABEhsKF0VYUE9SVF9GT1JNQVRfQU5USFJPUElDEAISFQoRRVhQT1JUX0ZPUk1BVF9NQ1AQAzKrBAoLVG9vbFNlcnZpY2USSAoJTGlzdFRvb2xzEhwudG9vbGh1Yi52MS5MaXN0VG9vbHNSZXF1ZXN0Gh0udG9vbGh1Yi52MS5MaXN0VG9vbHNSZXNwb25zZRJOCgtTZWFyY2hUb29scxIeLnRvb2xodWIudjEuU2VhcmNoVG9vbHNSZXF1ZXN0Gh8udG9vbGh1Yi52MS5TZWFyY2hUb29sc1Jlc3BvbnNlEkIKB0dldFRvb2wSGi50b29saHViLnYxLkdldFRvb2xSZXF1ZXN0GhsudG9vbGh1Yi52MS5HZXRUb29sUmVzcG9uc2USTgoLRXhwb3J0VG9vbHMSHi50b29saHViLnYxLkV4cG9ydFRvb2xzUmVxdWVzdBofLnRvb2xodWIudjEuRXhwb3J0VG9vbHNSZXNwb25zZRI/CgZJbnZva2USGS50b29saHViLnYxLkludm9rZVJlcXVlc3QaGi50b29saHViLnYxLkludm9rZVJlc3BvbnNlElMKDEludm9rZVN0cmVhbRIfLnRvb2xodWIudjEuSW52b2tlU3RyZWFtUmVxdWVzdBogLnRvb2xodWIudjEuSW52b2tlU3RyZWFtUmVzcG9uc2UwARJYCg1JbnZva2VTZXNzaW9uEiAudG9vbGh1Yi52MS5JbnZva2VTZXNzaW9uUmVxdWVzdBohLnRvb2xodWIudjEuSW52b2tlU2Vzc2lvblJlc3BvbnNlKAEwAUI6WjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MWIGcHJvdG8z", [file_buf_validate_validate, file_toolhub_v1_call, file_toolhub_v1_plan, file_toolhub_v1_progress, file_toolhub_v1_result, file_toolhub_v1_source, file_toolhub_v1_tool]);
+  fileDesc("Ch10b29saHViL3YxL3Rvb2xfc2VydmljZS5wcm90bxIKdG9vbGh1Yi52MSKiAQoQTGlzdFRvb2xzUmVxdWVzdBImCgZmaWx0ZXIYASABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXISGgoJcGFnZV9zaXplGAIgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIAIEiwKBHZpZXcYBCABKA4yFC50b29saHViLnYxLlRvb2xWaWV3Qgi6SAWCAQIQASLMAQoRTGlzdFRvb2xzUmVzcG9uc2USIwoFdG9vbHMYASADKAsyFC50b29saHViLnYxLlRvb2xTcGVjEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFEikKB3NvdXJjZXMYBCADKAsyGC50b29saHViLnYxLlNvdXJjZVN0YXR1cxIYCgtkZW5pZWRfc2l6ZRgFIAEoBUgAiAEBEhAKCHJldmlzaW9uGAYgASgJQg4KDF9kZW5pZWRfc2l6ZSK9AQoSU2VhcmNoVG9vbHNSZXF1ZXN0EhcKBXF1ZXJ5GAEgASgJQgi6SAVyAyiAIBImCgZmaWx0ZXIYAiABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXISGgoJcGFnZV9zaXplGAMgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIAIEiwKBHZpZXcYBSABKA4yFC50b29saHViLnYxLlRvb2xWaWV3Qgi6SAWCAQIQASKYAQoJU2VhcmNoSGl0EiIKBHRvb2wYASABKAsyFC50b29saHViLnYxLlRvb2xTcGVjEg0KBXNjb3JlGAIgASgBEhYKDm1hdGNoZWRfZmllbGRzGAMgAygJEhUKDW1hdGNoZWRfdGVybXMYBCADKAkSKQoHcmVhc29ucxgFIAMoCzIYLnRvb2xodWIudjEuU2VhcmNoUmVhc29uImYKDFNlYXJjaFJlYXNvbhIMCgRwYXJ0GAEgASgJEgwKBHdvcmQYAiABKAkSDgoGZmllbGRzGAMgAygJEg0KBXNjb3JlGAQgASgBEgwKBHJhbmsYBSABKAUSDQoFZm91bmQYBiABKAkixQEKE1NlYXJjaFRvb2xzUmVzcG9uc2USIwoEaGl0cxgBIAMoCzIVLnRvb2xodWIudjEuU2VhcmNoSGl0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFEikKB3NvdXJjZXMYBCADKAsyGC50b29saHViLnYxLlNvdXJjZVN0YXR1cxIQCghyZXZpc2lvbhgFIAEoCRIRCglyYW5rZWRfYnkYBiADKAkSDAoEbm90ZRgHIAEoCSJNCg5HZXRUb29sUmVxdWVzdBI7CgRuYW1lGAEgASgJQi26SCpyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQiNQoPR2V0VG9vbFJlc3BvbnNlEiIKBHRvb2wYASABKAsyFC50b29saHViLnYxLlRvb2xTcGVjIpQBChxUb29sU2VydmljZVdhdGNoVG9vbHNSZXF1ZXN0EiYKBmZpbHRlchgBIAEoCzIWLnRvb2xodWIudjEuVG9vbEZpbHRlchIsCgR2aWV3GAIgASgOMhQudG9vbGh1Yi52MS5Ub29sVmlld0IIukgFggECEAESHgoMcmVzdW1lX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJ/Ch1Ub29sU2VydmljZVdhdGNoVG9vbHNSZXNwb25zZRInCgdjaGFuZ2VzGAEgAygLMhYudG9vbGh1Yi52MS5Ub29sQ2hhbmdlEg0KBXJlc2V0GAIgASgIEhQKDHJlc3VtZV90b2tlbhgDIAEoCRIQCghyZXZpc2lvbhgEIAEoCSKsAQoSRXhwb3J0VG9vbHNSZXF1ZXN0EjQKBmZvcm1hdBgBIAEoDjIYLnRvb2xodWIudjEuRXhwb3J0Rm9ybWF0Qgq6SAeCAQQQASAAEiYKBmZpbHRlchgCIAEoCzIWLnRvb2xodWIudjEuVG9vbEZpbHRlchIaCglwYWdlX3NpemUYAyABKAVCB7pIBBoCKAASHAoKcGFnZV90b2tlbhgEIAEoCUIIukgFcgMYgAgi/AEKE0V4cG9ydFRvb2xzUmVzcG9uc2USEgoKdG9vbHNfanNvbhgBIAEoDBI5CgVuYW1lcxgCIAMoCzIqLnRvb2xodWIudjEuRXhwb3J0VG9vbHNSZXNwb25zZS5OYW1lc0VudHJ5EhIKCnRvdGFsX3NpemUYAyABKAUSKQoHc291cmNlcxgEIAMoCzIYLnRvb2xodWIudjEuU291cmNlU3RhdHVzEhAKCHJldmlzaW9uGAUgASgJEhcKD25leHRfcGFnZV90b2tlbhgGIAEoCRosCgpOYW1lc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEi1AIKDUludm9rZVJlcXVlc3QSLgoGaW50ZW50GAEgASgLMhYudG9vbGh1Yi52MS5Ub29sSW50ZW50Qga6SAPIAQESKAoHY29udGV4dBgCIAEoCzIXLnRvb2xodWIudjEuRXhlY0NvbnRleHQSLgoEbW9kZRgDIAEoDjIWLnRvb2xodWIudjEuSW52b2tlTW9kZUIIukgFggECEAESMwoLcGxhbl9kaWdlc3QYBCABKAlCHrpIG3IZMhdeW0EtWmEtejAtOS5fLV17MCw1MTJ9JBJFCgthcHByb3ZhbF9pZBgFIAEoCUIwukgt2AEBcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kEj0KD3Jlc3VsdF9lbmNvZGluZxgGIAEoDjIaLnRvb2xodWIudjEuUmVzdWx0RW5jb2RpbmdCCLpIBYIBAhABImcKDkludm9rZVJlc3BvbnNlEigKBnJlc3VsdBgBIAEoCzIWLnRvb2xodWIudjEuVG9vbFJlc3VsdEgAEiAKBHBsYW4YAiABKAsyEC50b29saHViLnYxLlBsYW5IAEIJCgdvdXRjb21lItoCChNJbnZva2VTdHJlYW1SZXF1ZXN0Ei4KBmludGVudBgBIAEoCzIWLnRvb2xodWIudjEuVG9vbEludGVudEIGukgDyAEBEigKB2NvbnRleHQYAiABKAsyFy50b29saHViLnYxLkV4ZWNDb250ZXh0Ei4KBG1vZGUYAyABKA4yFi50b29saHViLnYxLkludm9rZU1vZGVCCLpIBYIBAhABEjMKC3BsYW5fZGlnZXN0GAQgASgJQh66SBtyGTIXXltBLVphLXowLTkuXy1dezAsNTEyfSQSRQoLYXBwcm92YWxfaWQYBSABKAlCMLpILdgBAXIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBI9Cg9yZXN1bHRfZW5jb2RpbmcYBiABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQASK5AQoUSW52b2tlU3RyZWFtUmVzcG9uc2USKAoIcHJvZ3Jlc3MYASABKAsyFC50b29saHViLnYxLlByb2dyZXNzSAASIgoFY2h1bmsYAiABKAsyES50b29saHViLnYxLkNodW5rSAASKAoGcmVzdWx0GAMgASgLMhYudG9vbGh1Yi52MS5Ub29sUmVzdWx0SAASIAoEcGxhbhgEIAEoCzIQLnRvb2xodWIudjEuUGxhbkgAQgcKBWV2ZW50IpIDCgtTZXNzaW9uQ2FsbBIuCgZpbnRlbnQYASABKAsyFi50b29saHViLnYxLlRvb2xJbnRlbnRCBrpIA8gBARIoCgdjb250ZXh0GAIgASgLMhcudG9vbGh1Yi52MS5FeGVjQ29udGV4dBIuCgRtb2RlGAMgASgOMhYudG9vbGh1Yi52MS5JbnZva2VNb2RlQgi6SAWCAQIQARIzCgtwbGFuX2RpZ2VzdBgEIAEoCUIeukgbchkyF15bQS1aYS16MC05Ll8tXXswLDUxMn0kEkUKC2FwcHJvdmFsX2lkGAUgASgJQjC6SC3YAQFyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQSPQoPcmVzdWx0X2VuY29kaW5nGAYgASgOMhoudG9vbGh1Yi52MS5SZXN1bHRFbmNvZGluZ0IIukgFggECEAESPgoHY2FsbF9pZBgHIAEoCUItukgqcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kInYKFEludm9rZVNlc3Npb25SZXF1ZXN0EjEKBWNhbGxzGAEgAygLMhcudG9vbGh1Yi52MS5TZXNzaW9uQ2FsbEIJukgGkgEDEIACEisKD2NhbmNlbF9jYWxsX2lkcxgCIAMoCUISukgPkgEMEIACIgdyBRABGIABIsIBCgxTZXNzaW9uRXZlbnQSDwoHY2FsbF9pZBgBIAEoCRIoCghwcm9ncmVzcxgCIAEoCzIULnRvb2xodWIudjEuUHJvZ3Jlc3NIABIiCgVjaHVuaxgDIAEoCzIRLnRvb2xodWIudjEuQ2h1bmtIABIoCgZyZXN1bHQYBCABKAsyFi50b29saHViLnYxLlRvb2xSZXN1bHRIABIgCgRwbGFuGAUgASgLMhAudG9vbGh1Yi52MS5QbGFuSABCBwoFZXZlbnQiQQoVSW52b2tlU2Vzc2lvblJlc3BvbnNlEigKBmV2ZW50cxgBIAMoCzIYLnRvb2xodWIudjEuU2Vzc2lvbkV2ZW50IhYKFEdldFNlcnZlckluZm9SZXF1ZXN0ImEKFUdldFNlcnZlckluZm9SZXNwb25zZRImCgZzZXJ2ZXIYASABKAsyFi50b29saHViLnYxLlNlcnZlckluZm8SEQoJcHJpbmNpcGFsGAIgASgJEg0KBXJvbGVzGAMgAygJIq0BCgpTZXJ2ZXJJbmZvEg8KB3ZlcnNpb24YASABKAkSEAoIY29udHJhY3QYAiABKAkSFwoPY29udHJhY3RfZGlnZXN0GAMgASgJEhAKCGZlYXR1cmVzGAQgAygJEigKBmxpbWl0cxgFIAEoCzIYLnRvb2xodWIudjEuU2VydmVyTGltaXRzEicKCWVudHJhbmNlcxgGIAMoCzIULnRvb2xodWIudjEuRW50cmFuY2UiMQoIRW50cmFuY2USEAoIcHJvdG9jb2wYASABKAkSEwoLY3JlZGVudGlhbHMYAiADKAkixwMKDFNlcnZlckxpbWl0cxIZChFtYXhfcmVxdWVzdF9ieXRlcxgBIAEoAxIWCg5tYXhfYXJnc19ieXRlcxgCIAEoAxIWCg5tYXhfYXJnc19kZXB0aBgDIAEoBRIVCg1tYXhfcGFnZV9zaXplGAQgASgFEjMKEG1heF9jYWxsX3RpbWVvdXQYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMgoPbWF4X2pvYl90aW1lb3V0GAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjYKE2RlZmF1bHRfam9iX3RpbWVvdXQYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGQoRbWF4X3Nlc3Npb25fY2FsbHMYCCABKAUSGgoSbWF4X2FydGlmYWN0X2J5dGVzGAkgASgDEhwKFGFydGlmYWN0X3F1b3RhX2J5dGVzGAogASgDEjIKD2lkZW1wb3RlbmN5X3R0bBgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIrCghwbGFuX3R0bBgMIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbip7CgxFeHBvcnRGb3JtYXQSHQoZRVhQT1JUX0ZPUk1BVF9VTlNQRUNJRklFRBAAEhgKFEVYUE9SVF9GT1JNQVRfT1BFTkFJEAESGwoXRVhQT1JUX0ZPUk1BVF9BTlRIUk9QSUMQAhIVChFFWFBPUlRfRk9STUFUX01DUBADMoQGCgtUb29sU2VydmljZRJNCglMaXN0VG9vbHMSHC50b29saHViLnYxLkxpc3RUb29sc1JlcXVlc3QaHS50b29saHViLnYxLkxpc3RUb29sc1Jlc3BvbnNlIgOQAgESUwoLU2VhcmNoVG9vbHMSHi50b29saHViLnYxLlNlYXJjaFRvb2xzUmVxdWVzdBofLnRvb2xodWIudjEuU2VhcmNoVG9vbHNSZXNwb25zZSIDkAIBEkcKB0dldFRvb2wSGi50b29saHViLnYxLkdldFRvb2xSZXF1ZXN0GhsudG9vbGh1Yi52MS5HZXRUb29sUmVzcG9uc2UiA5ACARJoCgpXYXRjaFRvb2xzEigudG9vbGh1Yi52MS5Ub29sU2VydmljZVdhdGNoVG9vbHNSZXF1ZXN0GikudG9vbGh1Yi52MS5Ub29sU2VydmljZVdhdGNoVG9vbHNSZXNwb25zZSIDkAIBMAESUwoLRXhwb3J0VG9vbHMSHi50b29saHViLnYxLkV4cG9ydFRvb2xzUmVxdWVzdBofLnRvb2xodWIudjEuRXhwb3J0VG9vbHNSZXNwb25zZSIDkAIBEj8KBkludm9rZRIZLnRvb2xodWIudjEuSW52b2tlUmVxdWVzdBoaLnRvb2xodWIudjEuSW52b2tlUmVzcG9uc2USUwoMSW52b2tlU3RyZWFtEh8udG9vbGh1Yi52MS5JbnZva2VTdHJlYW1SZXF1ZXN0GiAudG9vbGh1Yi52MS5JbnZva2VTdHJlYW1SZXNwb25zZTABElgKDUludm9rZVNlc3Npb24SIC50b29saHViLnYxLkludm9rZVNlc3Npb25SZXF1ZXN0GiEudG9vbGh1Yi52MS5JbnZva2VTZXNzaW9uUmVzcG9uc2UoATABElkKDUdldFNlcnZlckluZm8SIC50b29saHViLnYxLkdldFNlcnZlckluZm9SZXF1ZXN0GiEudG9vbGh1Yi52MS5HZXRTZXJ2ZXJJbmZvUmVzcG9uc2UiA5ACAUJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_duration, file_toolhub_v1_call, file_toolhub_v1_plan, file_toolhub_v1_progress, file_toolhub_v1_registry_service, file_toolhub_v1_result, file_toolhub_v1_source, file_toolhub_v1_tool]);
 
 /**
  * Asks for a list of tools.
@@ -387,6 +391,85 @@ export const GetToolResponseSchema: GenMessage<GetToolResponse> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 7);
 
 /**
+ * Asks to follow the tools that the caller's policy could allow.
+ *
+ * @generated from message toolhub.v1.ToolServiceWatchToolsRequest
+ */
+export type ToolServiceWatchToolsRequest = Message<"toolhub.v1.ToolServiceWatchToolsRequest"> & {
+  /**
+   * Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+   *
+   * @generated from field: toolhub.v1.ToolFilter filter = 1;
+   */
+  filter?: ToolFilter | undefined;
+
+  /**
+   * How much of each.
+   *
+   * @generated from field: toolhub.v1.ToolView view = 2;
+   */
+  view: ToolView;
+
+  /**
+   * `resume_token` of the last message seen, with the same filter. Empty: the first message says `reset`.
+   *
+   * @generated from field: string resume_token = 3;
+   */
+  resumeToken: string;
+};
+
+/**
+ * Describes the message toolhub.v1.ToolServiceWatchToolsRequest.
+ * Use `create(ToolServiceWatchToolsRequestSchema)` to create a new message.
+ */
+export const ToolServiceWatchToolsRequestSchema: GenMessage<ToolServiceWatchToolsRequest> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_tool_service, 8);
+
+/**
+ * What has changed for the caller since the message before.
+ *
+ * @generated from message toolhub.v1.ToolServiceWatchToolsResponse
+ */
+export type ToolServiceWatchToolsResponse = Message<"toolhub.v1.ToolServiceWatchToolsResponse"> & {
+  /**
+   * What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may see
+   * from now on is ADDED.
+   *
+   * @generated from field: repeated toolhub.v1.ToolChange changes = 1;
+   */
+  changes: ToolChange[];
+
+  /**
+   * True when something may have changed that is not told: after another token than the current one, when policy has
+   * changed, or when changes were too many. List the tools again; `changes` is empty then.
+   *
+   * @generated from field: bool reset = 2;
+   */
+  reset: boolean;
+
+  /**
+   * Where a watch that is opened again goes on.
+   *
+   * @generated from field: string resume_token = 3;
+   */
+  resumeToken: string;
+
+  /**
+   * The catalog from now on.
+   *
+   * @generated from field: string revision = 4;
+   */
+  revision: string;
+};
+
+/**
+ * Describes the message toolhub.v1.ToolServiceWatchToolsResponse.
+ * Use `create(ToolServiceWatchToolsResponseSchema)` to create a new message.
+ */
+export const ToolServiceWatchToolsResponseSchema: GenMessage<ToolServiceWatchToolsResponse> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_tool_service, 9);
+
+/**
  * Asks for tools in a model's form.
  *
  * @generated from message toolhub.v1.ExportToolsRequest
@@ -427,7 +510,7 @@ export type ExportToolsRequest = Message<"toolhub.v1.ExportToolsRequest"> & {
  * Use `create(ExportToolsRequestSchema)` to create a new message.
  */
 export const ExportToolsRequestSchema: GenMessage<ExportToolsRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 8);
+  messageDesc(file_toolhub_v1_tool_service, 10);
 
 /**
  * One page of tools in a model's form.
@@ -483,7 +566,7 @@ export type ExportToolsResponse = Message<"toolhub.v1.ExportToolsResponse"> & {
  * Use `create(ExportToolsResponseSchema)` to create a new message.
  */
 export const ExportToolsResponseSchema: GenMessage<ExportToolsResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 9);
+  messageDesc(file_toolhub_v1_tool_service, 11);
 
 /**
  * One call.
@@ -540,7 +623,7 @@ export type InvokeRequest = Message<"toolhub.v1.InvokeRequest"> & {
  * Use `create(InvokeRequestSchema)` to create a new message.
  */
 export const InvokeRequestSchema: GenMessage<InvokeRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 10);
+  messageDesc(file_toolhub_v1_tool_service, 12);
 
 /**
  * The answer to one call.
@@ -577,7 +660,7 @@ export type InvokeResponse = Message<"toolhub.v1.InvokeResponse"> & {
  * Use `create(InvokeResponseSchema)` to create a new message.
  */
 export const InvokeResponseSchema: GenMessage<InvokeResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 11);
+  messageDesc(file_toolhub_v1_tool_service, 13);
 
 /**
  * One call whose events are wanted. The fields are those of InvokeRequest.
@@ -634,7 +717,7 @@ export type InvokeStreamRequest = Message<"toolhub.v1.InvokeStreamRequest"> & {
  * Use `create(InvokeStreamRequestSchema)` to create a new message.
  */
 export const InvokeStreamRequestSchema: GenMessage<InvokeStreamRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 12);
+  messageDesc(file_toolhub_v1_tool_service, 14);
 
 /**
  * One event of a streamed call.
@@ -687,7 +770,7 @@ export type InvokeStreamResponse = Message<"toolhub.v1.InvokeStreamResponse"> & 
  * Use `create(InvokeStreamResponseSchema)` to create a new message.
  */
 export const InvokeStreamResponseSchema: GenMessage<InvokeStreamResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 13);
+  messageDesc(file_toolhub_v1_tool_service, 15);
 
 /**
  * One call of a session. The fields 1 to 6 are those of InvokeRequest.
@@ -752,7 +835,7 @@ export type SessionCall = Message<"toolhub.v1.SessionCall"> & {
  * Use `create(SessionCallSchema)` to create a new message.
  */
 export const SessionCallSchema: GenMessage<SessionCall> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 14);
+  messageDesc(file_toolhub_v1_tool_service, 16);
 
 /**
  * Calls to start and calls to cancel.
@@ -780,7 +863,7 @@ export type InvokeSessionRequest = Message<"toolhub.v1.InvokeSessionRequest"> & 
  * Use `create(InvokeSessionRequestSchema)` to create a new message.
  */
 export const InvokeSessionRequestSchema: GenMessage<InvokeSessionRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 15);
+  messageDesc(file_toolhub_v1_tool_service, 17);
 
 /**
  * One event of one call of a session.
@@ -840,7 +923,7 @@ export type SessionEvent = Message<"toolhub.v1.SessionEvent"> & {
  * Use `create(SessionEventSchema)` to create a new message.
  */
 export const SessionEventSchema: GenMessage<SessionEvent> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 16);
+  messageDesc(file_toolhub_v1_tool_service, 18);
 
 /**
  * What has happened since the message before.
@@ -861,7 +944,242 @@ export type InvokeSessionResponse = Message<"toolhub.v1.InvokeSessionResponse"> 
  * Use `create(InvokeSessionResponseSchema)` to create a new message.
  */
 export const InvokeSessionResponseSchema: GenMessage<InvokeSessionResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 17);
+  messageDesc(file_toolhub_v1_tool_service, 19);
+
+/**
+ * Asks what the hub is.
+ *
+ * @generated from message toolhub.v1.GetServerInfoRequest
+ */
+export type GetServerInfoRequest = Message<"toolhub.v1.GetServerInfoRequest"> & {
+};
+
+/**
+ * Describes the message toolhub.v1.GetServerInfoRequest.
+ * Use `create(GetServerInfoRequestSchema)` to create a new message.
+ */
+export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_tool_service, 20);
+
+/**
+ * What the hub is.
+ *
+ * @generated from message toolhub.v1.GetServerInfoResponse
+ */
+export type GetServerInfoResponse = Message<"toolhub.v1.GetServerInfoResponse"> & {
+  /**
+   * The hub.
+   *
+   * @generated from field: toolhub.v1.ServerInfo server = 1;
+   */
+  server?: ServerInfo | undefined;
+
+  /**
+   * The verified caller.
+   *
+   * @generated from field: string principal = 2;
+   */
+  principal: string;
+
+  /**
+   * What the caller may use: `agent`, `operator`, `approver`, `auditor`.
+   *
+   * @generated from field: repeated string roles = 3;
+   */
+  roles: string[];
+};
+
+/**
+ * Describes the message toolhub.v1.GetServerInfoResponse.
+ * Use `create(GetServerInfoResponseSchema)` to create a new message.
+ */
+export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_tool_service, 21);
+
+/**
+ * A hub, as configured; every process of it says the same.
+ *
+ * @generated from message toolhub.v1.ServerInfo
+ */
+export type ServerInfo = Message<"toolhub.v1.ServerInfo"> & {
+  /**
+   * Semantic version of the software.
+   *
+   * @generated from field: string version = 1;
+   */
+  version: string;
+
+  /**
+   * Package of the contract: `toolhub.v1`.
+   *
+   * @generated from field: string contract = 2;
+   */
+  contract: string;
+
+  /**
+   * SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means only
+   * that one of the two knows more: the contract grows and never changes.
+   *
+   * @generated from field: string contract_digest = 3;
+   */
+  contractDigest: string;
+
+  /**
+   * What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
+   * (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);
+   * and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
+   *
+   * @generated from field: repeated string features = 4;
+   */
+  features: string[];
+
+  /**
+   * What it takes.
+   *
+   * @generated from field: toolhub.v1.ServerLimits limits = 5;
+   */
+  limits?: ServerLimits | undefined;
+
+  /**
+   * Ways in that lead to the same tools and the same policy.
+   *
+   * @generated from field: repeated toolhub.v1.Entrance entrances = 6;
+   */
+  entrances: Entrance[];
+};
+
+/**
+ * Describes the message toolhub.v1.ServerInfo.
+ * Use `create(ServerInfoSchema)` to create a new message.
+ */
+export const ServerInfoSchema: GenMessage<ServerInfo> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_tool_service, 22);
+
+/**
+ * One way into a hub.
+ *
+ * @generated from message toolhub.v1.Entrance
+ */
+export type Entrance = Message<"toolhub.v1.Entrance"> & {
+  /**
+   * `grpc` or `grpc+tls`.
+   *
+   * @generated from field: string protocol = 1;
+   */
+  protocol: string;
+
+  /**
+   * How callers prove who they are: `api-key`, `insecure-local`.
+   *
+   * @generated from field: repeated string credentials = 2;
+   */
+  credentials: string[];
+};
+
+/**
+ * Describes the message toolhub.v1.Entrance.
+ * Use `create(EntranceSchema)` to create a new message.
+ */
+export const EntranceSchema: GenMessage<Entrance> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_tool_service, 23);
+
+/**
+ * Bounds that a caller may run into. What policy allows a caller may be less.
+ *
+ * @generated from message toolhub.v1.ServerLimits
+ */
+export type ServerLimits = Message<"toolhub.v1.ServerLimits"> & {
+  /**
+   * Of one request message.
+   *
+   * @generated from field: int64 max_request_bytes = 1;
+   */
+  maxRequestBytes: bigint;
+
+  /**
+   * Of the arguments of one call, references to artifacts resolved.
+   *
+   * @generated from field: int64 max_args_bytes = 2;
+   */
+  maxArgsBytes: bigint;
+
+  /**
+   * Levels of nesting in arguments.
+   *
+   * @generated from field: int32 max_args_depth = 3;
+   */
+  maxArgsDepth: number;
+
+  /**
+   * Entries of a page.
+   *
+   * @generated from field: int32 max_page_size = 4;
+   */
+  maxPageSize: number;
+
+  /**
+   * Longest time of a call.
+   *
+   * @generated from field: google.protobuf.Duration max_call_timeout = 5;
+   */
+  maxCallTimeout?: Duration | undefined;
+
+  /**
+   * Longest time of a job.
+   *
+   * @generated from field: google.protobuf.Duration max_job_timeout = 6;
+   */
+  maxJobTimeout?: Duration | undefined;
+
+  /**
+   * Time of a job whose call names none.
+   *
+   * @generated from field: google.protobuf.Duration default_job_timeout = 7;
+   */
+  defaultJobTimeout?: Duration | undefined;
+
+  /**
+   * Calls at once in one session.
+   *
+   * @generated from field: int32 max_session_calls = 8;
+   */
+  maxSessionCalls: number;
+
+  /**
+   * Size of one artifact.
+   *
+   * @generated from field: int64 max_artifact_bytes = 9;
+   */
+  maxArtifactBytes: bigint;
+
+  /**
+   * What one principal may own in artifacts.
+   *
+   * @generated from field: int64 artifact_quota_bytes = 10;
+   */
+  artifactQuotaBytes: bigint;
+
+  /**
+   * How long an idempotency key is remembered.
+   *
+   * @generated from field: google.protobuf.Duration idempotency_ttl = 11;
+   */
+  idempotencyTtl?: Duration | undefined;
+
+  /**
+   * How long a plan can be committed.
+   *
+   * @generated from field: google.protobuf.Duration plan_ttl = 12;
+   */
+  planTtl?: Duration | undefined;
+};
+
+/**
+ * Describes the message toolhub.v1.ServerLimits.
+ * Use `create(ServerLimitsSchema)` to create a new message.
+ */
+export const ServerLimitsSchema: GenMessage<ServerLimits> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_tool_service, 24);
 
 /**
  * Whose form of tool definition.
@@ -941,6 +1259,17 @@ export const ToolService: GenService<{
     output: typeof GetToolResponseSchema;
   },
   /**
+   * Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+   * Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+   *
+   * @generated from rpc toolhub.v1.ToolService.WatchTools
+   */
+  watchTools: {
+    methodKind: "server_streaming";
+    input: typeof ToolServiceWatchToolsRequestSchema;
+    output: typeof ToolServiceWatchToolsResponseSchema;
+  },
+  /**
    * Renders tools as definitions for a model's tool-calling interface, with a map of the names back.
    *
    * @generated from rpc toolhub.v1.ToolService.ExportTools
@@ -981,6 +1310,16 @@ export const ToolService: GenService<{
     methodKind: "bidi_streaming";
     input: typeof InvokeSessionRequestSchema;
     output: typeof InvokeSessionResponseSchema;
+  },
+  /**
+   * What this hub is, may and takes, and who the caller is to it. For every role.
+   *
+   * @generated from rpc toolhub.v1.ToolService.GetServerInfo
+   */
+  getServerInfo: {
+    methodKind: "unary";
+    input: typeof GetServerInfoRequestSchema;
+    output: typeof GetServerInfoResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_toolhub_v1_tool_service, 0);

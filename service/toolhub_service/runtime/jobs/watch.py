@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -19,14 +20,17 @@ from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, re
 from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, moved
 from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.result import JobState
+from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.runtime.failures import mended
 from toolhub_service.runtime.jobs.accept import deliver
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.settle import ended_unanswered, never_ran
 
 TAIL_ENTRIES = 64
+OPEN_STATES = frozenset(JobState) - FINAL_STATES
 _READ_ENTRIES = 256
+# Jobs that a watch of several has done with, and would look up again if it forgot them.
+_OTHERS_MAX = 10_000
 # Between attempts to read a store that is away: the watchers stay.
 _RETRY_S = 0.5
 
@@ -76,6 +80,51 @@ class _Topic:
         self.tail.append(status)
 
 
+class _Several:
+    """One watch of several jobs: how far each has been sent, and which may have got further."""
+
+    def __init__(self, where: JobFilter | None) -> None:
+        self.where = where
+        """Of jobs that are followed once they are submitted; None: those there are, alone."""
+        self.places: dict[str, int] = {}
+        """The last sequence that was sent, by job."""
+        self.others: dict[str, None] = {}
+        """Jobs that have ended, or do not match: the latest."""
+        self.pending: dict[str, None] = {}
+        self.has_gap = False
+        self.changed = asyncio.Event()
+        """Set, and replaced, when there may be more."""
+
+    def wake(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    def offer(self, news: JobNews) -> None:
+        job_id = news.job_id
+        if not job_id:
+            self.has_gap = True
+        elif job_id in self.places:
+            if news.status is not None and news.sequence <= self.places[job_id]:
+                return
+            self.pending[job_id] = None
+        elif self.where is None or job_id in self.others:
+            return
+        else:
+            self.pending[job_id] = None
+        self.wake()
+
+    def sent(self, status: JobStatus) -> None:
+        self.places[status.job_id] = status.sequence
+        if status.state.is_final:
+            self.leave(status.job_id)
+
+    def leave(self, job_id: str) -> None:
+        self.places.pop(job_id, None)
+        self.others[job_id] = None
+        if len(self.others) > _OTHERS_MAX:
+            del self.others[next(iter(self.others))]
+
+
 class JobWatch:
     """Implements `JobWatching` over the one listener of the store."""
 
@@ -83,12 +132,15 @@ class JobWatch:
         self._store = store
         self._observer = observer
         self._topics: dict[str, _Topic] = {}
+        self._several: set[_Several] = set()
         self._is_draining = False
         self.watchers = 0
         """How many there are."""
 
     def on_event(self, news: JobNews) -> None:
         """For the store's listener."""
+        for several in self._several:
+            several.offer(news)
         if not news.job_id:
             for topic in self._topics.values():
                 topic.gaps += 1
@@ -107,8 +159,12 @@ class JobWatch:
         self._is_draining = True
         for topic in self._topics.values():
             topic.wake()
+        for several in self._several:
+            several.wake()
 
-    async def watch(self, job: Job, after_sequence: int) -> AsyncGenerator[JobStatus, None]:
+    async def watch(
+        self, job: Job, after_sequence: int, *, from_first: bool = False
+    ) -> AsyncGenerator[JobStatus, None]:
         job_id = job.job_id
         topic = self._topics.setdefault(job_id, _Topic())
         topic.watchers += 1
@@ -118,7 +174,7 @@ class JobWatch:
             sequence = min(after_sequence, job.status.sequence)
             is_over = job.state.is_final and after_sequence >= job.status.sequence
             topic.latest = max(topic.latest, job.status.sequence)
-            if after_sequence == 0:
+            if after_sequence == 0 and not from_first:
                 yield job.status
                 sequence, is_over = job.status.sequence, job.state.is_final
             while not is_over:
@@ -129,8 +185,7 @@ class JobWatch:
                         yield status
                     sequence, is_over = status.sequence, status.state.is_final
                 if self._is_draining and not is_over:
-                    message = "This hub is leaving; watch again with the last sequence you have seen."
-                    raise HubFailure(Reason.DRAINING, message)
+                    raise _leaving()
                 if not entries and changed is topic.changed:
                     await changed.wait()
         finally:
@@ -138,6 +193,92 @@ class JobWatch:
             topic.watchers -= 1
             if not topic.watchers:
                 self._topics.pop(job_id, None)
+
+    async def watch_many(
+        self, jobs: Sequence[Job], where: JobFilter | None, after_sequences: Mapping[str, int]
+    ) -> AsyncGenerator[JobStatus, None]:
+        """As the port says."""
+        several = _Several(where)
+        self._several.add(several)
+        self._count(1)
+        try:
+            async for status in self._first(several, jobs, after_sequences):
+                yield status
+            while where is not None or several.places:
+                changed = several.changed
+                for job_id in await self._to_look_at(several):
+                    async for status in self._later(several, job_id):
+                        yield status
+                if self._is_draining:
+                    raise _leaving()
+                if changed is several.changed and (where is not None or several.places):
+                    await changed.wait()
+        finally:
+            self._count(-1)
+            self._several.discard(several)
+
+    async def _first(
+        self, several: _Several, jobs: Sequence[Job], after_sequences: Mapping[str, int]
+    ) -> AsyncGenerator[JobStatus, None]:
+        """Of each job its current state, or what came after the sequence that was seen."""
+        for job in [*jobs, *await self._open(several.where)]:
+            sequence = after_sequences.get(job.job_id, 0)
+            if job.job_id in several.places or job.job_id in several.others:
+                continue
+            if sequence:
+                several.places[job.job_id] = sequence
+                async for status in self._later(several, job.job_id):
+                    yield status
+                if job.state.is_final:  # also when there was nothing later
+                    several.leave(job.job_id)
+            else:
+                several.sent(job.status)
+                yield job.status
+        several.pending.update(dict.fromkeys(several.places))  # they may have got further since they were read
+
+    async def _open(self, where: JobFilter | None) -> Sequence[Job]:
+        """Those that match and are not final; none without a filter."""
+        found: list[Job] = []
+        after: tuple[int, str] | None = None
+        while where is not None:
+            open_ones = replace(where, states=OPEN_STATES)
+            page = await self._retried("", partial(self._store.page, open_ones, after=after, limit=_READ_ENTRIES))
+            jobs = () if page is None else page[0]
+            found += jobs
+            if len(jobs) < _READ_ENTRIES:
+                break
+            after = jobs[-1].created_at_unix_ms, jobs[-1].job_id
+        return found
+
+    async def _to_look_at(self, several: _Several) -> Sequence[str]:
+        """Jobs that may have got further; after a gap all that are open."""
+        if several.has_gap:
+            several.has_gap = False
+            for job in await self._open(several.where):
+                if job.job_id not in several.others:
+                    several.places.setdefault(job.job_id, 0)
+            several.pending.update(dict.fromkeys(several.places))
+        pending, several.pending = several.pending, {}
+        return list(pending)
+
+    async def _later(self, several: _Several, job_id: str) -> AsyncGenerator[JobStatus, None]:
+        """Entries of one job after the last one that was sent; none of a job that is not followed."""
+        if job_id not in several.places:
+            job = await self._retried(job_id, partial(self._store.get, job_id))
+            if job is None or several.where is None or not several.where.matches(job):
+                several.leave(job_id)
+                return
+            several.places[job_id] = 0
+        while (sequence := several.places.get(job_id)) is not None:
+            topic = self._topics.get(job_id)
+            entries = None if topic is None else topic.since(sequence)
+            if entries is None:
+                entries = await self._retried(job_id, partial(self._store.history, job_id, sequence, _READ_ENTRIES))
+            if not entries:
+                return
+            for status in entries:
+                several.sent(status)
+                yield status
 
     def _count(self, change: int) -> None:
         self.watchers += change
@@ -182,6 +323,10 @@ class JobWatch:
         return None
 
 
+def _leaving() -> HubFailure:
+    return HubFailure(Reason.DRAINING, "This hub is leaving; watch again with the last sequence you have seen.")
+
+
 def unknown(job_id: str) -> ToolFailure:
     return refuse(
         ErrorKind.NOT_FOUND,
@@ -193,6 +338,13 @@ def unknown(job_id: str) -> ToolFailure:
 # What principals ask about jobs: get, list, cancel.
 
 _SEE_ALL = frozenset({Role.OPERATOR, Role.AUDITOR})
+
+
+def visible(principal: Principal, where: JobFilter) -> JobFilter | None:
+    """The filter cut down to what the principal may see; None where that is nothing."""
+    if principal.roles & _SEE_ALL:
+        return where
+    return replace(where, principal=principal.id) if where.principal in ("", principal.id) else None
 
 
 class PrincipalJobs:
@@ -212,11 +364,8 @@ class PrincipalJobs:
         self, principal: Principal, where: JobFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Job], int]:
         """As `JobStore.page`, of what the principal may see: its own, for operators and auditors all."""
-        if not principal.roles & _SEE_ALL:
-            if where.principal not in ("", principal.id):
-                return (), 0
-            where = replace(where, principal=principal.id)
-        return await self._ledger.store.page(where, after=after, limit=limit)
+        seen = visible(principal, where)
+        return ((), 0) if seen is None else await self._ledger.store.page(seen, after=after, limit=limit)
 
     async def cancel(self, principal: Principal, job_id: str, reason: str) -> Job:
         job = await self.get(principal, job_id)

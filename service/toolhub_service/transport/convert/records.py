@@ -81,6 +81,9 @@ def to_job_filter(request: job_service_pb2.ListJobsRequest) -> JobFilter:
     return _JOB_FILTER(request, states=states)
 
 
+to_watched = Reader(JobFilter, job_service_pb2.WatchJobsRequest, apart={"states"})
+
+
 def shows_struct(encoding: int) -> bool:
     """Of an answer to a question without arguments: JSON bytes unless a Struct is asked for."""
     return bool(encoding == call_pb2.RESULT_ENCODING_STRUCT)

@@ -14,7 +14,7 @@ from toolhub_service.domain.verdict import may_take
 from toolhub_service.transport.rpc import Layer, Method, ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
-WATCHES = frozenset({"WatchJob", "WatchApprovals", "WatchTools", "TailEvents"})
+WATCHES = frozenset({"WatchJob", "WatchJobs", "WatchApprovals", "WatchTools", "TailEvents"})
 """Streams that mostly wait: they must not use up the room of calls, nor be bounded by it."""
 
 

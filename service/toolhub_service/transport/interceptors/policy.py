@@ -18,12 +18,14 @@ ROLE_OF_SERVICE: dict[str, Role] = {
 }
 _OVERSEERS = frozenset({Role.OPERATOR, Role.AUDITOR})
 ALSO_FOR: dict[str, frozenset[Role]] = {
+    "/toolhub.v1.ToolService/GetServerInfo": frozenset(Role),
     "/toolhub.v1.ApprovalService/ListApprovals": frozenset({Role.AGENT}),
     "/toolhub.v1.ApprovalService/GetApproval": frozenset({Role.AGENT}),
     "/toolhub.v1.ApprovalService/WatchApprovals": frozenset({Role.AGENT}),
     "/toolhub.v1.JobService/GetJob": _OVERSEERS,
     "/toolhub.v1.JobService/ListJobs": _OVERSEERS,
     "/toolhub.v1.JobService/WatchJob": _OVERSEERS,
+    "/toolhub.v1.JobService/WatchJobs": _OVERSEERS,
     "/toolhub.v1.JobService/CancelJob": frozenset({Role.OPERATOR}),
     "/toolhub.v1.ArtifactService/GetArtifact": frozenset({Role.AUDITOR}),
     "/toolhub.v1.ArtifactService/ReadArtifact": frozenset({Role.AUDITOR}),

@@ -28,6 +28,7 @@ __all__ = (
     "DecidePinRequest",
     "DecidePinResponse",
     "Decision",
+    "Entrance",
     "ErrorKind",
     "Event",
     "EventFilter",
@@ -44,6 +45,8 @@ __all__ = (
     "GetArtifactResponse",
     "GetJobRequest",
     "GetJobResponse",
+    "GetServerInfoRequest",
+    "GetServerInfoResponse",
     "GetSnapshotRequest",
     "GetSnapshotResponse",
     "GetToolRequest",
@@ -97,6 +100,8 @@ __all__ = (
     "SearchReason",
     "SearchToolsRequest",
     "SearchToolsResponse",
+    "ServerInfo",
+    "ServerLimits",
     "SessionCall",
     "SessionEvent",
     "SnapshotTotals",
@@ -122,6 +127,8 @@ __all__ = (
     "ToolResult",
     "ToolServiceStub",
     "ToolServiceSyncStub",
+    "ToolServiceWatchToolsRequest",
+    "ToolServiceWatchToolsResponse",
     "ToolSpec",
     "ToolState",
     "ToolView",
@@ -135,6 +142,8 @@ __all__ = (
     "WatchApprovalsResponse",
     "WatchJobRequest",
     "WatchJobResponse",
+    "WatchJobsRequest",
+    "WatchJobsResponse",
     "WatchToolsRequest",
     "WatchToolsResponse",
     "WriteArtifactRequest",
@@ -2103,6 +2112,26 @@ default_message_pool.register_message("toolhub.v1", "DecidePinResponse", DecideP
 
 
 @dataclass(eq=False, repr=False)
+class Entrance(betterproto2.Message):
+    """
+    One way into a hub.
+    """
+
+    protocol: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    `grpc` or `grpc+tls`.
+    """
+
+    credentials: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    How callers prove who they are: `api-key`, `insecure-local`.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "Entrance", Entrance)
+
+
+@dataclass(eq=False, repr=False)
 class Event(betterproto2.Message):
     """
     One entry of the audit log: a link of its writer's hash chain. Never carries a secret.
@@ -2614,6 +2643,43 @@ class GetJobResponse(betterproto2.Message):
 
 
 default_message_pool.register_message("toolhub.v1", "GetJobResponse", GetJobResponse)
+
+
+@dataclass(eq=False, repr=False)
+class GetServerInfoRequest(betterproto2.Message):
+    """
+    Asks what the hub is.
+    """
+
+    pass
+
+
+default_message_pool.register_message("toolhub.v1", "GetServerInfoRequest", GetServerInfoRequest)
+
+
+@dataclass(eq=False, repr=False)
+class GetServerInfoResponse(betterproto2.Message):
+    """
+    What the hub is.
+    """
+
+    server: "ServerInfo | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    The hub.
+    """
+
+    principal: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    The verified caller.
+    """
+
+    roles: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
+    """
+    What the caller may use: `agent`, `operator`, `approver`, `auditor`.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "GetServerInfoResponse", GetServerInfoResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3988,6 +4054,129 @@ default_message_pool.register_message("toolhub.v1", "SearchToolsResponse", Searc
 
 
 @dataclass(eq=False, repr=False)
+class ServerInfo(betterproto2.Message):
+    """
+    A hub, as configured; every process of it says the same.
+    """
+
+    version: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Semantic version of the software.
+    """
+
+    contract: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Package of the contract: `toolhub.v1`.
+    """
+
+    contract_digest: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means only
+    that one of the two knows more: the contract grows and never changes.
+    """
+
+    features: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
+    (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);
+    and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
+    """
+
+    limits: "ServerLimits | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    What it takes.
+    """
+
+    entrances: "list[Entrance]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Ways in that lead to the same tools and the same policy.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "ServerInfo", ServerInfo)
+
+
+@dataclass(eq=False, repr=False)
+class ServerLimits(betterproto2.Message):
+    """
+    Bounds that a caller may run into. What policy allows a caller may be less.
+    """
+
+    max_request_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
+    """
+    Of one request message.
+    """
+
+    max_args_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
+    """
+    Of the arguments of one call, references to artifacts resolved.
+    """
+
+    max_args_depth: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
+    """
+    Levels of nesting in arguments.
+    """
+
+    max_page_size: "int" = betterproto2.field(4, betterproto2.TYPE_INT32)
+    """
+    Entries of a page.
+    """
+
+    max_call_timeout: "datetime.timedelta | None" = betterproto2.field(
+        5, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
+    )
+    """
+    Longest time of a call.
+    """
+
+    max_job_timeout: "datetime.timedelta | None" = betterproto2.field(
+        6, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
+    )
+    """
+    Longest time of a job.
+    """
+
+    default_job_timeout: "datetime.timedelta | None" = betterproto2.field(
+        7, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
+    )
+    """
+    Time of a job whose call names none.
+    """
+
+    max_session_calls: "int" = betterproto2.field(8, betterproto2.TYPE_INT32)
+    """
+    Calls at once in one session.
+    """
+
+    max_artifact_bytes: "int" = betterproto2.field(9, betterproto2.TYPE_INT64)
+    """
+    Size of one artifact.
+    """
+
+    artifact_quota_bytes: "int" = betterproto2.field(10, betterproto2.TYPE_INT64)
+    """
+    What one principal may own in artifacts.
+    """
+
+    idempotency_ttl: "datetime.timedelta | None" = betterproto2.field(
+        11, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
+    )
+    """
+    How long an idempotency key is remembered.
+    """
+
+    plan_ttl: "datetime.timedelta | None" = betterproto2.field(
+        12, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
+    )
+    """
+    How long a plan can be committed.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "ServerLimits", ServerLimits)
+
+
+@dataclass(eq=False, repr=False)
 class SessionCall(betterproto2.Message):
     """
     One call of a session. The fields 1 to 6 are those of InvokeRequest.
@@ -4723,6 +4912,63 @@ default_message_pool.register_message("toolhub.v1", "ToolResult", ToolResult)
 
 
 @dataclass(eq=False, repr=False)
+class ToolServiceWatchToolsRequest(betterproto2.Message):
+    """
+    Asks to follow the tools that the caller's policy could allow.
+    """
+
+    filter: "ToolFilter | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+    """
+
+    view: "ToolView" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
+    """
+    How much of each.
+    """
+
+    resume_token: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    `resume_token` of the last message seen, with the same filter. Empty: the first message says `reset`.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "ToolServiceWatchToolsRequest", ToolServiceWatchToolsRequest)
+
+
+@dataclass(eq=False, repr=False)
+class ToolServiceWatchToolsResponse(betterproto2.Message):
+    """
+    What has changed for the caller since the message before.
+    """
+
+    changes: "list[ToolChange]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may see
+    from now on is ADDED.
+    """
+
+    reset: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+    """
+    True when something may have changed that is not told: after another token than the current one, when policy has
+    changed, or when changes were too many. List the tools again; `changes` is empty then.
+    """
+
+    resume_token: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    Where a watch that is opened again goes on.
+    """
+
+    revision: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    The catalog from now on.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "ToolServiceWatchToolsResponse", ToolServiceWatchToolsResponse)
+
+
+@dataclass(eq=False, repr=False)
 class ToolSpec(betterproto2.Message):
     """
     The definition of one tool: everything a caller needs to use it and policy needs to judge it.
@@ -5030,6 +5276,11 @@ class WatchJobRequest(betterproto2.Message):
     How the JSON of its result travels. UNSPECIFIED means JSON bytes.
     """
 
+    from_first: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+    """
+    With `after_sequence` 0: its whole history, from the first entry on, in the place of the current state.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "WatchJobRequest", WatchJobRequest)
 
@@ -5047,6 +5298,71 @@ class WatchJobResponse(betterproto2.Message):
 
 
 default_message_pool.register_message("toolhub.v1", "WatchJobResponse", WatchJobResponse)
+
+
+@dataclass(eq=False, repr=False)
+class WatchJobsRequest(betterproto2.Message):
+    """
+    Asks to follow several jobs. Filters are joined by AND.
+    """
+
+    job_ids: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that match.
+    """
+
+    tool: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    A tool name or glob. Empty means every one.
+    """
+
+    request_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    Exactly this request. Empty means every one.
+    """
+
+    task_id: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    Exactly this task. Empty means every one.
+    """
+
+    principal: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    Exactly this principal. Empty means the caller's own for agents, everybody's for operators and auditors.
+    """
+
+    after_sequences: "dict[str, int]" = betterproto2.field(
+        6, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_INT64)
+    )
+    """
+    The last sequence seen, by job, at most 1024: only later ones of these are sent, their end included if it came
+    meanwhile. A job that began and ended while nobody watched is found by ListJobs.
+    """
+
+    result_encoding: "ResultEncoding" = betterproto2.field(
+        7, betterproto2.TYPE_ENUM, default_factory=lambda: ResultEncoding(0)
+    )
+    """
+    How the JSON of results travels. UNSPECIFIED means JSON bytes.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "WatchJobsRequest", WatchJobsRequest)
+
+
+@dataclass(eq=False, repr=False)
+class WatchJobsResponse(betterproto2.Message):
+    """
+    One status of one of the followed jobs.
+    """
+
+    status: "JobStatus | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    The status; its sequence is higher than that of the job's message before.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "WatchJobsResponse", WatchJobsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -5313,7 +5629,8 @@ class ArtifactServiceSyncStub:
 
     def write_artifact(self, messages: "Iterable[WriteArtifactRequest]") -> "WriteArtifactResponse":
         """
-        Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
+        Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
         size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
         """
 
@@ -5381,7 +5698,8 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "WriteArtifactResponse":
         """
-        Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
+        Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
         size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
         """
 
@@ -5566,6 +5884,19 @@ class JobServiceSyncStub:
             WatchJobResponse.FromString,
         )(message)
 
+    def watch_jobs(self, message: "WatchJobsRequest") -> "Iterator[WatchJobsResponse]":
+        """
+        Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
+        every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
+        Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+        """
+
+        yield from self._channel.unary_stream(
+            "/toolhub.v1.JobService/WatchJobs",
+            WatchJobsRequest.SerializeToString,
+            WatchJobsResponse.FromString,
+        )(message)
+
     def cancel_job(self, message: "CancelJobRequest") -> "CancelJobResponse":
         """
         Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
@@ -5666,6 +5997,30 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
             "/toolhub.v1.JobService/WatchJob",
             message,
             WatchJobResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
+
+    async def watch_jobs(
+        self,
+        message: "WatchJobsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AsyncIterator[WatchJobsResponse]":
+        """
+        Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
+        every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
+        Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+        """
+
+        async for response in self._unary_stream(
+            "/toolhub.v1.JobService/WatchJobs",
+            message,
+            WatchJobsResponse,
             timeout=timeout,
             deadline=deadline,
             metadata=metadata,
@@ -6065,6 +6420,18 @@ class ToolServiceSyncStub:
             GetToolResponse.FromString,
         )(message)
 
+    def watch_tools(self, message: "ToolServiceWatchToolsRequest") -> "Iterator[ToolServiceWatchToolsResponse]":
+        """
+        Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+        Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+        """
+
+        yield from self._channel.unary_stream(
+            "/toolhub.v1.ToolService/WatchTools",
+            ToolServiceWatchToolsRequest.SerializeToString,
+            ToolServiceWatchToolsResponse.FromString,
+        )(message)
+
     def export_tools(self, message: "ExportToolsRequest") -> "ExportToolsResponse":
         """
         Renders tools as definitions for a model's tool-calling interface, with a map of the names back.
@@ -6110,6 +6477,20 @@ class ToolServiceSyncStub:
             InvokeSessionRequest.SerializeToString,
             InvokeSessionResponse.FromString,
         )(iter(messages))
+
+    def get_server_info(self, message: "GetServerInfoRequest | None" = None) -> "GetServerInfoResponse":
+        """
+        What this hub is, may and takes, and who the caller is to it. For every role.
+        """
+
+        if message is None:
+            message = GetServerInfoRequest()
+
+        return self._channel.unary_unary(
+            "/toolhub.v1.ToolService/GetServerInfo",
+            GetServerInfoRequest.SerializeToString,
+            GetServerInfoResponse.FromString,
+        )(message)
 
 
 class ToolServiceStub(betterproto2_grpclib.ServiceStub):
@@ -6179,6 +6560,29 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
             deadline=deadline,
             metadata=metadata,
         )
+
+    async def watch_tools(
+        self,
+        message: "ToolServiceWatchToolsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AsyncIterator[ToolServiceWatchToolsResponse]":
+        """
+        Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
+        Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+        """
+
+        async for response in self._unary_stream(
+            "/toolhub.v1.ToolService/WatchTools",
+            message,
+            ToolServiceWatchToolsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
 
     async def export_tools(
         self,
@@ -6268,6 +6672,30 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         ):
             yield response
+
+    async def get_server_info(
+        self,
+        message: "GetServerInfoRequest | None" = None,
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "GetServerInfoResponse":
+        """
+        What this hub is, may and takes, and who the caller is to it. For every role.
+        """
+
+        if message is None:
+            message = GetServerInfoRequest()
+
+        return await self._unary_unary(
+            "/toolhub.v1.ToolService/GetServerInfo",
+            message,
+            GetServerInfoResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
 
 
 from ...google import protobuf as __google__protobuf__
