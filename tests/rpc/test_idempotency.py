@@ -145,7 +145,7 @@ async def test_replays_are_counted(running: RunningHub) -> None:
     for _ in range(3):
         await running.invoke(WRITE, NOTE, **KEYED)
     exposition = running.hub.observing.metrics.exposition().decode()
-    assert f'tool_replays_total{{tool="{WRITE}"}} 2.0' in exposition
+    assert f'toolhub_tool_replays_total{{tool="{WRITE}"}} 2.0' in exposition
 
 
 async def test_settings_bound_the_keys(tmp_path: Path) -> None:

@@ -134,7 +134,12 @@ def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -
     configure_logging(level=settings.logs.level, form=form, redactor=redactor)
     log = logger("toolhub")
     folder = os.environ.get(MULTIPROCESS_VARIABLE)
-    metrics = Metrics(version=__version__, multiprocess_dir=Path(folder) if folder else None)
+    metrics = Metrics(
+        version=__version__,
+        max_principals=settings.metrics.max_principals,
+        multiprocess_dir=Path(folder) if folder else None,
+        old_names=settings.metrics.old_names,
+    )
     tracing = Tracing(
         service_name=settings.tracing.service_name,
         service_version=__version__,
@@ -148,7 +153,7 @@ def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -
         calls=CallTelemetry(metrics, tracing, log, access_log=settings.logs.calls),
         audit=AuditTelemetry(metrics, log),
         log=log,
-        endpoint=MetricsEndpoint(metrics.exposition, lambda: True, metrics_hosts(settings)),
+        endpoint=MetricsEndpoint(metrics.scraped, lambda: True, metrics_hosts(settings)),
         listen="" if is_worker else settings.metrics.listen,
         logs_leave=form == "json",
     )

@@ -17,13 +17,13 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import mark_process_dead
 
 from toolhub_service.app.file_modes import check_files
 from toolhub_service.app.listening import host_and_port, listening_of
 from toolhub_service.app.wiring_telemetry import MULTIPROCESS_VARIABLE, metrics_hosts, start_endpoint
 from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry.counters import scraped
 from toolhub_service.telemetry.metrics import MetricsEndpoint
 
 WORKER_VARIABLE = "TOOLHUB_WORKER"
@@ -165,7 +165,8 @@ def supervise(
 async def _supervise(
     settings: Settings, command: list[str], address: str, folder: Path, greet: Callable[[int, int], None]
 ) -> None:
-    endpoint = MetricsEndpoint(lambda: _exposition(folder), lambda: True, metrics_hosts(settings))
+    registry = scraped(folder, old_names=settings.metrics.old_names)
+    endpoint = MetricsEndpoint(registry, lambda: True, metrics_hosts(settings))
     metrics_port = await start_endpoint(endpoint, settings.metrics.listen)
     supervisor = Supervisor(
         command,
@@ -188,9 +189,3 @@ def _command(address: str, config_file: Path | None, data_dir: Path | None) -> l
     command += ["--config", str(config_file)] if config_file else []
     command += ["--data-dir", str(data_dir)] if data_dir else []
     return command
-
-
-def _exposition(folder: Path) -> bytes:
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]  # likewise
-    return generate_latest(registry)

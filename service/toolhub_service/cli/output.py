@@ -13,7 +13,6 @@ import shutil
 import sys
 import textwrap
 import time
-import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -370,7 +369,9 @@ def _width(text: str) -> int:
     """Columns on a terminal: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+    from rich.cells import cell_len  # late: most lines need no table of widths
+
+    return cell_len(text)
 
 
 def _cut(text: str, room: int) -> str:

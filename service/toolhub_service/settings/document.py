@@ -102,6 +102,18 @@ class Metrics(Section, frozen=True):
             description="Names by which it may be asked, besides addresses, `localhost` and that of `listen`; `*`: any."
         ),
     ] = ()
+    max_principals: Annotated[
+        int,
+        Meta(
+            description="Principals that toolhub_tool_invocations_total names, the rest as `other`; 0: none.",
+            ge=0,
+            le=10_000,
+        ),
+    ] = 0
+    old_names: Annotated[
+        bool,
+        Meta(description="Serve metrics under their former names, such as tool_latency_ms, too; for one version."),
+    ] = False
 
 
 class Tracing(Section, frozen=True):

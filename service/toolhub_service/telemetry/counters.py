@@ -10,14 +10,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from toolhub_service.domain.result import StepName, StepTime
+from toolhub_service.telemetry import names
 from toolhub_service.telemetry.names import Metric, MetricKind
 
 
@@ -122,7 +126,7 @@ class Distributions(Collector):
 # Step durations are nine observations a call: a bisection and two additions each, where the library's histogram takes a
 # lock and walks its buckets, a tenth of what a governed call may cost.
 
-_NS_PER_MS: Final = 1e6
+_NS_PER_S: Final = 1e9
 
 
 class StepTimes(Protocol):
@@ -140,9 +144,9 @@ class TalliedStepTimes(Distributions):
     def observe(self, steps: Iterable[StepTime]) -> None:
         of_step, bounds = self._of_step, self._metric.buckets
         for step, start_ns, end_ns in steps:
-            tally, duration_ms = of_step[step], (end_ns - start_ns) / _NS_PER_MS
-            tally.counts[bisect_left(bounds, duration_ms)] += 1  # not `observe`: that would be nine calls a call
-            tally.sum += duration_ms
+            tally, duration_s = of_step[step], (end_ns - start_ns) / _NS_PER_S
+            tally.counts[bisect_left(bounds, duration_s)] += 1  # not `observe`: that would be nine calls a call
+            tally.sum += duration_s
 
 
 class SharedStepTimes:
@@ -154,4 +158,54 @@ class SharedStepTimes:
 
     def observe(self, steps: Iterable[StepTime]) -> None:
         for step, start_ns, end_ns in steps:
-            self._children[step].observe((end_ns - start_ns) / _NS_PER_MS)
+            self._children[step].observe((end_ns - start_ns) / _NS_PER_S)
+
+
+# What scrapers read
+
+
+class _Scraped(Collector):
+    """The metrics of one process, or of all workers that share a folder, with the old names beside the new ones."""
+
+    def __init__(self, source: CollectorRegistry | Path, *, old_names: bool) -> None:
+        self._source = source
+        self._old_names = {
+            metric.name.removesuffix("_total"): metric.old_name
+            for metric in names.METRICS
+            if metric.old_name and old_names
+        }
+
+    def collect(self) -> Iterator[Family]:
+        registry = self._source
+        if isinstance(registry, Path):
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, path=str(self._source))  # type: ignore[no-untyped-call]
+        for family in registry.collect():
+            yield family
+            if old_name := self._old_names.get(family.name):
+                yield _renamed(family, old_name.removesuffix("_total"))
+
+
+def scraped(source: CollectorRegistry | Path, *, old_names: bool) -> CollectorRegistry:
+    """A registry that tells what `source` holds when it is asked: of this process, or the folder of several."""
+    registry = CollectorRegistry()
+    registry.register(_Scraped(source, old_names=old_names))
+    return registry
+
+
+def _renamed(family: Family, old_name: str) -> Family:
+    """As it was before the names followed Prometheus' conventions: without principals, and `_ms` in milliseconds."""
+    factor = 1_000.0 if old_name.endswith("_ms") else 1.0
+    old = Family(old_name, family.documentation, family.type)
+    values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for sample in family.samples:
+        suffix = sample.name.removeprefix(family.name)
+        labels = {name: value for name, value in sample.labels.items() if name != names.PRINCIPAL}
+        if "le" in labels:
+            bound = round(float(labels["le"]) * factor, 6)
+            labels["le"] = floatToGoString(bound)  # type: ignore[no-untyped-call]
+        key = suffix, tuple(labels.items())
+        values[key] = values.get(key, 0.0) + sample.value * (factor if suffix == "_sum" else 1.0)
+    for (suffix, pairs), value in values.items():
+        old.add_sample(old_name + suffix, dict(pairs), value)
+    return old

@@ -69,7 +69,7 @@ def _processors() -> list[Processor]:
     return [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         _add_ids,
     ]
 
@@ -119,7 +119,12 @@ def _renderer(form: Literal["json", "console"]) -> Processor:
     return structlog.processors.JSONRenderer(serializer=_json)
 
 
+_FIRST = ("time", "level", "event")
+"""What a line begins with, so that people can read a column of them."""
+
+
 def _json(event: EventDict, **_: object) -> str:
+    event = {name: event[name] for name in _FIRST if name in event} | dict(event)
     try:
         return orjson.dumps(event, default=str).decode()
     except TypeError:

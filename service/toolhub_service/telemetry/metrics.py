@@ -8,15 +8,15 @@ on distinct values everything is `other`. With several worker processes the valu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, make_wsgi_app, values
 
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
@@ -30,6 +30,7 @@ from toolhub_service.telemetry.counters import (
     SharedStepTimes,
     StepTimes,
     TalliedStepTimes,
+    scraped,
 )
 from toolhub_service.telemetry.names import OTHER, UNKNOWN_TOOL, Metric, MetricKind
 
@@ -62,12 +63,15 @@ class _Children(dict[str, T], Generic[T]):
 
 
 class _ToolMetrics:
-    __slots__ = ("denied", "failed", "latency", "replays", "retries", "succeeded")
+    __slots__ = ("by_principal", "denied", "failed", "latency", "replays", "retries", "succeeded")
 
-    def __init__(self, metrics: dict[str, Any], tool: str) -> None:
+    def __init__(self, metrics: dict[str, Any], tool: str, *, has_principals: bool) -> None:
         invocations = metrics[names.TOOL_INVOCATIONS.name]
-        self.succeeded = _count(invocations.labels(tool, "true"))
-        self.failed = _count(invocations.labels(tool, "false"))
+        if has_principals:
+            self.by_principal: dict[tuple[str, bool], Count | SharedCount] = {}
+        else:
+            self.succeeded = _count(invocations.labels(tool, "true"))
+            self.failed = _count(invocations.labels(tool, "false"))
         self.latency: Histogram = metrics[names.TOOL_LATENCY.name].labels(tool)
         self.retries: Counter = metrics[names.TOOL_RETRIES.name].labels(tool)
         self.replays: Counter = metrics[names.TOOL_REPLAYS.name].labels(tool)
@@ -109,21 +113,33 @@ class Metrics:
         *,
         version: str,
         max_tools: int = 1_000,
+        max_principals: int = 0,
         multiprocess_dir: Path | None = None,
+        old_names: bool = False,
     ) -> None:
-        """Raises HubFailure METRICS_NOT_SHARED when `multiprocess_dir` was not in the environment in time."""
+        """`max_principals` are told apart on the calls; 0: none is named.
+
+        Raises HubFailure METRICS_NOT_SHARED when `multiprocess_dir` was not in the environment in time.
+        """
         if multiprocess_dir is not None and values.ValueClass.__name__ != "MmapedValue":
             message = "Set PROMETHEUS_MULTIPROC_DIR in the environment of the workers before they start."
             raise HubFailure(StartReason.METRICS_NOT_SHARED, message)
         self._multiprocess_dir = multiprocess_dir
         self._registry = CollectorRegistry()
+        self.scraped = scraped(self._registry if multiprocess_dir is None else multiprocess_dir, old_names=old_names)
+        """What scrapers see: the metrics of all workers."""
+        self._max_principals = max_principals
+        self._principals: set[str] = set()
         tallied = frozenset() if multiprocess_dir is not None else _OF_EVERY_CALL
         self._all: dict[str, Any] = {
-            metric.name: _tallied(metric, self._registry) if metric in tallied else _made(metric, self._registry)
+            metric.name: _tallied(shown, self._registry) if metric in tallied else _made(shown, self._registry)
             for metric in names.METRICS
             if metric is not names.TOOL_STEP
+            for shown in [metric if max_principals else replace(metric, labels=metric.labels_but(names.PRINCIPAL))]
         }
-        self._tools: _Children[_ToolMetrics] = _Children(lambda tool: _ToolMetrics(self._all, tool), max_tools)
+        self._tools: _Children[_ToolMetrics] = _Children(
+            lambda tool: _ToolMetrics(self._all, tool, has_principals=max_principals > 0), max_tools
+        )
         step_times = TalliedStepTimes if multiprocess_dir is None else SharedStepTimes
         self._steps: StepTimes = step_times(names.TOOL_STEP, self._registry)
         errors = self._all[names.TOOL_ERRORS.name]
@@ -140,13 +156,32 @@ class Metrics:
 
     # Calls
 
-    def call_settled(self, tool: str, *, ok: bool, latency_ms: float, steps: Iterable[StepTime]) -> None:
+    def call_settled(
+        self, tool: str, *, ok: bool, latency_s: float, steps: Iterable[StepTime], principal: str = ""
+    ) -> None:
         """One call that ended, and the steps it walked."""
         child = self._tools[tool]
-        counted = child.succeeded if ok else child.failed
+        if self._max_principals:
+            counted = self._of_principal(child, tool, principal, ok)
+        else:
+            counted = child.succeeded if ok else child.failed
         counted.value += 1
-        child.latency.observe(latency_ms)
+        child.latency.observe(latency_s)
         self._steps.observe(steps)
+
+    def _of_principal(self, child: _ToolMetrics, tool: str, principal: str, ok: bool) -> Count | SharedCount:
+        """A tool that is `other` is so for every principal."""
+        if principal not in self._principals:
+            if len(self._principals) < self._max_principals:
+                self._principals.add(principal)
+            else:
+                principal = OTHER
+        found = child.by_principal.get((principal, ok))
+        if found is None:
+            shown = tool if self._tools.get(tool) is child else OTHER
+            family = self._all[names.TOOL_INVOCATIONS.name]
+            found = child.by_principal[principal, ok] = _count(family.labels(shown, str(ok).lower(), principal))
+        return found
 
     def call_failed(self, kind: str) -> None:
         self._errors[kind].inc()
@@ -224,11 +259,7 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """Everything, of all workers, in Prometheus' text format."""
-        if self._multiprocess_dir is None:
-            return generate_latest(self._registry)
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, path=str(self._multiprocess_dir))  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return generate_latest(self.scraped)
 
 
 def _tallied(metric: Metric, registry: CollectorRegistry) -> Counts | Distributions:
@@ -251,12 +282,12 @@ def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
     return "livemin" if is_least else "livemax"
 
 
-# The endpoint: `GET /metrics` and `GET /healthz`, as much HTTP/1.1 as a scraper and a probe need
+# The endpoint: `GET /metrics`, answered by the app of prometheus_client, and `GET /healthz`
 
 _TIMEOUT_S: Final = 5.0
 _HEAD_BYTES: Final = 8_192
 _CONNECTIONS: Final = 32
-_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PLAIN: Final = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 class MetricsEndpoint:
@@ -267,10 +298,10 @@ class MetricsEndpoint:
     """
 
     def __init__(
-        self, exposition: Callable[[], bytes], healthy: Callable[[], bool], hosts: Collection[str] = ("localhost",)
+        self, registry: CollectorRegistry, healthy: Callable[[], bool], hosts: Collection[str] = ("localhost",)
     ) -> None:
         """`hosts`: names by which it may be asked, in lower case; `*`: any."""
-        self._exposition = exposition
+        self._app = make_wsgi_app(registry)
         self._hosts = frozenset(hosts)
         self._healthy = healthy
         self._open = 0
@@ -311,14 +342,28 @@ class MetricsEndpoint:
             message = b"metrics.hosts (TOOLHUB_METRICS_HOSTS) does not name this host\n"
             return _response(HTTPStatus.MISDIRECTED_REQUEST, message)
         if path == b"/metrics":
-            body = await asyncio.to_thread(self._exposition)  # Thousands of series take milliseconds to write down.
-            return _response(HTTPStatus.OK, b"" if method == b"HEAD" else body)
+            # Thousands of series take milliseconds to write down.
+            fields, body = await asyncio.to_thread(self._exposed, rest.partition(b" ")[0], head)
+            return _response(HTTPStatus.OK, b"" if method == b"HEAD" else body, fields)
         if path == b"/healthz":
             well = self._healthy()
             return _response(
                 HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, b"ok\n" if well else b"not ready\n"
             )
         return _response(HTTPStatus.NOT_FOUND, b"")
+
+    def _exposed(self, target: bytes, head: bytes) -> tuple[list[tuple[str, str]], bytes]:
+        """Header fields and body, in the format, compression and selection (`name[]`) that the request asks for."""
+        fields: list[tuple[str, str]] = []
+        asked = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": "/metrics",
+            "QUERY_STRING": target.partition(b"?")[2].decode("latin-1"),
+            "HTTP_ACCEPT": ",".join(_fields_of(head, "accept")),
+            "HTTP_ACCEPT_ENCODING": ",".join(_fields_of(head, "accept-encoding")),
+        }
+        body = self._app(asked, lambda _, answered: fields.extend(answered))
+        return fields, b"".join(body)
 
     def _answers_to(self, host: str) -> bool:
         try:
@@ -328,10 +373,16 @@ class MetricsEndpoint:
         return True
 
 
+def _fields_of(head: bytes, wanted: str) -> list[str]:
+    """The values of a header field, one a line."""
+    lines = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
+    return [value.strip() for name, _, value in lines if name.strip().lower() == wanted]
+
+
 def _hosts_of(head: bytes) -> Iterator[str]:
     """What the request says it is for, without the port; nothing, as HTTP/1.0 may, is no browser's."""
-    target, *fields = head.decode("latin-1").split("\r\n")
-    names = [value for name, _, value in (field.partition(":") for field in fields) if name.strip().lower() == "host"]
+    target = head.decode("latin-1").partition("\r\n")[0]
+    names = _fields_of(head, "host")
     asked = target.partition(" ")[2]
     if "://" in asked.partition(" ")[0]:
         names.append(asked.partition("://")[2].partition("/")[0])
@@ -340,9 +391,7 @@ def _hosts_of(head: bytes) -> Iterator[str]:
         yield bare.partition("]")[0][1:] if bare.startswith("[") else bare.partition(":")[0].rstrip(".")
 
 
-def _response(status: HTTPStatus, body: bytes) -> bytes:
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\n"
-        "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
+def _response(status: HTTPStatus, body: bytes, fields: Sequence[tuple[str, str]] = _PLAIN) -> bytes:
+    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(body)}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in fields)
+    return head.encode() + b"X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n" + body

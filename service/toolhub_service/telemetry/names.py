@@ -27,6 +27,11 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    old_name: str = ""
+    """Served beside it while the setting `metrics.old_names` is on; one that ends in `_ms` in milliseconds."""
+
+    def labels_but(self, label: str) -> tuple[str, ...]:
+        return tuple(each for each in self.labels if each != label)
 
 
 METRICS: Final[list[Metric]] = []
@@ -34,45 +39,82 @@ METRICS: Final[list[Metric]] = []
 
 
 def _metric(
-    name: str, kind: MetricKind, unit: str, help: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()
+    name: str,
+    kind: MetricKind,
+    unit: str,
+    help: str,
+    labels: tuple[str, ...] = (),
+    buckets: tuple[float, ...] = (),
+    *,
+    old_name: str = "",
 ) -> Metric:
-    METRICS.append(Metric(name, kind, unit, help, labels, buckets))
+    METRICS.append(Metric(name, kind, unit, help, labels, buckets, old_name))
     return METRICS[-1]
 
 
-_MS: Final = (
-    *(1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0),
-    *(1_000.0, 2_500.0, 5_000.0, 10_000.0, 30_000.0, 60_000.0),
-)
-_STEP_MS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0, 100.0, 1_000.0, 10_000.0)
+_CALL_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_STEP_S: Final = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.001, 0.01, 0.1, 1.0, 10.0)
 _S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _PERSON_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0)
 _RPC: Final = ("grpc_type", "grpc_service", "grpc_method")
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
+PRINCIPAL: Final = "principal"
+"""A label that only `metrics.max_principals` turns on: callers may be many."""
+
 TOOL_INVOCATIONS: Final = _metric(
-    "tool_invocations_total", _C, "calls", "Calls that ended, refused ones too.", ("tool", "ok")
+    "toolhub_tool_invocations_total",
+    _C,
+    "calls",
+    "Calls that ended, refused ones too.",
+    ("tool", "ok", PRINCIPAL),
+    old_name="tool_invocations_total",
 )
-TOOL_LATENCY: Final = _metric("tool_latency_ms", _H, "ms", "From the call's arrival to its result.", ("tool",), _MS)
+TOOL_LATENCY: Final = _metric(
+    "toolhub_tool_latency_seconds",
+    _H,
+    "s",
+    "From the call's arrival to its result.",
+    ("tool",),
+    _CALL_S,
+    old_name="tool_latency_ms",
+)
 TOOL_STEP: Final = _metric(
-    "tool_step_duration_ms", _H, "ms", "Time spent in each of the nine steps.", ("step",), _STEP_MS
+    "toolhub_tool_step_duration_seconds",
+    _H,
+    "s",
+    "Time spent in each of the nine steps.",
+    ("step",),
+    _STEP_S,
+    old_name="tool_step_duration_ms",
 )
 TOOL_RETRIES: Final = _metric(
-    "tool_retries_total", _C, "attempts", "Attempts after the first one of a call.", ("tool",)
+    "toolhub_tool_retries_total",
+    _C,
+    "attempts",
+    "Attempts after the first one of a call.",
+    ("tool",),
+    old_name="tool_retries_total",
 )
 TOOL_REPLAYS: Final = _metric(
-    "tool_replays_total", _C, "calls", "Calls answered with the stored result of their idempotency key.", ("tool",)
+    "toolhub_tool_replays_total",
+    _C,
+    "calls",
+    "Calls answered with the stored result of their idempotency key.",
+    ("tool",),
+    old_name="tool_replays_total",
 )
-TOOL_ERRORS: Final = _metric("tool_errors_total", _C, "calls", "Calls that failed, by error kind.", ("kind",))
-TOOL_DEFECTS: Final = _metric(
-    "tool_defects_total", _C, "defects", "Defects that calls met, whatever their callers were told; each is in the log."
-)
+_FAILED: Final = "Calls that failed, by error kind."
+TOOL_ERRORS: Final = _metric("toolhub_tool_errors_total", _C, "calls", _FAILED, ("kind",), old_name="tool_errors_total")
+_MET: Final = "Defects that calls met, whatever their callers were told; each is in the log."
+TOOL_DEFECTS: Final = _metric("toolhub_tool_defects_total", _C, "defects", _MET, old_name="tool_defects_total")
 POLICY_DENIED: Final = _metric(
-    "policy_denied_total",
+    "toolhub_policy_denied_total",
     _C,
     "calls",
     "Calls that policy refused or sent to approval, by rule or kind.",
     ("tool", "reason"),
+    old_name="policy_denied_total",
 )
 IN_FLIGHT: Final = _metric("toolhub_executions_in_flight", _G, "executions", "Executions running in adapters now.")
 OLDEST_CALL: Final = _metric(
@@ -183,6 +225,8 @@ ATTRIBUTE_RPC_SYSTEM: Final = "rpc.system.name"
 ATTRIBUTE_RPC_METHOD: Final = "rpc.method"
 ATTRIBUTE_RPC_STATUS: Final = "rpc.response.status_code"
 ATTRIBUTE_ERROR: Final = "error.type"
+ATTRIBUTE_PRINCIPAL: Final = "toolhub.principal"
+ATTRIBUTE_OUTCOME: Final = "toolhub.outcome"
 ATTRIBUTE_OPERATION: Final = "gen_ai.operation.name"
 ATTRIBUTE_TOOL: Final = "gen_ai.tool.name"
 ATTRIBUTE_CALL: Final = "gen_ai.tool.call.id"
@@ -194,7 +238,11 @@ ATTRIBUTE_RUNS: Final = "toolhub.job.runs"
 ATTRIBUTE_RULE: Final = "toolhub.policy.rule_id"
 
 SPANS: Final = (
-    ("RPC", SPAN_RPC, "One RPC; RPC semantic conventions. Parent: the caller's `traceparent`."),
+    (
+        "RPC",
+        SPAN_RPC,
+        "One RPC; RPC semantic conventions, `toolhub.principal`; of a call `gen_ai.tool.name` and `toolhub.outcome`.",
+    ),
     ("step", SPAN_STEP, "One of the nine steps of a call. Parent: the RPC."),
     ("job", SPAN_JOB, "One run of a job; a trace of its own, linked to the span that submitted it."),
     (
@@ -316,8 +364,9 @@ def metrics_reference() -> str:
         "",
         "## Metrics",
         "",
-        "Served as Prometheus text on `/metrics`. A `tool` that the catalog does not hold is labelled `unknown`;",
-        "beyond a bound on distinct values every label is `other`.",
+        "Served on `/metrics` as Prometheus text or OpenMetrics, as asked. A `tool` that the catalog does not hold is",
+        "`unknown`; beyond a bound on distinct values every label is `other`. `principal` is there where",
+        "`metrics.max_principals` is set. RPCs are named as gRPC servers in Go and Java name theirs.",
         "",
         "| metric | kind | unit | labels | meaning |",
         "|---|---|---|---|---|",
@@ -326,6 +375,9 @@ def metrics_reference() -> str:
         f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {_code(metric.labels)} | {metric.help} |"
         for metric in METRICS
     ]
+    lines += ["", "For one version `metrics.old_names: true` serves these under their former names, too:", ""]
+    lines += ["| former name | name |", "|---|---|"]
+    lines += [f"| `{metric.old_name}` | `{metric.name}` |" for metric in METRICS if metric.old_name]
     steps = _code(tuple(step.value for step in StepName))
     lines += ["", f"`step` is one of {steps}.", "", "## Spans", "", "| span | name | meaning |", "|---|---|---|"]
     lines += [f"| {what} | `{name}` | {meaning} |" for what, name, meaning in SPANS]

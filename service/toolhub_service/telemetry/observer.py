@@ -74,8 +74,13 @@ class CallTelemetry:
     def settled(self, settled: SettledCall) -> None:
         result, spec = settled.result, settled.spec
         tool = spec.name if spec is not None else UNKNOWN_TOOL
-        latency_ms = settled.duration_ns / 1e6
-        self._metrics.call_settled(tool, ok=result.ok, latency_ms=latency_ms, steps=settled.steps)
+        self._metrics.call_settled(
+            tool,
+            ok=result.ok,
+            latency_s=settled.duration_ns / 1e9,
+            steps=settled.steps,
+            principal=settled.call.principal.id,
+        )
         if result.replayed:
             self._metrics.call_replayed(tool)
         if result.error is not None:
@@ -85,7 +90,7 @@ class CallTelemetry:
         if self.learn is not None and settled.call.purpose:
             self.learn(settled)
         if self._access_log:
-            self._log_call(settled, latency_ms)
+            self._log_call(settled, settled.duration_ns / 1e6)
 
     def _failed(self, tool: str, settled: SettledCall, kind: ErrorKind) -> None:
         self._metrics.call_failed(kind.value)
@@ -193,7 +198,11 @@ class JobTelemetry:
 
     @contextmanager
     def running(self, job: Job) -> Iterator[None]:
-        attributes: dict[str, str | int] = {names.ATTRIBUTE_JOB: job.job_id, names.ATTRIBUTE_RUNS: job.runs}
+        attributes: dict[str, str | int] = {
+            names.ATTRIBUTE_JOB: job.job_id,
+            names.ATTRIBUTE_RUNS: job.runs,
+            names.ATTRIBUTE_PRINCIPAL: job.call.principal.id,
+        }
         self._running.inc()
         try:
             with self._tracing.work(names.SPAN_JOB.format(tool=job.call.tool), job.trace_parent, attributes):

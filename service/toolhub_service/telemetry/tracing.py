@@ -64,6 +64,8 @@ class RpcTrace(msgspec.Struct, eq=False):
     executing: dict[str, Span] = msgspec.field(default_factory=dict)
     """Open execute steps by call id."""
     attempts: dict[str, int] = msgspec.field(default_factory=dict)
+    is_one_call: bool = True
+    """False of a session, whose calls are many: its span names no tool."""
 
     @property
     def context(self) -> TraceContext:
@@ -73,13 +75,15 @@ class RpcTrace(msgspec.Struct, eq=False):
     def trace_id(self) -> str:
         return self.context.trace_id
 
-    def end(self, code: str, message: str = "") -> None:
+    def end(self, code: str, message: str = "", principal: str = "") -> None:
         """The RPC is over, with a status name such as `OK`; empty for work that is no RPC."""
         span = self.span
         if span is None:
             return
         if code:
             span.set_attribute(names.ATTRIBUTE_RPC_STATUS, code)
+        if principal:
+            span.set_attribute(names.ATTRIBUTE_PRINCIPAL, self.redactor.text(principal))
         if code in _SERVER_ERRORS:
             span.set_attribute(names.ATTRIBUTE_ERROR, code)
             span.set_status(Status(StatusCode.ERROR, self.redactor.text(message)))
@@ -159,7 +163,9 @@ class Tracing:
         )
         self._ids.next_trace_id = trace_id
         span = self._tracer.start_span(method, parent, SpanKind.SERVER, attributes)
-        return RpcTrace(_context_of(span, caller), span, self._redactor)
+        opened = RpcTrace(_context_of(span, caller), span, self._redactor)
+        opened.is_one_call = not method.endswith("/InvokeSession")
+        return opened
 
     @contextmanager
     def work(self, name: str, submitter: str, attributes: Mapping[str, str | int]) -> Iterator[None]:
@@ -232,6 +238,10 @@ class Tracing:
         if rpc is None or rpc.span is None:
             return
         call_id, error = settled.call.call_id, settled.result.error
+        if rpc.is_one_call:
+            outcome = "ok" if error is None else error.kind.value
+            told = {names.ATTRIBUTE_TOOL: settled.call.tool, names.ATTRIBUTE_OUTCOME: outcome}
+            rpc.span.set_attributes(self._shown(told))
         wall_ns = time.time_ns() - time.perf_counter_ns()
         failed = _failed_step(settled.steps) if error is not None else None
         live = rpc.executing.pop(call_id, None)

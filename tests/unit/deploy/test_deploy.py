@@ -12,12 +12,18 @@ import yaml
 from google.protobuf import descriptor_pb2
 
 from toolhub_service.settings.loading import load_settings
-from toolhub_service.telemetry.names import METRICS, MetricKind
+from toolhub_service.telemetry.names import METRICS, Metric, MetricKind
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 DOCKERFILE = DEPLOY.parent / "Dockerfile"
 SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_count", "_sum")}
-EXPORTED = {metric.name + suffix for metric in METRICS for suffix in SUFFIXES.get(metric.kind, ("",))}
+
+
+def exported(metric: Metric) -> list[str]:
+    return [metric.name + suffix for suffix in SUFFIXES.get(metric.kind, ("",))]
+
+
+EXPORTED = {name for metric in METRICS for name in exported(metric)}
 OURS = re.compile(r"\b(?:tool|toolhub|policy|grpc_server)_[a-z0-9_]+\b")
 
 
@@ -30,8 +36,12 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in found["groups"] for rule in group["rules"]]
 
 
+def dashboard() -> dict[str, Any]:
+    return json.loads((DEPLOY / "grafana" / "toolhub.json").read_text())  # type: ignore[no-any-return]
+
+
 def expressions() -> list[str]:
-    panels = json.loads((DEPLOY / "grafana" / "toolhub.json").read_text())["panels"]
+    panels = dashboard()["panels"]
     return [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules()]
 
 
@@ -43,10 +53,34 @@ def test_an_expression_names_only_metrics_that_the_hub_exports(expression: str) 
     assert named or "toolhub:" in expression or "up{" in expression
 
 
-def test_every_alert_says_how_urgent_it_is_and_what_is_wrong() -> None:
+def test_every_alert_says_how_urgent_it_is_what_is_wrong_and_what_to_do() -> None:
     for alert in (rule for rule in rules() if "alert" in rule):
         assert alert["labels"]["severity"] in {"page", "ticket"}, alert["alert"]
-        assert alert["annotations"]["summary"], alert["alert"]
+        assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}, alert["alert"]
+        assert all(alert["annotations"].values()), alert["alert"]
+
+
+def test_the_dashboard_begins_with_a_row_of_figures_and_describes_every_panel() -> None:
+    panels = dashboard()["panels"]
+    top = [panel for panel in panels if panel["gridPos"]["y"] == 0]
+    assert {panel["type"] for panel in top} == {"stat"}
+    assert sum(panel["gridPos"]["w"] for panel in top) == 24
+    assert all(panel["description"].endswith(".") for panel in panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(places)
+
+
+def test_the_variables_of_the_dashboard_choose_in_every_panel_whose_metrics_have_the_label() -> None:
+    variables = {variable["name"]: variable for variable in dashboard()["templating"]["list"]}
+    assert variables.keys() == {"datasource", "instance", "tool", "source", "principal"}
+    labels = {name: set(metric.labels) for metric in METRICS for name in exported(metric)}
+    for panel in dashboard()["panels"]:
+        assert panel["datasource"]["uid"] == "${datasource}"
+        for target in panel["targets"]:
+            for name, selector in re.findall(r"\b((?:toolhub|grpc_server)_[a-z_]+)\{([^}]*)\}", target["expr"]):
+                chosen = set(re.findall(r'(\w+)=~"\$', selector))
+                assert chosen == {"instance"} | ({"tool", "source", "principal"} & labels[name]), name
 
 
 @pytest.mark.parametrize("rule", [rule for rule in rules() if "alert" in rule], ids=lambda rule: rule["alert"])
@@ -54,7 +88,7 @@ def test_an_alert_sums_by_labels_that_its_metrics_have(rule: dict[str, Any]) -> 
     recorded = {each["record"]: each["expr"] for each in rules() if "record" in each}
     expression = " ".join([rule["expr"], *(expr for name, expr in recorded.items() if name in rule["expr"])])
     labels = {label for grouped in re.findall(r"by \(([^)]*)\)", expression) for label in grouped.split(", ")}
-    shown = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    shown = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
     named = [metric for metric in METRICS if metric.name in expression]
     assert all(label in (*metric.labels, "le", "instance") for label in labels for metric in named)
     assert shown <= labels | {"instance"} | {label for metric in named for label in metric.labels}
@@ -64,7 +98,8 @@ def test_an_alert_sums_by_labels_that_its_metrics_have(rule: dict[str, Any]) -> 
 def test_an_alert_has_its_line_in_the_runbook(rule: dict[str, Any]) -> None:
     page = (DEPLOY.parent / "docs" / "operations.md").read_text()
     assert rule["alert"] in page
-    runbook = rule["annotations"].get("runbook", "docs/operations.md#watch")
+    runbook = rule["annotations"]["runbook_url"]
+    assert runbook.startswith("https://github.com/tool-hub/tool-hub/blob/main/docs/operations.md#")
     headings = {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in page.splitlines()}
     assert runbook.partition("#")[2] in headings
 

@@ -76,7 +76,7 @@ async def run_call(tracing: Tracing, metadata: list[tuple[str, str]], *, error: 
         seen.append(current_traceparent())
         await asyncio.create_task(asyncio.sleep(0))
     tracing.settled(settled(call, error=error, start_ns=start_ns))
-    rpc.end("OK")
+    rpc.end("OK", principal="agent-a")
     seen.append(rpc.context.traceparent)
     return seen
 
@@ -94,7 +94,14 @@ async def test_spans_carry_what_the_conventions_ask_for(recorded: Recorded) -> N
     by_name = {span.name: span for span in recorded.spans()}
     rpc, execution = by_name[METHOD], by_name[f"execute_tool {SPEC.name}"]
     assert rpc.kind is SpanKind.SERVER
-    assert attributes(rpc) == {"rpc.system.name": "grpc", "rpc.method": METHOD, "rpc.response.status_code": "OK"}
+    assert attributes(rpc) == {
+        "rpc.system.name": "grpc",
+        "rpc.method": METHOD,
+        "rpc.response.status_code": "OK",
+        "gen_ai.tool.name": SPEC.name,
+        "toolhub.outcome": "ok",
+        "toolhub.principal": "agent-a",
+    }
     assert attributes(execution) == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": SPEC.name,
