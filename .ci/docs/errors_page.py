@@ -44,8 +44,9 @@ does not fit:
 _REASONS_HEAD = f"""
 ## Reasons of RPC errors
 
-`ErrorInfo.domain` is `{ERROR_DOMAIN}`; branch on `reason`, never on the message. Where waiting helps, RetryInfo says
-how long. A reason may also be the name of a kind above, with its equal status: an RPC that is no call failed so.
+`ErrorInfo.domain` is `{ERROR_DOMAIN}`; branch on `reason`, never on the message; proxies find it in plain text in the
+trailer `toolhub-reason`. Where waiting helps, RetryInfo says how long. A reason may also be the name of a kind above,
+with its equal status: an RPC that is no call failed so.
 """
 
 _STARTS = """

@@ -93,6 +93,15 @@ async def test_new_work_of_a_draining_hub_is_refused_as_unavailable(tmp_path: Pa
         assert failure.retry_after_s == 0.5
 
 
+@pytest.mark.promise("serving.drain")
+async def test_reason_of_a_refusal_is_told_to_proxies_in_plain_text(tmp_path: Path) -> None:
+    async with running_hub(tmp_path, tools=[Echo()]) as running:
+        running.hub.server._admission.draining = True
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await running.stub.Invoke(request("test/text.echo"), timeout=60)
+        assert ("toolhub-reason", "DRAINING") in tuple(refused.value.trailing_metadata() or ())
+
+
 async def test_work_that_does_not_end_in_its_grace_is_cancelled_and_recorded(tmp_path: Path) -> None:
     waits = Waits()
     async with running_hub(tmp_path, tools=[waits]) as running:

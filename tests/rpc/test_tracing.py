@@ -51,6 +51,8 @@ async def test_trace_of_the_caller_goes_on_in_one_tree(traced: Traced) -> None:
     ids = {f"{span.context.span_id:016x}" for span in spans}
     assert all(parent_of(span) in ids for span in spans[1:])
     assert any(TOOL in span.name for span in spans[1:])
+    told = root.attributes or {}
+    assert (told["toolhub.principal"], told["gen_ai.tool.name"], told["toolhub.outcome"]) == ("local", TOOL, "ok")
 
 
 async def test_caller_that_does_not_record_is_not_recorded(traced: Traced) -> None:
@@ -70,3 +72,4 @@ async def test_refused_call_marks_its_spans_with_the_kind(traced: Traced) -> Non
     await traced.running.invoke("core/fs.readText", {"path": "missing"})
     told = [value for span in traced.spans() for value in (span.attributes or {}).values()]
     assert "NOT_FOUND" in told
+    assert (traced.spans()[0].attributes or {})["toolhub.outcome"] == "NOT_FOUND"

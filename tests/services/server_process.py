@@ -57,11 +57,13 @@ class ServerProcess:
         *,
         environment: Mapping[str, str] | None = None,
         rootless: bool = False,
+        ready: str = READY,
     ) -> None:
         self._command = command
         self._folder = folder
         self._environment = dict(environment) if environment is not None else None
         self._rootless = rootless
+        self._ready = ready
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -89,9 +91,9 @@ class ServerProcess:
         )
         said: deque[str] = deque(maxlen=3)
         heard = threading.Event()
-        self._reader = threading.Thread(target=_read, args=(process, said, heard), daemon=True)
+        self._reader = threading.Thread(target=_read, args=(process, said, heard, self._ready), daemon=True)
         self._reader.start()
-        if not heard.wait(WITHIN_S) or not (said and READY in said[-1].lower()):
+        if not heard.wait(WITHIN_S) or not (said and self._ready in said[-1].lower()):
             self.stop(signal.SIGKILL)
             raise Unavailable(f"{Path(self._command[0]).name} did not start: {' | '.join(said)}")
 
@@ -115,13 +117,13 @@ class ServerProcess:
         self._reader.join()
 
 
-def _read(process: subprocess.Popen[str], said: deque[str], heard: threading.Event) -> None:
+def _read(process: subprocess.Popen[str], said: deque[str], heard: threading.Event, ready: str) -> None:
     """Everything it says, to its end, so that it never waits for a reader."""
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:
             if not heard.is_set():
                 said.append(line.strip())
-                if READY in line.lower():
+                if ready in line.lower():
                     heard.set()
     heard.set()

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 # The progress of running work: its pace and the time left, as text and as a bar on the terminal.
-
 # The rate is that of the last ten seconds of reports, by the clock that stamped them: reports that arrive together
 # after a broken connection do not look fast. Work that is run again begins at a smaller step, and the rate begins anew.
 
@@ -369,9 +368,9 @@ def _width(text: str) -> int:
     """Columns on a terminal: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # late: most lines need no table of widths
+    import rich.cells  # late: most lines need no table of widths
 
-    return cell_len(text)
+    return rich.cells.cell_len(text)
 
 
 def _cut(text: str, room: int) -> str:

@@ -175,6 +175,14 @@ class _Scraped(Collector):
             if metric.old_name and old_names
         }
 
+    def describe(self) -> Iterator[Family]:
+        """By these names a scraper asks for some of them alone (`name[]`)."""
+        for metric in names.METRICS:
+            name = metric.name.removesuffix("_total")
+            for shown in (name, self._old_names.get(name, "").removesuffix("_total")):
+                if shown:
+                    yield Family(shown, metric.help, metric.kind.value)
+
     def collect(self) -> Iterator[Family]:
         registry = self._source
         if isinstance(registry, Path):

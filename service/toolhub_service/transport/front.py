@@ -257,7 +257,9 @@ class Hooks:
             error = failure(context, error)
         if isinstance(error, RpcFailure):
             _forget_frames(error)
-            await context.abort(error.code, error.message, (details_trailer(error),))
+            # The reason in plain text, too: a proxy sends what no hub has begun to another one by it.
+            reason = ("toolhub-reason", error.reason.name)
+            await context.abort(error.code, error.message, (reason, details_trailer(error)))
 
     def leave(self, context: ServicerContext, states: list[Any], error: BaseException | None) -> None:
         """Leave those layers that were entered, innermost first."""

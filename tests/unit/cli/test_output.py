@@ -62,6 +62,12 @@ def test_last_columns_stand_on_a_second_line_where_the_terminal_is_narrow(
     assert max(map(len, lines)) <= 40
 
 
+def test_an_emoji_of_several_characters_takes_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    family = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{GIRL}"
+    print_table(("NAME", "IS"), [(family, "x"), ("tool", "y")])
+    assert shown(capsys)[1:] == [f"{family}    x", "tool  y"]
+
+
 def test_no_table_or_pair_lets_a_tool_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("NAME",), [("\x1b[31mred\x07",)])
     print_pairs([("text", "\x1b]0;title\x07\x9b2J")])

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 import yaml
 from google.protobuf import descriptor_pb2
 
+from tests.hub import CALL_TIMEOUT_S, channel_to, request
+from tests.processes import served
+from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.app.files import KeyFile
 from toolhub_service.settings.loading import load_settings
 from toolhub_service.telemetry.names import METRICS, Metric, MetricKind
 
@@ -132,10 +138,83 @@ def test_the_cluster_is_told_of_every_file_that_it_applies() -> None:
 def test_the_transcoder_serves_every_service_of_the_contract() -> None:
     (envoy,) = documents(DEPLOY / "envoy.yaml")
     (listener,) = envoy["static_resources"]["listeners"]
-    transcoder, _ = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+    filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+    *_, strict, transcoder, _ = filters
+    assert strict["typed_config"]["default_source_code"] == {"filename": "deploy/strict_json.lua"}
     described = descriptor_pb2.FileDescriptorSet.FromString((DEPLOY.parent / "gen" / "toolhub.binpb").read_bytes())
     services = {f"{file.package}.{service.name}" for file in described.file for service in file.service}
     assert set(transcoder["typed_config"]["services"]) == services
+
+
+def test_the_container_of_envoy_has_every_file_that_its_configuration_names() -> None:
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    mounted = {}
+    for volume in compose["services"]["envoy"]["volumes"]:
+        here, there, _ = volume.split(":")
+        mounted[there] = DEPLOY / here
+    assert all(path.exists() for path in mounted.values())
+    named = set(
+        re.findall(r"(?:filename|proto_descriptor): ((?:deploy|gen)/[\w./]+)", (DEPLOY / "envoy.yaml").read_text())
+    )
+    named |= set(re.findall(r'"(gen/[\w./]+)"', (DEPLOY / "strict_json.lua").read_text()))
+    assert {f"/etc/envoy/{name}" for name in named} <= mounted.keys()
+
+
+def compose_hub(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of the hub in deploy/compose.yaml; `folder` is what it mounts at /etc/toolhub."""
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    hub = compose["services"]["toolhub"]
+    mounted = next(volume for volume in hub["volumes"] if ":/etc/toolhub:" in volume)
+    copy_files(DEPLOY / mounted.partition(":")[0], folder)
+    image = dict(re.findall(r"^ *(?:ENV )?(TOOLHUB_\w+)=(\S+)", DOCKERFILE.read_text(), re.MULTILINE))
+    own = {
+        "TOOLHUB_DATA_DIR",
+        "TOOLHUB_SERVER_LISTEN",
+        "TOOLHUB_METRICS_LISTEN",
+    }  # of this machine, not of the container
+    environment = {name: value for name, value in {**image, **hub["environment"]}.items() if name not in own}
+    return [], {name: value.replace("/etc/toolhub", str(folder)) for name, value in environment.items()}
+
+
+def kubernetes_hub(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The same of deploy/kubernetes: the files of its ConfigMap, at the paths of its pod."""
+    (kustomization,) = documents(DEPLOY / "kubernetes" / "kustomization.yaml")
+    copy_files(DEPLOY / "kubernetes", folder, kustomization["configMapGenerator"][0]["files"])
+    (pod,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
+    (container,) = pod["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    settings = folder / "toolhub.yaml"
+    text = settings.read_text().replace(mounts["keys"], str(folder.parent / "hub"))
+    settings.write_text(text.replace(mounts["config"], str(folder)))
+    serve, *arguments = container["args"]
+    assert serve == "serve"
+    return [argument.replace(mounts["config"], str(folder)) for argument in arguments], {}
+
+
+def copy_files(shipped: Path, folder: Path, names: Sequence[str] = ()) -> None:
+    folder.mkdir(mode=0o700)
+    for path in shipped.iterdir():
+        if not names or path.name in names:
+            (folder / path.name).touch(0o600)
+            (folder / path.name).write_text(path.read_text())
+
+
+@pytest.mark.parametrize("manifests", [compose_hub, kubernetes_hub])
+async def test_a_hub_that_is_started_from_the_manifests_allows_the_first_key_a_first_call(
+    tmp_path: Path, manifests: Callable[[Path], tuple[list[str], dict[str, str]]]
+) -> None:
+    """Fails at befa727: neither mounted a policy, so that nobody might do anything."""
+    arguments, environment = manifests(tmp_path / "config")
+    (tmp_path / "hub").mkdir(mode=0o700)
+    key = KeyFile(tmp_path / "hub" / "api-keys.yaml").create("me")
+    async with served(tmp_path / "hub", *arguments, environment=environment) as hub, channel_to(hub.address) as channel:
+        stub = ToolServiceStub(channel)
+        call = request("core/fs.writeText", {"path": "note.txt", "text": "hello"})
+        written = await stub.Invoke(call, metadata=(("authorization", f"Bearer {key}"),), timeout=CALL_TIMEOUT_S)
+        assert written.result.ok, written.result.error
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Invoke(call, timeout=CALL_TIMEOUT_S)
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_keys_cross_a_network_in_the_clear_only_where_a_file_says_so_and_why() -> None:

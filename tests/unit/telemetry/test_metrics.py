@@ -67,7 +67,7 @@ def test_a_denial_names_the_rule_and_a_refusal_by_a_guard_its_kind() -> None:
     telemetry(metrics).settled(settled(asked(), error=ErrorKind.TIMEOUT))
     assert sample(metrics, "toolhub_policy_denied_total", tool=SPEC.name, reason="rule-7") == 1
     assert sample(metrics, "toolhub_policy_denied_total", tool=SPEC.name, reason="PATH_OUTSIDE_SANDBOX") == 1
-    assert metrics.exposition().count(b"\npolicy_denied_total{") == 2
+    assert metrics.exposition().count(b"\ntoolhub_policy_denied_total{") == 2
 
 
 def test_retries_and_executions_in_flight_are_counted() -> None:
