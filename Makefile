@@ -15,9 +15,10 @@ DECIDING := guards policy budget domain runtime schema stores/audit
 BRANCHES_TAKEN_MIN := 96
 BENCHES ?= work_counts governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
 IMAGE ?= tool-hub:dev
+BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-comfyui help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
+.PHONY: acceptance-n8n acceptance-comfyui acceptance-clients help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -115,6 +116,16 @@ acceptance-n8n: setup ## hold the n8n adapter to a real n8n (2 GB from npm, once
 acceptance-comfyui: setup ## hold the ComfyUI adapter to a server: URL=http://gpu-1:8188
 	@[ -n "$(URL)" ] || { echo "URL=http://… names the ComfyUI server" >&2; exit 1; }
 	@TEST_ACCEPTANCE=comfyui TEST_COMFYUI_URL=$(URL) pytest tests/acceptance
+
+acceptance-clients: setup ## hold programs in Rust and Java, and agents of other frameworks, to a hub (needs cargo, javac, mvn)
+	@for program in cargo javac mvn; do \
+		command -v $$program >/dev/null || { echo "$$program is not on the path: install Rust, a JDK >= 17 and Maven" >&2; exit 1; }; done
+	@cd examples/rust && CARGO_TARGET_DIR=$(BUILT_EXAMPLES)/rust cargo build
+	@cd examples/java && mvn --batch-mode --quiet -Dbuilt=$(BUILT_EXAMPLES)/java compile dependency:build-classpath \
+		-Dmdep.outputFile=$(BUILT_EXAMPLES)/java/classpath
+	@[ -e $(BUILT_EXAMPLES)/python ] || python -m venv $(BUILT_EXAMPLES)/python
+	@$(BUILT_EXAMPLES)/python/bin/pip install --quiet "clients/python[openai-agents,pydantic-ai]"
+	@TEST_ACCEPTANCE=clients pytest tests/acceptance
 
 image: ## build the container image
 	docker build $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) --tag $(IMAGE) .

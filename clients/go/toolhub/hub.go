@@ -15,6 +15,7 @@ import (
 	"iter"
 	"maps"
 	"os"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -35,6 +36,8 @@ type Hub struct {
 	config     Config
 	address    string
 	connection *grpc.ClientConn
+	// What was exported under which name.
+	exported sync.Map
 }
 
 // Connect opens a channel to the hub at address: `host`, `host:port`, `https://host`, `dns:///name:port`, `unix:/path`;
@@ -233,6 +236,9 @@ func (hub *Hub) Export(
 			return nil, nil, err
 		}
 		definitions = append(definitions, definition)
+	}
+	for exported, name := range names {
+		hub.exported.Store(exported, name)
 	}
 	whole, err := json.Marshal(definitions)
 	return whole, names, err

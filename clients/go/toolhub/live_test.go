@@ -3,9 +3,11 @@ package toolhub
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -97,6 +99,45 @@ func TestJobIsSubmittedListedAndAnswered(t *testing.T) {
 	}
 	if ended, err := hub.CancelJob(ctx, job.GetJobId(), ""); err != nil || !Final(ended.GetState()) {
 		t.Errorf("%v, %v", ended, err)
+	}
+}
+
+func TestToolCallsOfModelsAreMadeAndAnsweredInTheirForm(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	filter := &toolhubv1.ToolFilter{Names: []string{hashing}}
+	_, names, err := hub.Export(ctx, toolhubv1.ExportFormat_EXPORT_FORMAT_OPENAI, filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := ""
+	for exported := range names {
+		short = exported
+	}
+	empty := "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	function := map[string]any{"name": short, "arguments": `{"text": ""}`}
+	chat := map[string]any{"id": "call_7", "type": "function", "function": function}
+	item := map[string]any{"type": "function_call", "call_id": "call_7", "name": short, "arguments": `{"text": ""}`}
+	block := json.RawMessage(`{"type": "tool_use", "id": "toolu_7", "name": "core/fs.readText", "input": {"path": "../x"}}`)
+	broken := map[string]any{"type": "function_call", "call_id": "call_7", "name": short, "arguments": "["}
+	for _, asked := range []struct {
+		call             any
+		field, id, shows string
+	}{
+		{chat, "content", "tool_call_id", empty},
+		{item, "output", "call_id", empty},
+		{block, "content", "tool_use_id", "PATH_OUTSIDE_SANDBOX: "},
+		{broken, "output", "call_id", "INVALID_INPUT: "},
+	} {
+		message, err := hub.RunToolCall(ctx, asked.call, Call{Purpose: "a test"})
+		if err != nil || !strings.Contains(fmt.Sprint(message[asked.field]), asked.shows) || message[asked.id] == "" {
+			t.Errorf("%v: %v, %v", asked.call, message, err)
+		}
+		if message["type"] == "tool_result" && message["is_error"] != true {
+			t.Errorf("%v", message)
+		}
+	}
+	if _, err := hub.RunToolCall(ctx, map[string]string{"type": "text"}, Call{}); !errors.Is(err, ErrNoToolCall) {
+		t.Errorf("%v", err)
 	}
 }
 

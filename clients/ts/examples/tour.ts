@@ -1,5 +1,5 @@
-/** A tour of a hub: find a tool, call it, see a refusal. Start a hub with `make run`, then `npm run tour`. */
-import { CallFailed, connect, valueOf } from "../src/index.js";
+/** A tour of a hub: find a tool, call it, see what fails, exchange an artifact. Start a hub with `make run`, then `npm run tour`. */
+import { CallFailed, connect, HubError, valueOf } from "../src/index.js";
 
 const hub = connect(process.argv[2]);
 
@@ -19,3 +19,15 @@ try {
   if (!(error instanceof CallFailed)) throw error;
   console.log("refused:", `${error.kind}: ${error.message}`);
 }
+
+try {
+  await hub.getTool("no/such.tool");
+} catch (error) {
+  if (!(error instanceof HubError)) throw error;
+  console.log("missing:", error.reason);
+}
+
+const content = new TextEncoder().encode("0123456789".repeat(100_000));
+const { artifactId } = await hub.putArtifact(content, { name: "digits.txt" });
+const back = await hub.getArtifact(artifactId);
+console.log("artifact:", back.length, "bytes,", Buffer.from(content).equals(back) ? "the same" : "others");

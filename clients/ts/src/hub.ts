@@ -50,8 +50,18 @@ export interface Call {
   signal?: AbortSignal;
 }
 
-/** The tool's answer. Throws CallFailed when the call did not succeed; undefined when it became a job. */
-export function valueOf(result: ToolResult): unknown {
+/**
+ * The tool's answer. Throws CallFailed when the call did not succeed; undefined when it became a job. With a schema, such
+ * as one of zod, what its `parse` makes of it.
+ */
+export function valueOf(result: ToolResult): unknown;
+export function valueOf<Value>(result: ToolResult, schema: { parse: (value: unknown) => Value }): Value;
+export function valueOf(result: ToolResult, schema?: { parse: (value: unknown) => unknown }): unknown {
+  const value = plainValueOf(result);
+  return schema === undefined ? value : schema.parse(value);
+}
+
+function plainValueOf(result: ToolResult): unknown {
   if (!result.ok) {
     if (result.error === undefined) throw new TypeError("a failed result without an error");
     throw new CallFailed(result.error, result.callId);

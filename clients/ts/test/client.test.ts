@@ -1,6 +1,6 @@
 /** The client against a server that fails as it is told to. */
 import assert from "node:assert/strict";
-import { createServer } from "node:http2";
+import { createServer, type ServerHttp2Session } from "node:http2";
 import type { AddressInfo } from "node:net";
 import { after, test } from "node:test";
 
@@ -44,7 +44,12 @@ async function serve(port = 0): Promise<Fake> {
     });
   const server = createServer(connectNodeAdapter({ routes }));
   await new Promise<void>((listening) => server.listen(port, "127.0.0.1", listening));
-  after(() => server.close());
+  const sessions: ServerHttp2Session[] = [];
+  server.on("session", (session) => sessions.push(session));
+  after(() => {
+    server.close();
+    for (const session of sessions) session.destroy(); // Node 20 lets clients keep them, and the process with them
+  });
   fake.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   return fake;
 }

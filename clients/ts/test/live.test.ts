@@ -51,6 +51,12 @@ test("a model's tool calls are made and answered in their form", options, async 
   assert.ok("output" in broken && broken.output.startsWith("INVALID_INPUT: "));
 });
 
+test("a value is given as the type that a schema makes of it", options, async () => {
+  const schema = { parse: (value: unknown) => (value as { sha256: string }).sha256.length };
+  const size: number = valueOf(await connect(address).invoke({ tool: HASH, args: { text: "" } }), schema);
+  assert.equal(size, 64);
+});
+
 test("a job is submitted, listed and answered", options, async () => {
   const hub = connect(address);
   const job = await hub.submitJob({ tool: HASH, args: { text: "" }, purpose: "a test" });

@@ -1,7 +1,8 @@
-// Tour of a hub: find a tool, call it, see a refusal. Start a hub with `make run`, then `go run ./examples/tour`.
+// Tour of a hub: find a tool, call it, see what fails, exchange an artifact. Start a hub with `make run`, then `go run ./examples/tour`.
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -55,5 +56,24 @@ func tour(address string) error {
 		return fmt.Errorf("expected a refusal, got %v", err)
 	}
 	fmt.Println("refused:", refused)
+
+	_, err = hub.GetTool(ctx, "no/such.tool")
+	var failed *toolhub.HubError
+	if !errors.As(err, &failed) {
+		return fmt.Errorf("expected no such tool, got %v", err)
+	}
+	fmt.Println("missing:", failed.Reason)
+
+	content := bytes.Repeat([]byte("0123456789"), 100_000)
+	artifact, err := hub.PutArtifact(ctx, bytes.NewReader(content), nil)
+	if err != nil {
+		return err
+	}
+	var back bytes.Buffer
+	if _, err = hub.CopyArtifact(ctx, artifact.GetArtifactId(), &back); err != nil {
+		return err
+	}
+	same := map[bool]string{true: "the same", false: "others"}[bytes.Equal(back.Bytes(), content)]
+	fmt.Printf("artifact: %d bytes, %s\n", back.Len(), same)
 	return nil
 }

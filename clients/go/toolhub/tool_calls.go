@@ -1,0 +1,130 @@
+package toolhub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
+)
+
+// ErrNoToolCall says that what RunToolCall was given has none of the forms that it reads.
+var ErrNoToolCall = errors.New(
+	"no tool call: give an entry of OpenAI's tool_calls, a function_call item, or an Anthropic tool_use block")
+
+const noObject = "INVALID_INPUT: The arguments are not a JSON object. Send one object with a name for each argument, " +
+	"and nothing around it."
+
+// RunToolCall makes a model's tool call, and gives the message that answers it in the form of its API: OpenAI's Chat
+// Completions and Responses, and Anthropic's Messages. call is what the model said, as its SDK has it, or as JSON. The
+// names are those of tools that this hub has exported, or full ones. A refusal is a message, too: it tells the model
+// what to do. more is what else is said of the call, such as its purpose.
+func (hub *Hub) RunToolCall(ctx context.Context, call any, more Call) (map[string]any, error) {
+	asked, err := readToolCall(call)
+	if err != nil {
+		return nil, err
+	}
+	if asked.args == nil {
+		return asked.answer(noObject, true), nil
+	}
+	more.Tool, more.Args = asked.name, asked.args
+	if name, ok := hub.exported.Load(asked.name); ok {
+		more.Tool = name.(string)
+	}
+	result, err := hub.Invoke(ctx, more)
+	var failed *CallFailed
+	if errors.As(err, &failed) {
+		return asked.answer(failed.text(), true), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := textOf(result)
+	return asked.answer(text, false), err
+}
+
+type toolCall struct {
+	name   string
+	args   map[string]json.RawMessage // nil: what the model wrote is no JSON object
+	answer func(text string, failed bool) map[string]any
+}
+
+func readToolCall(call any) (*toolCall, error) {
+	text, err := json.Marshal(call)
+	if err != nil {
+		return nil, err
+	}
+	var said struct {
+		Type      string          `json:"type"`
+		ID        string          `json:"id"`
+		CallID    string          `json:"call_id"`
+		Name      string          `json:"name"`
+		Input     json.RawMessage `json:"input"`
+		Arguments string          `json:"arguments"`
+		Function  *struct {
+			Name      string `json:"name"`
+			Arguments string `json:"arguments"`
+		} `json:"function"`
+	}
+	if err := json.Unmarshal(text, &said); err != nil {
+		return nil, fmt.Errorf("%w (%w)", ErrNoToolCall, err)
+	}
+	switch {
+	case said.Type == "tool_use":
+		return &toolCall{said.Name, object(said.Input), func(text string, failed bool) map[string]any {
+			message := map[string]any{"type": "tool_result", "tool_use_id": said.ID, "content": text}
+			if failed {
+				message["is_error"] = true
+			}
+			return message
+		}}, nil
+	case said.Type == "function_call":
+		return &toolCall{said.Name, object([]byte(said.Arguments)), func(text string, _ bool) map[string]any {
+			return map[string]any{"type": "function_call_output", "call_id": said.CallID, "output": text}
+		}}, nil
+	case said.Function != nil:
+		arguments := []byte(said.Function.Arguments)
+		return &toolCall{said.Function.Name, object(arguments), func(text string, _ bool) map[string]any {
+			return map[string]any{"role": "tool", "tool_call_id": said.ID, "content": text}
+		}}, nil
+	}
+	return nil, ErrNoToolCall
+}
+
+func object(text []byte) map[string]json.RawMessage {
+	if len(text) == 0 {
+		return map[string]json.RawMessage{}
+	}
+	var value map[string]json.RawMessage
+	if json.Unmarshal(text, &value) != nil {
+		return nil
+	}
+	return value
+}
+
+// textOf is what a model is shown of a result.
+func textOf(result *toolhubv1.ToolResult) (string, error) {
+	if job := result.GetJob(); job != nil {
+		note := "The call goes on as a job; ask core/job.status for it."
+		text, err := json.Marshal(map[string]string{"job_id": job.GetJobId(), "note": note})
+		return string(text), err
+	}
+	var value json.RawMessage
+	err := Value(result, &value)
+	return string(value), err
+}
+
+// text is what a model is shown of a failure, one line each: kind and message, the facts for repair, the advice.
+func (failed *CallFailed) text() string {
+	text, facts := failed.Error(), failed.Details()
+	delete(facts, "remedy") // for operators, as the next
+	delete(facts, "policy_revision")
+	if told, err := json.Marshal(facts); err == nil && len(facts) > 0 {
+		text += "\n" + string(told)
+	}
+	if advice := failed.Advice(); advice != "" {
+		text += "\n" + advice
+	}
+	return text
+}

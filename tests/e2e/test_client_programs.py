@@ -1,0 +1,103 @@
+"""The clients' examples in each language: a tour of a hub, and long work while the hub is killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.replicas import IMPATIENT, configured
+from tests.e2e.terminal import ROOT, environment
+from tests.free_port import free_port
+from tests.hub import running_hub
+from tests.processes import WITHIN_S, served
+
+_TSC = ROOT / ".ci/toolchain/node_modules/typescript/bin/tsc"
+COMPILE_S = 300
+
+Program = Callable[[str, Path], Sequence[str]]
+"""The command that starts the example of that name; it is compiled in the folder. The address follows it."""
+
+
+def python(name: str, _: Path) -> Sequence[str]:
+    return sys.executable, f"clients/python/examples/{name}.py"
+
+
+def go(name: str, folder: Path) -> Sequence[str]:
+    if not shutil.which("go"):
+        pytest.skip("no Go on the path")
+    program = folder / name
+    env = {**os.environ, "GOFLAGS": "-mod=readonly"}
+    build = ("go", "build", "-o", str(program), f"./examples/{name}")
+    subprocess.run(build, cwd=ROOT / "clients/go", env=env, check=True, timeout=COMPILE_S)
+    return (str(program),)
+
+
+def typescript(name: str, _: Path) -> Sequence[str]:
+    if not shutil.which("node") or not _TSC.exists():
+        pytest.skip("no Node, or make setup could not have the TypeScript compiler")
+    built = ROOT / f"clients/ts/dist/clients/ts/examples/{name}.js"
+    build = ("node", str(_TSC), "--project", "clients/ts", "--noEmit", "false")
+    subprocess.run(build, cwd=ROOT, check=True, timeout=COMPILE_S)
+    return "node", str(built)
+
+
+@pytest.mark.timeout(COMPILE_S + 60)
+@pytest.mark.parametrize("program", [python, go, typescript])
+async def test_tour_calls_is_refused_and_exchanges_an_artifact(program: Program, tmp_path: Path) -> None:
+    await walk_the_tour(await asyncio.to_thread(program, "tour", tmp_path), tmp_path)
+
+
+@pytest.mark.timeout(COMPILE_S + 60)
+@pytest.mark.parametrize("program", [python, go, typescript])
+async def test_watcher_goes_on_when_its_hub_was_killed_and_came_back(program: Program, tmp_path: Path) -> None:
+    await follow_a_job_over_a_kill(await asyncio.to_thread(program, "job", tmp_path), tmp_path)
+
+
+async def walk_the_tour(command: Sequence[str], folder: Path) -> None:
+    async with running_hub(folder / "hub") as hub:
+        touring = await asyncio.create_subprocess_exec(
+            *command, hub.address, cwd=ROOT, env=environment(folder), stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(WITHIN_S):
+            told, _ = await touring.communicate()
+    assert touring.returncode == 0
+    lines = dict(line.split(": ", 1) for line in told.decode().splitlines() if ": " in line)
+    assert lines["answer"]
+    assert lines["refused"].startswith("PATH_OUTSIDE_SANDBOX: ")
+    assert lines["missing"] == "TOOL_NOT_FOUND"
+    assert lines["artifact"] == "1000000 bytes, the same"
+
+
+async def follow_a_job_over_a_kill(command: Sequence[str], tmp_path: Path) -> None:
+    folder, listen = tmp_path / "hub", f"127.0.0.1:{free_port()}"
+    options = ("--config", str(configured(folder, folder / "ledger")))
+    go_on = tmp_path / "go-on"
+    args = {"marker": "a", "steps": 5, "stepS": 0.1, "until": str(go_on)}
+    words = (listen, "chaos/work.steps", json.dumps(args))
+    async with served(folder, *options, environment=IMPATIENT, listen=listen) as hub:
+        watching = await asyncio.create_subprocess_exec(
+            *command, *words, cwd=ROOT, env=environment(tmp_path), stdout=asyncio.subprocess.PIPE
+        )
+        assert watching.stdout is not None
+        told = [(await watching.stdout.readline()).decode() for _ in range(3)]
+        hub.signal(signal.SIGKILL)
+        await hub.process.wait()
+    go_on.touch()
+    async with served(folder, *options, environment=IMPATIENT, listen=listen), asyncio.timeout(WITHIN_S):
+        rest, _ = await watching.communicate()
+    told += rest.decode().splitlines()
+    *statuses, answer = told
+    sequences = [int(line.split()[0]) for line in statuses]
+    assert sequences == list(range(sequences[0], sequences[0] + len(statuses)))
+    assert statuses[-1].split()[1] == "JOB_STATE_SUCCEEDED"
+    assert answer.replace(" ", "") == 'answer:{"marker":"a"}'
+    assert watching.returncode == 0
