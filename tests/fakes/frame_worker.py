@@ -34,6 +34,9 @@ def answer(attach: dict[str, Any]) -> Any:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             print("ignoring", flush=True)
             time.sleep(1000)
+        case "leave a child behind":
+            leave_behind()
+            time.sleep(1000)
         case "exit":
             os._exit(3)
         case "hold the interpreter":
@@ -48,6 +51,20 @@ def answer(attach: dict[str, Any]) -> Any:
         case "refuse to start":
             sys.exit(1)
     return {"pid": os.getpid(), **attach}
+
+
+def leave_behind() -> None:
+    """A process in a session of its own, as a daemon makes itself: its parent has ended, and it heeds no SIGTERM."""
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(f"left {os.getpid()}", flush=True)
+    time.sleep(1000)
 
 
 if __name__ == "__main__":

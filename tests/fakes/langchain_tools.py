@@ -295,6 +295,16 @@ def forks(then: str) -> str:
 
 
 @tool
+def leaves_a_daemon(door: str) -> str:
+    """Start a program in a session of its own, whose parent ends at once, and never come back."""
+    script = "setsid sh -c 'trap \"\" TERM; exec sleep 1000' >/dev/null 2>&1 & echo $!"
+    started = subprocess.run(["/bin/sh", "-c", script], stdout=subprocess.PIPE, check=True, text=True)
+    tell(door, started.stdout.strip())
+    while True:
+        time.sleep(3600)
+
+
+@tool
 def holds_on(door: str) -> str:
     """Tell the test that it runs, then wait for a word or for ever."""
     return tell(door, str(os.getpid()))
@@ -423,7 +433,20 @@ LOOP_TOOLS = [
     *(whoami, dict_schema, listed_injection, even, reads_badly, nested, LoopTracers(), TrulyAsync(), talkative),
 ]
 WORKER_TOOLS = [
-    *(add, sleeps, dies, prints, forks, holds_on, sync_crashes, sync_refuses, sync_lengthy, environment, Tracers()),
+    *(
+        add,
+        sleeps,
+        dies,
+        prints,
+        forks,
+        leaves_a_daemon,
+        holds_on,
+        sync_crashes,
+        sync_refuses,
+        sync_lengthy,
+        environment,
+        Tracers(),
+    ),
     *(
         sync_nested,
         sync_nested_failing,

@@ -80,6 +80,7 @@ class SourceTerms:
             annotations=annotations,
             limits=ToolLimits(
                 timeout_s=said.timeout_s or self.timeout_s,
+                call_max_s=said.timeout_s or self.timeout_s,
                 max_retries=_RETRIES if annotations.safe_to_repeat else 0,
                 max_concurrency=self.max_concurrency,
             ),

@@ -58,7 +58,7 @@ class ToolTerms(Section, frozen=True):
     capabilities: Annotated[
         tuple[str, ...] | None, Meta(description="What a principal must hold, instead of the source's.")
     ] = None
-    timeout_s: Annotated[float, Meta(description="Seconds a call gets.", gt=0)] | None = None
+    timeout_s: Annotated[float, Meta(description="Seconds a call gets at most.", gt=0)] | None = None
     error_pattern: Annotated[
         str, Meta(description="Linear-time regular expression: a text result that it finds is an error.")
     ] = ""
@@ -70,7 +70,10 @@ class Source(Section, frozen=True, tag_field="kind"):
         tuple[str, ...], Meta(description="What a principal must hold to call its tools; empty: `<kind>:<name>`.")
     ] = ()
     tags: Annotated[tuple[str, ...], Meta(description="Tags of all its tools.")] = ()
-    timeout_s: Annotated[float, Meta(description="Seconds a call of its tools gets.", gt=0)] = 60.0
+    timeout_s: Annotated[
+        float,
+        Meta(description="Seconds a call of its tools gets at most, also within a job.", gt=0),
+    ] = 60.0
     max_concurrency: Annotated[
         int,
         Meta(

@@ -158,6 +158,14 @@ def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str
     return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
 
 
+_PATH: Final = re.compile(r"""(?:[A-Za-z]:\\|\\\\|(?<![\w:/])/)[^\s'",:;()<>|]{2,}""")
+
+
+def without_paths(text: str) -> str:
+    """Somebody else's words without the absolute paths of their machine."""
+    return _PATH.sub("<path>", text)
+
+
 def in_its_words(excerpt: str) -> str:
     """The sentence that hands on what was quoted."""
     return f"In its own words: {excerpt}" if excerpt else "It gave no reason."

@@ -24,7 +24,8 @@ from toolhub_service.domain.ports import Clock, Randomness
 # Until when a call may run.
 #
 # The caller's deadline is the outer bound and its budget narrows it; where neither speaks, the tool's own timeout
-# applies; the hub's maximum bounds all of them. A job comes with a deadline.
+# applies; what the operator allows calls of a source, and the hub's maximum, bound all of them. A job comes with a
+# deadline.
 
 
 def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: float) -> float:
@@ -33,8 +34,11 @@ def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: floa
     allowed_s = planned.call.context.budget.timeout_s
     if planned.call.job_id and outer_s is not None:
         max_timeout_s = max(max_timeout_s, outer_s - now_s)  # jobs have a bound of their own, which made their deadline
+    limits = planned.spec.limits
+    if limits.call_max_s and not (planned.call.job_id and planned.spec.cost.is_async):
+        max_timeout_s = min(max_timeout_s, limits.call_max_s)
     if outer_s is None and allowed_s is None:
-        return now_s + min(planned.spec.limits.timeout_s, max_timeout_s)
+        return now_s + min(limits.timeout_s, max_timeout_s)
     deadline_s = now_s + max_timeout_s
     if allowed_s is not None:
         if not allowed_s > 0:  # also NaN

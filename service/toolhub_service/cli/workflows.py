@@ -92,7 +92,7 @@ def workflows() -> None:
 def check(
     places: tuple[str, ...], *, sources_file: Path | None, object_info: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Show which tools the files become, and what is wrong with them; exit 1 when something is.
+    """Show which tools the files become, and what is wrong with them; exit 1 when something is, or nothing is there.
 
     PATH is a ComfyUI sidecar or a folder of them. Without PATH the n8n and ComfyUI sources of sources.yaml are checked;
     paths in it are relative to its folder. The check contacts no server: save what the server knows about its nodes and
@@ -185,12 +185,16 @@ def _check_sources(chosen: Path | None, nodes: JsonObject | None, options: dict[
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(**options)
-    required = chosen is not None or bool(settings.sources.file)
+    required, place = chosen is not None or bool(settings.sources.file), chosen or Paths(settings).sources
     try:
-        document = SourcesFile(chosen or Paths(settings).sources, required=required).load()
+        document = SourcesFile(place, required=required).load()
     except SettingsInvalid as invalid:
         return WorkflowReport((), (str(invalid),))
-    return preview_sources(document.sources, nodes)
+    report = preview_sources(document.sources, nodes)
+    if report.tools or report.problems or report.notes:
+        return report
+    what = "has no enabled source of n8n or ComfyUI with workflows" if place.exists() else "is not there"
+    return WorkflowReport((), (f"{place} {what}: name sidecars or folders of them, or another file with --sources",))
 
 
 def _report(report: WorkflowReport, *, as_json: bool) -> None:
@@ -202,5 +206,5 @@ def _report(report: WorkflowReport, *, as_json: bool) -> None:
     wrong = sum(bool(tool.problems) for tool in report.tools) + len(report.problems)
     if report.tools:
         note(f"{counted(len(report.tools), 'tool')}, {counted(wrong, 'of them wrong') if wrong else 'nothing wrong'}")
-    else:
+    elif not report.problems:
         note("No workflow was found.")

@@ -322,7 +322,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         retryable=True,
         details={
             "late_by_s": "how long ago the deadline passed, when nothing was started",
-            "default_timeout_s": "the tool's own limit",
+            "default_timeout_s, timeout_s": "the tool's own limit; what an operator allows, if callers allow more",
             "deadline_unix_ms": "when the time of a job was over that could not run to its end",
             "command, duration_s, stdout, stderr": "the command that did not end",
             "first_call_id": "the call with this idempotency_key that still runs; the same call again gets its answer",

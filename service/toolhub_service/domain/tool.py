@@ -148,7 +148,10 @@ class ToolLimits:
     max_concurrency: int = 0
     """Calls in flight for the tool's upstream; 0: the hub's default."""
     job_timeout_s: float = 0.0
-    """From submission to end, where the tool runs as a job and the caller states nothing; 0: the hub's default."""
+    """From submission to end, where the tool runs as a job, whatever its caller allows; 0: the hub's default."""
+    call_max_s: float = 0.0
+    """What the operator allows a call of its source, also within a job, whatever its caller allows; 0: no such bound.
+    Not of work that runs on elsewhere, which `job_timeout_s` bounds."""
 
 
 @dataclass(frozen=True, slots=True)

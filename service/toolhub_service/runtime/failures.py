@@ -107,9 +107,11 @@ def cancelled() -> ToolError:
 
 def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
     """A side effect whose end nobody saw: it may have happened, so it must not be repeated blindly."""
+    most_s = cause.details.get("timeout_s")
+    in_time = "in time" if most_s is None else f"within the {most_s:g} s that `timeout_s` of its source allows a call"
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
-        message=f"{tool} did not answer in time and may have had its effect. Check that before you call it again.",
+        message=f"{tool} did not answer {in_time} and may have had its effect. Check that before you call it again.",
         details={**cause.details, "cause": cause.kind.value},
     )
 

@@ -278,10 +278,26 @@ def _timed_out(granted: GrantedCall) -> ToolError:
     )
 
 
+def _told_whose(granted: GrantedCall, error: ToolError) -> ToolError:
+    """The timeout, with what the operator allows where that is less than what the caller did."""
+    call, most_s = granted.call, granted.spec.limits.call_max_s
+    asked_s = call.context.budget.timeout_s
+    is_callers = call.deadline_s is not None and granted.deadline_s >= call.deadline_s
+    if not most_s or is_callers or (asked_s is not None and asked_s <= most_s):
+        return error
+    message = (
+        f"{granted.spec.name} did not answer within the {most_s:g} s that an operator allows its calls; ask for less, "
+        "or have `timeout_s` of its source raised."
+    )
+    return replace(error, message=message, details={**error.details, "timeout_s": most_s})
+
+
 def _final(granted: GrantedCall, error: ToolError) -> ToolError:
     """A timeout of a call that may have had an effect is an unknown outcome, unless its remote side has confirmed the
     end of it."""
     is_timeout = error.kind in (ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT) and error.details.get(STOPPED) is not True
+    if is_timeout:
+        error = _told_whose(granted, error)
     if is_timeout and not granted.safe_to_repeat:
         return outcome_unknown(granted.spec.name, error)
     return error

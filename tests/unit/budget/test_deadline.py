@@ -35,6 +35,20 @@ def test_the_caller_is_the_outer_bound_the_budget_narrows_the_tool_fills_in(
     assert effective_deadline_s(call, 100.0, 600.0) == expected_s
 
 
+@pytest.mark.parametrize(
+    ("caller_s", "budget_s", "expected_s"),
+    [(None, None, 120.0), (105.0, None, 105.0), (250.0, None, 120.0), (None, 7.0, 107.0), (1e9, 1e9, 120.0)],
+)
+@pytest.mark.parametrize("job_id", ["", "job-1"])
+def test_what_the_operator_allows_calls_of_a_source_bounds_the_caller_too(
+    caller_s: float | None, budget_s: float | None, expected_s: float, job_id: str
+) -> None:
+    tool = a_tool(limits=ToolLimits(timeout_s=20.0, call_max_s=20.0))
+    call = a_call(tool, deadline_s=caller_s, budget=BudgetRequest(timeout_s=budget_s))
+    call = call._replace(call=call.call._replace(job_id=job_id))
+    assert effective_deadline_s(call, 100.0, 600.0) == expected_s
+
+
 def test_the_hub_bounds_the_tools_own_timeout() -> None:
     slow = a_tool(limits=ToolLimits(timeout_s=3_600.0))
     assert effective_deadline_s(a_call(slow), 100.0, 600.0) == 700.0

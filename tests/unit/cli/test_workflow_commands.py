@@ -187,9 +187,17 @@ def test_an_empty_folder_of_templates_is_told(tmp_path: Path) -> None:
     assert problem.startswith("sources.images.templates: there is no sidecar in ")
 
 
-def test_a_sources_file_that_is_named_must_be_there_and_another_need_not(tmp_path: Path) -> None:
+def test_a_check_that_finds_nothing_says_where_it_looked_and_fails(tmp_path: Path) -> None:
     assert checked("--sources", str(tmp_path / "none.yaml"), code=1)["problems"]
-    assert checked("--data-dir", str(tmp_path)) == {"ok": True, "tools": [], "problems": [], "notes": []}
+    place = tmp_path / "sources.yaml"
+    (problem,) = checked("--data-dir", str(tmp_path), code=1)["problems"]
+    assert problem.startswith(f"{place} is not there: ")
+    sources(tmp_path, docs={"kind": "mcp", "command": "docs-server"})
+    (problem,) = checked("--data-dir", str(tmp_path), code=1)["problems"]
+    assert problem.startswith(f"{place} has no enabled source of n8n or ComfyUI")
+    (tmp_path / "none").mkdir()
+    (problem,) = checked(str(tmp_path / "none"), code=1)["problems"]
+    assert problem.startswith(f"there is no sidecar in {tmp_path / 'none'}")
 
 
 def test_what_only_a_running_hub_can_tell_is_said(tmp_path: Path) -> None:
@@ -222,6 +230,38 @@ def test_init_writes_a_sidecar_that_passes(tmp_path: Path) -> None:
     assert tool["problems"] == []
     assert tool["warnings"] == ["description: it is still to be written; models choose tools by it"]
     assert tool["arguments"]["image"] == "artifact id, required"
+
+
+def test_init_of_a_graph_that_saves_twice_passes_the_check(tmp_path: Path) -> None:
+    graph = tmp_path / "g.json"
+    second = {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "hub/second"}}
+    graph.write_text(json.dumps({**GRAPH, "9": second}))
+    cli("init", str(graph), "--object-info", nodes(tmp_path))
+    (tool,) = checked(str(tmp_path / "g.yaml"))["tools"]
+    assert tool["problems"] == []
+    assert set(tool["results"]) == {"images_3", "images_9"}
+
+
+@pytest.mark.parametrize(
+    ("node_class", "inputs", "outputs"),
+    [
+        ("SaveText", {"text": ["1", 0], "filename_prefix": "a", "format": "txt"}, [("text", "text")]),
+        ("SaveLatent", {"samples": ["1", 0], "filename_prefix": "a"}, [("latents", "output")]),
+        ("ImageCompare", {"image_a": ["1", 0], "image_b": ["1", 0]}, [("a_images", "temp"), ("b_images", "temp")]),
+        ("ImageCompare", {"image_a": ["1", 0]}, [("a_images", "temp")]),
+        ("SaveAudioMP3", {"audio": ["1", 0], "filename_prefix": "a"}, [("audio", "output")]),
+        ("PreviewAny", {"source": ["1", 0]}, [("text", "text")]),
+    ],
+)
+def test_init_names_the_keys_under_which_nodes_put_out(
+    node_class: str, inputs: Any, outputs: Any, tmp_path: Path
+) -> None:
+    graph = tmp_path / "g.json"
+    graph.write_text(json.dumps({"1": GRAPH["1"], "2": {"class_type": node_class, "inputs": inputs}}))
+    cli("init", str(graph))
+    words = yaml.safe_load((tmp_path / "g.yaml").read_text())
+    assert [(output["key"], output["type"]) for output in words["outputs"]] == outputs
+    assert checked(str(tmp_path / "g.yaml"))["tools"][0]["problems"] == []
 
 
 def test_init_writes_over_nothing_unless_it_is_told_to(tmp_path: Path) -> None:

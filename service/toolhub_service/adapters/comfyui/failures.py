@@ -18,7 +18,7 @@ from typing import Any, Final
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.states import Seen
 from toolhub_service.adapters.comfyui.template import Output, Template
-from toolhub_service.adapters.upstream import one_line
+from toolhub_service.adapters.upstream import one_line, without_paths
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolFailure, Upstream, Violation, refuse
 from toolhub_service.guards.secrets import Redact
@@ -27,7 +27,6 @@ WORDS_MAX_CHARS: Final = 500
 _JUDGED_CHARS: Final = 4_000
 _WORD_MAX_CHARS: Final = 128
 _ERRORS_MAX: Final = 20
-_PATH: Final = re.compile(r"""(?:[A-Za-z]:\\|\\\\|(?<![\w:/])/)[^\s'",:;()<>|]{2,}""")
 _OUT_OF_MEMORY: Final = re.compile(
     r"out of memory|outofmemory|can.?t allocate memory|cannot allocate memory|allocation on device|oom\b", re.IGNORECASE
 )
@@ -47,7 +46,7 @@ def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
     In this order: of a secret that was cut nobody knows the rest.
     """
     words = text if isinstance(text, str) else ""
-    return one_line(_PATH.sub("<path>", redact(words[:_JUDGED_CHARS])), max_chars)
+    return one_line(without_paths(redact(words[:_JUDGED_CHARS])), max_chars)
 
 
 def no_template(call: GrantedCall) -> ToolFailure:

@@ -43,9 +43,21 @@ _SEEDS: Final = frozenset({"seed", "noise_seed"})
 _TEXTS: Final = frozenset({"text", "prompt", "positive", "negative", "string", "value", "text_g", "text_l", "caption"})
 _UPLOADS: Final = {"LoadImage": "image", "LoadImageMask": "image", "LoadAudio": "audio", "LoadVideo": "file"}
 _LEAVES: Final = re.compile(r"^(Save|Preview)|(Save|Preview)$")
+# Classes that put out something else than their names tell: key and type of each output, and, of what they put out for
+# an input alone, that input (from ComfyUI's own nodes, 0.3.64 to 0.33).
+_PUT_OUT: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
+    "SaveText": (("text", "text", ""),),
+    "SaveLatent": (("latents", "output", ""),),
+    "ImageCompare": (("a_images", "temp", "image_a"), ("b_images", "temp", "image_b")),
+}
 _TEXT_LEAVES: Final = re.compile(r"^(PreviewAny|PreviewText|ShowText)")
 _FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,11}$")
-_MIME: Final = {"SaveImage": ["image/png"], "PreviewImage": ["image/png"], "SaveAnimatedWEBP": ["image/webp"]}
+_MIME: Final = {
+    "SaveImage": ["image/png"],
+    "PreviewImage": ["image/png"],
+    "ImageCompare": ["image/png"],
+    "SaveAnimatedWEBP": ["image/webp"],
+}
 _CHOICES_MAX: Final = 60
 _TIMES: Final = 4
 _TEXT_MAX_CHARS: Final = 20_000
@@ -191,20 +203,35 @@ def _names(literals: list[_Literal]) -> dict[str, str]:
 
 
 def _outputs(graph: JsonObject, object_info: JsonObject) -> Iterator[dict[str, Any]]:
-    found = [(node, _class(body)) for node, body in graph.items() if _is_output(body, object_info)]
-    for node, node_class in found:
-        is_text = _TEXT_LEAVES.match(node_class) is not None
-        key = "text" if is_text else "audio" if "Audio" in node_class else "3d" if "GLB" in node_class else "images"
-        kind = "text" if is_text else "temp" if "Preview" in node_class else "output"
-        name = key if key != "3d" else "model"
-        output = {"name": name if len(found) == 1 else f"{name}_{_word(node)}", "node": node, "key": key, "type": kind}
-        yield {**output, "expect_class": node_class} | ({"mime": _MIME[node_class]} if node_class in _MIME else {})
+    found = [(node, body) for node, body in graph.items() if _is_output(body, object_info)]
+    for node, body in found:
+        node_class = _class(body)
+        for key, kind in _put_out(body):
+            name = key if key != "3d" else "model"
+            name = name if len(found) == 1 else f"{name}_{_word(node)}"
+            output = {"name": name, "node": node, "key": key, "type": kind, "expect_class": node_class}
+            yield output | ({"mime": _MIME[node_class]} if node_class in _MIME else {})
+
+
+def _put_out(body: JsonValue) -> Iterator[tuple[str, str]]:
+    """Key and type of each output of the node."""
+    node_class, inputs = _class(body), body["inputs"] if isinstance(body, Mapping) else {}
+    if node_class in _PUT_OUT:
+        for key, kind, needs in _PUT_OUT[node_class]:
+            if not needs or (isinstance(inputs, Mapping) and needs in inputs):
+                yield key, kind
+        return
+    is_text = _TEXT_LEAVES.match(node_class) is not None
+    key = "text" if is_text else "audio" if "Audio" in node_class else "3d" if "GLB" in node_class else "images"
+    yield key, "text" if is_text else "temp" if "Preview" in node_class else "output"
 
 
 def _is_output(body: JsonValue, object_info: JsonObject) -> bool:
     described = object_info.get(_class(body))
     if isinstance(described, Mapping):
         return described.get("output_node") is True
+    if _class(body) in _PUT_OUT:
+        return True
     return _LEAVES.search(_class(body)) is not None or PREFIX_INPUT in dict(literals_of(body))
 
 
@@ -229,6 +256,13 @@ _HEADING: Final = """\
 # A tool made of {file}. Say what it does, take out the arguments that nobody should choose,
 # each with its binding, narrow and describe the others, then: toolhub workflows check {name}
 """
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes values that occur twice out twice: no sidecar may hold aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def read_object_info(path: Path) -> JsonObject:
@@ -257,13 +291,15 @@ def first_sidecar(graph: Path, sidecar: Path, name: str, object_info: JsonObject
     words = draft_of(nodes, name, file, object_info)
     if not words["outputs"]:
         raise TemplateInvalid(f"{graph}: no node of it saves or previews anything: add one, such as Save Image")
-    text = yaml.safe_dump(words, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)
+    text = yaml.dump(words, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)
     return _HEADING.format(file=file, name=sidecar.name) + str(text)
 
 
 def check_places(places: Sequence[str], object_info: JsonObject | None) -> WorkflowReport:
     """Sidecars of ComfyUI, without a source."""
     templates, problems = load_templates(places)
+    if not templates and not problems:
+        problems = [f"there is no sidecar in {', '.join(places)}: `toolhub workflows init GRAPH` writes a first one"]
     tools = [_template_tool(template, template.name, (), object_info) for template in templates]
     return WorkflowReport(tuple(tools), tuple(problems))
 

@@ -19,7 +19,7 @@ from toolhub_service.adapters.langchain.worker import FrameTooLarge, encode
 from toolhub_service.adapters.langchain.worker_process import PoolClosed, WorkerFailed
 from toolhub_service.adapters.source_config import SourceValues
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed
+from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed, without_paths
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.ports import EventSink
@@ -38,7 +38,7 @@ class LangChainOpener:
     """Implements `Opener`."""
 
     def __init__(self, deps: SourceDeps) -> None:
-        self.adapter = LangChainAdapter(redact=deps.redactor.text, tracer=deps.tracer)
+        self.adapter = LangChainAdapter(redact=deps.redactor.text, tracer=deps.tracer, troubled=deps.observer.troubled)
         self._deps = deps
         self._hides = deps.hides()
 
@@ -99,7 +99,8 @@ def make_spans(tracer: Tracer, runs: Sequence[Sequence[Any]], redact: Callable[[
 
 
 # `ToolException` is LangChain's way to tell a model what went wrong, so its text is passed on, cut and redacted, as is
-# that of a result whose status or wording is an error. The text of any other exception is not.
+# that of a result whose status or wording is an error. Of any other exception the type is told and its text, redacted
+# and without paths; the traceback goes to the log alone.
 
 EXCERPT_CHARS: Final = 2000
 
@@ -117,12 +118,23 @@ def tool_said(tool: str, text: str, redact: Redact) -> ToolFailure:
     )
 
 
+def tool_raised(call: GrantedCall, kind: str, text: str, redact: Redact) -> ToolFailure:
+    """The tool raised an exception of its own after it had begun: what it has done by then, it has done."""
+    excerpt = without_paths(redact(text[: 2 * EXCERPT_CHARS]))[:EXCERPT_CHARS].strip().rstrip(".")
+    partly = "" if call.safe_to_repeat else " It may have had a part of its effect: check that first."
+    message = f"{call.spec.name} failed with {kind}{f': {excerpt}' if excerpt else ''}.{partly}"
+    advice = "Change the arguments, or use another tool; operators find it logged."
+    return refuse(ErrorKind.EXECUTION_ERROR, f"{message}\n{advice}", exception=kind)
+
+
 def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_bytes: int) -> ToolFailure:
     """What a reply with `failed` means."""
     tool = call.spec.name
     match reply["failed"]:
         case "tool":
             return tool_said(tool, str(reply.get("message", "")), redact)
+        case "exception":
+            return tool_raised(call, str(reply.get("type", "")), str(reply.get("message", "")), redact)
         case "input":
             return _invalid(tool, reply.get("violations", ()), redact)
         case "too_large":
@@ -168,9 +180,17 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
 
     kind = ToolKind.LANGCHAIN
 
-    def __init__(self, *, redact: Callable[[str], str], tracer: Tracer | None = None) -> None:
-        """`tracer`: makes spans of what happens inside a call that is traced; None: nobody does."""
+    def __init__(
+        self,
+        *,
+        redact: Callable[[str], str],
+        tracer: Tracer | None = None,
+        troubled: Callable[[str, BaseException], None] | None = None,
+    ) -> None:
+        """`tracer`: makes spans of what happens inside a call that is traced; None: nobody does. `troubled`: called
+        with the source's name and each exception of a tool, for the log."""
         super().__init__()
+        self._troubled = troubled
         self._redact = redact
         self._tracer = tracer
 
@@ -187,6 +207,8 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
             reply = await self._in_worker(call, source, request)
         if self._tracer is not None and reply.get("runs"):
             make_spans(self._tracer, reply["runs"], self._redact)
+        if self._troubled is not None and reply.get("failed") == "exception" and "cause" in reply:
+            self._troubled(source.name, reply["cause"])
         if "failed" in reply:
             raise refusal_of(call, reply, self._redact, source.max_result_bytes) from reply.get("cause")
         value, finds_error = reply["value"], source.overrides.finds_error(call.spec.resource_id)

@@ -258,6 +258,8 @@ class BoundTool:
             return reply | {"failed": "no_result", "message": str(error)}
         if isinstance(error, ValidationError) and self._is_about_arguments(error):
             return reply | {"failed": "input", "violations": _violations(error)}
+        if isinstance(error, Exception) and not isinstance(error, ToolExited):
+            return reply | {"failed": "exception", "message": _message_of(error)}
         return reply
 
     def _is_about_arguments(self, error: ValidationError) -> bool:
@@ -312,6 +314,16 @@ def _violations(error: ValidationError) -> list[list[str]]:
     """JSON Pointer, kind and sentence of each of at most five; the values are left out."""
     details = error.errors(include_url=False, include_context=False, include_input=False)[:5]
     return [["".join(f"/{step}" for step in one["loc"]), one["type"], _printable(one["msg"][:300])] for one in details]
+
+
+def _message_of(error: Exception) -> str:
+    """Its text, cut; empty where that is broken too. Without the values of what pydantic could not read."""
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{path or '/'}: {text}" for path, _, text in _violations(error))
+    try:
+        return _printable(str(error)[:_MESSAGE_CHARS])
+    except Exception:  # noqa: BLE001  code of anybody
+        return ""
 
 
 def _printable(text: str) -> str:

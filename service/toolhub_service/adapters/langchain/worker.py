@@ -7,6 +7,7 @@ pipe for diagnostics. A child that a tool forked and that came back from the too
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import fcntl
 import json
 import os
@@ -156,6 +157,8 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return kept | OFF
 
 
+_SET_CHILD_SUBREAPER: Final = 36
+
 # When the hub is gone, the worker's whole process group is killed. The hub alone holds the writing end of a pipe. On
 # Linux the kernel itself sends SIGKILL to the group when that end closes (`F_SETOWN` with a group, `F_SETSIG`,
 # `O_ASYNC`; fcntl(2)), which also ends a tool that never releases the interpreter lock. A thread that waits for the end
@@ -169,6 +172,7 @@ def bind_to_hub(lifeline: int) -> None:
     """
     if os.getpgrp() not in (os.getpid(), os.getppid()):
         raise RuntimeError("a worker must lead its process group")
+    _adopt_orphans()
     os.set_inheritable(lifeline, False)
     if hasattr(fcntl, "F_SETSIG"):
         with suppress(OSError):
@@ -176,6 +180,13 @@ def bind_to_hub(lifeline: int) -> None:
             fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
             fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+
+
+def _adopt_orphans() -> None:
+    """Whatever tools start stays below this process, so that the hub finds it all (PR_SET_CHILD_SUBREAPER of prctl(2)):
+    else a child that its parent has left, in a session of its own, would belong to nobody. Linux only."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end_with(lifeline: int) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from toolhub_service.adapters.langchain.worker import ChannelClosed, FrameProtocol
 from toolhub_service.tools.confinement import CannotHide, HiddenFolder
-from toolhub_service.tools.process import Child, Program, spawn
+from toolhub_service.tools.process import Child, Program, spawn, within
 
 _GRACE_S: Final = 0.5  # Between SIGTERM and SIGKILL
 _LINE_BYTES: Final = 4096
@@ -90,10 +92,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             raise WorkerFailed("it ended before it answered", was_asked=True) from closed
 
     async def end(self) -> None:
-        """Leave nothing running: SIGTERM to the group, a grace, SIGKILL to the group."""
+        """Leave nothing running: SIGTERM to the group, a grace, SIGKILL; SIGKILL to what has left the group."""
         try:
             if self._child is not None:
-                await self._child.end(_GRACE_S)
+                await self._end_all(self._child)
         finally:
             if self._channel is not None:
                 self._channel.abort()
@@ -102,6 +104,18 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             lifeline, self._lifeline = self._lifeline, -1
             if lifeline >= 0:
                 os.close(lifeline)
+
+    async def _end_all(self, child: Child) -> None:
+        try:
+            # First, and once more, for with the worker goes all knowledge of what it has started.
+            if not child.exited.is_set():
+                _kill_strays(child)
+                child.signal_group(signal.SIGTERM)
+                await within(_GRACE_S, child.exited)
+        finally:
+            if not child.exited.is_set():
+                _kill_strays(child)
+            await child.end(0.0)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -112,6 +126,37 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         # A child that outlives the worker can hold the channel open: its end is the end of the answer all the same.
         self._frames.fail(ChannelClosed())
+
+
+def _kill_strays(child: Child) -> None:
+    """SIGKILL to all that the worker has started and that leads a session or group of its own.
+
+    Each process is stopped before its children are read, so that none is started meanwhile; the worker's group goes on
+    afterwards. A child of a stopped parent keeps its number until the parent reaps it, so that no other is hit.
+    """
+    root = child.get_pid()
+    found: set[int] = set()
+    fresh = {root}
+    while fresh:
+        for pid in fresh:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGSTOP)
+        found |= fresh
+        fresh = {below for pid in found for below in _children(pid)} - found
+    for pid in found - {root}:
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) != root:
+                os.kill(pid, signal.SIGKILL)
+    child.signal_group(signal.SIGCONT)
+
+
+def _children(pid: int) -> list[int]:
+    """Empty where the system does not tell."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is wanted
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
 
 
 async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:

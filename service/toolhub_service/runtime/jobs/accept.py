@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 
 from msgspec.structs import replace
 
@@ -201,8 +202,9 @@ class Acceptance:
     def _job(self, call: Call, spec: ToolSpec | None, state: JobState, result: ToolResult | None) -> Job:
         now_unix_ms = self._clock.unix_ms()
         asked_s = call.context.budget.timeout_s
-        usual_s = (spec.limits.job_timeout_s if spec else 0.0) or self._terms.default_timeout_s
-        timeout_s = min(usual_s if asked_s is None else asked_s, self._terms.max_timeout_s)
+        own_s = spec.limits.job_timeout_s if spec else 0.0
+        usual_s, most_s = own_s or self._terms.default_timeout_s, own_s or inf
+        timeout_s = min(usual_s if asked_s is None else asked_s, most_s, self._terms.max_timeout_s)
         job_id = call.job_id or self.new_job_id(call)
         return Job(
             job_id=job_id,

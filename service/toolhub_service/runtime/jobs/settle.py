@@ -116,13 +116,13 @@ _TIMEOUTS = frozenset({ErrorKind.TIMEOUT.value, ErrorKind.HTTP_TIMEOUT.value})
 
 
 def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
-    """What the run's answer means for its job. A deadline that passed is TIMED_OUT even if the effect is unknown, and
-    so is what its remote side has stopped for taking too long."""
+    """What the run's answer means for its job. A deadline that passed, of the job or of what an operator allows, is
+    TIMED_OUT even if the effect is unknown, and so is what its remote side has stopped for taking too long."""
     error = result.error
     if error is None:
         return JobState.SUCCEEDED
     causes = {str(error.details.get("cause")), error.kind.value}
-    is_late = now_unix_ms >= job.deadline_unix_ms or error.details.get(STOPPED) is True
+    is_late = now_unix_ms >= job.deadline_unix_ms or "timeout_s" in error.details or STOPPED in error.details
     if is_late and causes & _TIMEOUTS:
         return JobState.TIMED_OUT
     if error.kind is ErrorKind.OUTCOME_UNKNOWN:

@@ -45,6 +45,19 @@ class TestAdapter(AdapterSuite):
             stopped=stage.stopped,
         )
 
+    async def test_an_unforeseen_error_is_internal_and_keeps_its_text_to_itself(self, prepared: Prepared) -> None:
+        """An exception of a LangChain tool is told instead, by its type and its redacted text."""
+        text = "hunter2-known in /srv/desk/orders.db"
+        with pytest.raises(ToolFailure) as caught:
+            await prepared.adapter.execute(granted(prepared.crashes, {"text": text}), SILENT)
+        error = caught.value.error
+        assert (error.kind, error.details["exception"]) == (ErrorKind.EXECUTION_ERROR, "RuntimeError")
+        assert "failed with RuntimeError: leaked " in error.message
+        assert "may have had a part of its effect" in error.message
+        assert "hunter2" not in error.message
+        assert "/srv" not in error.message
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
 
 class TestSource(ToolSourceSuite):
     @pytest.fixture
@@ -172,7 +185,7 @@ async def test_arguments_that_pydantic_refuses_are_told_for_repair(desk: Opened)
 
 async def test_a_validation_error_of_the_tools_own_reading_is_not_the_callers(desk: Opened) -> None:
     error = await desk.refused("reads_badly")
-    assert error.kind is ErrorKind.INTERNAL
+    assert (error.kind, error.details["exception"]) == (ErrorKind.EXECUTION_ERROR, "ValidationError")
     assert "secret-of-the-upstream" not in repr(error)
 
 

@@ -113,6 +113,27 @@ async def test_a_cancelled_call_takes_its_worker_with_it_and_a_fresh_one_takes_i
     assert (await asked(pool))["pid"] == workers.started[-1] != pid
 
 
+@pytest.mark.promise("langchain.timeout-kills")
+async def test_a_daemon_that_a_call_has_started_ends_with_it(pool: WorkerPool, workers: Workers) -> None:
+    call = asyncio.create_task(asked(pool, "leave a child behind"))
+    left = int((await workers.said("left")).split()[1])
+    assert os.getsid(left) != os.getsid(pool.pids[0])
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await gone(left)
+
+
+@pytest.mark.promise("langchain.timeout-kills")
+async def test_a_daemon_that_a_call_has_started_ends_with_the_source(pool: WorkerPool, workers: Workers) -> None:
+    call = asyncio.create_task(asked(pool, "leave a child behind"))
+    left = int((await workers.said("left")).split()[1])
+    await pool.close()
+    with pytest.raises(PoolClosed):
+        await call
+    assert await gone(left)
+
+
 async def test_what_ignores_sigterm_is_killed_all_the_same(pool: WorkerPool, workers: Workers) -> None:
     call = asyncio.create_task(asked(pool, "ignore SIGTERM"))
     await workers.said("ignoring")

@@ -62,10 +62,11 @@ async def test_a_source_warms_a_worker_when_one_of_its_tools_will_need_it(
 
 async def test_failures_are_told_as_those_of_async_tools(desk: Opened) -> None:
     with pytest.raises(ToolFailure) as caught:
-        await desk("sync_crashes", text="hunter2-canary")
-    assert caught.value.error.kind is ErrorKind.INTERNAL
+        await desk("sync_crashes", text="hunter2-known")
+    assert caught.value.error.kind is ErrorKind.EXECUTION_ERROR
+    assert "failed with RuntimeError: leaked " in caught.value.error.message
     assert "hunter2" not in repr(caught.value.error)
-    assert "RuntimeError: leaked hunter2-canary" in str(caught.value.__cause__)
+    assert "RuntimeError: leaked hunter2-known" in str(caught.value.__cause__)
     refused = await desk.refused("sync_refuses")
     assert (refused.kind, "Not today." in refused.message) == (ErrorKind.EXECUTION_ERROR, True)
     assert (await desk.refused("sync_lengthy", size=1001)).details == {"limit_bytes": 1000}

@@ -71,8 +71,8 @@ async def test_budget_is_the_time_of_the_job(process: Process, asked_s: float | 
     assert job.deadline_unix_ms - job.created_at_unix_ms == given_s * 1_000
 
 
-@pytest.mark.parametrize(("asked_s", "given_s"), [(None, 7_200), (5, 5)])
-async def test_a_tool_may_state_the_usual_time_of_its_jobs(
+@pytest.mark.parametrize(("asked_s", "given_s"), [(None, 7_200), (5, 5), (9_000, 7_200)])
+async def test_a_tool_may_state_the_time_of_its_jobs_which_its_callers_may_shorten(
     process: Process, asked_s: float | None, given_s: float
 ) -> None:
     long = replace(WRITE, limits=replace(WRITE.limits, job_timeout_s=7_200.0))
