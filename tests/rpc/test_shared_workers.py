@@ -54,14 +54,19 @@ class Crew:
 
 
 @pytest.fixture
-async def crew(tmp_path: Path) -> AsyncIterator[Crew]:
+def config(tmp_path: Path) -> str:
     policy, config = tmp_path / "policy.yaml", tmp_path / "toolhub.yaml"
     policy.write_text(OPEN_POLICY)
     custom = [{"tool": f"tests.rpc.held_tools:{each.__name__}"} for each in (HoldOnce, HoldSafely)]
     tools = {"trusted_namespaces": ["tests.rpc"], "custom": custom}
     config.write_text(json.dumps({"policy": {"file": str(policy)}, "tools": tools}))
+    return str(config)
+
+
+@pytest.fixture
+async def crew(tmp_path: Path, config: str) -> AsyncIterator[Crew]:
     async with (
-        served(tmp_path / "hub", "--config", str(config), "--workers", "2", environment=IMPATIENT) as running,
+        served(tmp_path / "hub", "--config", config, "--workers", "2", environment=IMPATIENT) as running,
         AsyncExitStack() as channels,
     ):
         clients = [await _client(running.address, channels) for _ in range(CONNECTIONS)]
@@ -135,6 +140,29 @@ async def test_jobs_of_a_worker_that_is_killed_are_taken_over_or_lost(crew: Crew
         for job in (*safe[survivor], *unsafe[survivor]):
             last = (await fresh.ended(job.job_id))[-1]
             assert (state(last), json.loads(last.result.result_json)) == ("SUCCEEDED", {"pid": survivor})
+
+
+async def test_jobs_of_a_killed_hub_go_on_with_the_next_one_without_waiting_for_its_silence(
+    tmp_path: Path, config: str
+) -> None:
+    patient = {"TOOLHUB_JOBS_DEAD_AFTER_S": "600", "TOOLHUB_METRICS_LISTEN": ""}
+    arguments, held = ("--config", config), {"until": str(tmp_path / "go")}
+    async with AsyncExitStack() as channels:
+        async with served(tmp_path / "hub", *arguments, environment=patient) as running:
+            client = await _client(running.address, channels)
+            safe, unsafe = await client.submit(AGAIN, held), await client.submit(ONCE, held)
+            seen = await _followed(client, safe)
+            await _followed(client, unsafe)
+            pid = running.process.pid
+            running.signal(signal.SIGKILL)
+            await running.process.wait()
+        async with served(tmp_path / "hub", *arguments, environment=patient) as running:
+            client = await _client(running.address, channels)
+            seen += await client.seen(safe.job_id, lambda entry: _is_run_by_another(entry, pid), seen[-1].sequence)
+            assert is_gapless(seen)
+            assert state((await client.ended(unsafe.job_id))[-1]) == "LOST"
+            (tmp_path / "go").touch()
+            assert state((await client.ended(safe.job_id))[-1]) == "SUCCEEDED"
 
 
 async def _followed(client: Client, job: job_pb2.Job) -> list[Status]:

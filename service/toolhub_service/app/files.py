@@ -127,6 +127,61 @@ def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
     sync_folder(path.parent)
 
 
+# Processes that run jobs, by the locks (flock(2)) that they hold as long as they live: whose lock can be had is dead
+# for certain, and nobody has to wait for its silence. Those of another boot, which may be another machine that has the
+# folder too, are not judged: not every file system of a network tells one machine of the locks of another.
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class RunnerLocks:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own: tuple[Path, int] | None = None
+
+    def hold(self, runner: str) -> None:
+        """Be known as alive until this process ends. Where the folder takes no lock, silence alone tells of the end."""
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+            draft = self._folder / f".{runner}"
+            descriptor = os.open(draft, _LOCK, _MODE)
+            self._own = self._folder / f"{_BOOT_ID.read_text().strip()}.{runner}", descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.rename(self._own[0])  # seen once it is locked, not before
+
+    def let_go(self) -> None:
+        if self._own is not None:
+            path, descriptor = self._own
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def dead(self) -> list[str]:
+        """Runners of this machine whose process has ended since they were asked for last."""
+        found: list[str] = []
+        with suppress(OSError):
+            boot_id = _BOOT_ID.read_text().strip()
+            for path in self._folder.glob(f"{boot_id}.*"):
+                if self._own is None or path != self._own[0]:
+                    found += [path.name.removeprefix(f"{boot_id}.")] if _is_free(path) else []
+        return found
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nobody held the lock; then the file is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 _KEYS_MODE = 0o600
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolhub_service.app.deps import Deps
-from toolhub_service.app.files import read_or_make_key
+from toolhub_service.app.files import RunnerLocks, read_or_make_key
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_stores import Stores, not_installed
 from toolhub_service.app.wiring_tools import Toolbox
@@ -58,6 +58,7 @@ class LongWork:
     approval_news: ApprovalNews
     reconciler: Reconciler
     heartbeat: Heartbeat
+    locks: RunnerLocks
     stores: Stores
     _reconciling: asyncio.Task[None] | None = field(default=None)
 
@@ -68,6 +69,7 @@ class LongWork:
 
     async def start(self) -> None:
         """Jobs are run from here on, those of processes that died, too."""
+        self.locks.hold(self.heartbeat.runner)
         await self.heartbeat.beat()
         await self.engine.start(self.runs.run)
         self._reconciling = asyncio.create_task(self.reconciler.run())
@@ -84,6 +86,7 @@ class LongWork:
             self._reconciling.cancel()
             await asyncio.wait({self._reconciling})
             await self.heartbeat.leave()
+            self.locks.let_go()
 
 
 def make_long_work(
@@ -98,7 +101,8 @@ def make_long_work(
     clock, observing = deps.clock, deps.observing
     observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
     ledger = JobLedger(stores.jobs, audit, observer, clock, _job_terms(deps), approvals.withdraw)
-    heartbeat = Heartbeat(ledger, f"runner_{deps.randomness.token_hex(8)}")
+    locks = RunnerLocks(deps.paths.data_dir / "runners")
+    heartbeat = Heartbeat(ledger, f"runner_{deps.randomness.token_hex(8)}", locks.dead)
     runs = JobRuns(ledger, heartbeat, deps.redactor, describe)
     watch = JobWatch(stores.jobs, observer)
 
@@ -124,7 +128,7 @@ def make_long_work(
     )
     job_service = PrincipalJobs(ledger, engine)
     return LongWork(
-        engine, runs, watch, job_service, acceptance, approvals, approval_news, reconciler, heartbeat, stores
+        engine, runs, watch, job_service, acceptance, approvals, approval_news, reconciler, heartbeat, locks, stores
     )
 
 

@@ -166,7 +166,7 @@ class Reconciler:
 
     async def sweep(self) -> int:
         """Have every unattended job delivered; how many there were. Counts the open ones, too."""
-        for work in self._each_time:
+        for work in (self._heartbeat.bury, *self._each_time):
             await self._guarded(work)
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
@@ -198,7 +198,7 @@ class Reconciler:
 
     async def _deliver(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            if job.state is not JobState.QUEUED and not self._heartbeat.may_judge:
+            if job.state is not JobState.QUEUED and not self._heartbeat.may_take(job.runner):
                 continue
             has_ended = False
             try:

@@ -9,7 +9,7 @@ deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 
 from toolhub_service.domain.call import Call, Principal
@@ -34,9 +34,12 @@ from toolhub_service.schema.strict_json import has_many_values
 class Heartbeat:
     """One runner's signs of life, and whether this process may judge that other runners are dead."""
 
-    def __init__(self, ledger: JobLedger, runner: str) -> None:
+    def __init__(self, ledger: JobLedger, runner: str, dead: Callable[[], Iterable[str]] = tuple) -> None:
+        """`dead` names runners whose end is certain, each once."""
         self.runner = runner
         """Names this process, anew each time it starts."""
+        self._dead = dead
+        self._known_dead: set[str] = set()
         self._store = ledger.store
         self._observer = ledger.observer
         self._clock = ledger.clock
@@ -65,6 +68,16 @@ class Heartbeat:
             await self._store.beat(self.runner, 0)
         except ToolFailure as unreachable:
             self._observer.troubled("", unreachable)
+
+    async def bury(self) -> None:
+        """Have those taken over whose end is certain, without waiting for their silence. Raises ToolFailure."""
+        for runner in self._dead():
+            self._known_dead.add(runner)
+            await self._store.beat(runner, 0)
+
+    def may_take(self, runner: str) -> bool:
+        """Whether what the store does not know as alive is dead, as far as this process may judge."""
+        return runner in self._known_dead or self.may_judge
 
     @property
     def may_judge(self) -> bool:
@@ -140,7 +153,7 @@ class JobClaims:
         if job.runner == self._heartbeat.runner:
             return False
         is_alive = await self._ledger.store.is_alive(job.runner, self._ledger.clock.unix_ms())
-        return is_alive or not self._heartbeat.may_judge
+        return is_alive or not self._heartbeat.may_take(job.runner)
 
     def _claimed(self, job: Job) -> Job:
         """The record after the one in the store, of a job that nobody runs."""
