@@ -40,7 +40,7 @@ class Breaking(ArtifactServiceServicer):
         if self._end is not None and request.offset_bytes + 600_000 < len(DATA):
             await context.abort(self._end, "broken")
 
-    WriteArtifact = None  # type: ignore[assignment]
+    WriteArtifact = GetUpload = ListArtifacts = DeleteArtifact = None  # type: ignore[assignment]
 
 
 async def served(servicer: Breaking) -> tuple[grpc.aio.Server, str]:

@@ -58,6 +58,33 @@ class ArtifactRecordsSuite:
         assert [each.artifact_id for each in await started.expired(T0 + 2, 10)] == ["art-0", "art-1", "art-2"]
         assert [each.artifact_id for each in await started.expired(T0 + 9, 2)] == ["art-0", "art-1"]
 
+    async def test_pages_show_what_expires_last_first_of_one_owner_or_content_or_all(
+        self, started: ArtifactRecords, another: ArtifactRecords
+    ) -> None:
+        for number in range(6):
+            await started.add(
+                an_artifact(
+                    f"art-{number}",
+                    principal="agent-b" if number == 2 else "agent-a",
+                    sha256="b" * 64 if number % 2 else SHA,
+                    expires_at_unix_ms=T0 + number // 2,  # each moment twice
+                )
+            )
+
+        async def names(principal: str = "", sha256: str = "", limit: int = 10) -> list[str]:
+            found, after = list[str](), None
+            while page := await another.page(principal, sha256, after=after, limit=limit):
+                found += [each.artifact_id for each in page]
+                after = page[-1].expires_at_unix_ms, page[-1].artifact_id
+            return found
+
+        newest_first = [f"art-{number}" for number in (5, 4, 3, 2, 1, 0)]
+        for limit in (1, 2, 5, 10):
+            assert await names(limit=limit) == newest_first
+            assert await names("agent-a", limit=limit) == [name for name in newest_first if name != "art-2"]
+            assert await names("agent-a", "b" * 64, limit) == ["art-5", "art-3", "art-1"]
+        assert await names("agent-c") == await names("agent-b", "b" * 64) == []
+
     async def test_bytes_may_go_with_the_last_artifact_that_has_them(
         self, started: ArtifactRecords, another: ArtifactRecords
     ) -> None:

@@ -220,6 +220,88 @@ async def test_stores_that_fail_are_told_as_statuses(server: ArtifactServer) -> 
     assert (told.code, told.reason) == (grpc.StatusCode.UNAVAILABLE, "TOOL_UNAVAILABLE")
 
 
+@pytest.mark.promise("artifact.checked")
+@pytest.mark.parametrize("damage", [b"\xff" + DATA[1:], DATA[:-1] + b"\x00", DATA[:-1]])
+async def test_bytes_that_are_not_what_they_were_end_in_data_loss_before_the_last_chunk(
+    server: ArtifactServer, damage: bytes
+) -> None:
+    written = await server.write(DATA)
+    (path,) = [path for path in server.kept.folder.rglob("*") if path.name == sha256(DATA)[2:]]
+    path.write_bytes(damage)
+    received = []
+
+    async def reading() -> AsyncIterator[None]:
+        async for response in server.reading(written.artifact_id):
+            received.append(len(response.chunk))
+            yield
+
+    told = await failed_stream(reading())
+    assert (told.code, told.reason) == (grpc.StatusCode.DATA_LOSS, "ARTIFACT_DAMAGED")
+    assert sum(received) < len(DATA)
+
+
+async def pages_of(server: ArtifactServer, **where: Any) -> list[str]:
+    """Ids over all pages."""
+    found, token = list[str](), ""
+    while True:
+        page = await server.list(page_token=token, **where)
+        found += [artifact.artifact_id for artifact in page.artifacts]
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+@pytest.mark.promise("artifact.owned")
+async def test_list_shows_what_is_ones_own_newest_first_and_an_auditor_all(server: ArtifactServer) -> None:
+    own: list[str] = []
+    for number in range(7):
+        own.insert(0, (await server.write(b"%d" % number, task_id=f"t{number % 2}")).artifact_id)
+        server.kept.clock.advance(1)
+    other = (await server.write(b"0", who="agent-b")).artifact_id
+    for page_size in (0, 1, 3, 7, 8):
+        assert await pages_of(server, page_size=page_size) == own
+        assert await pages_of(server, page_size=page_size, task_id="t1") == own[1::2]
+    assert await pages_of(server, sha256=sha256(b"0")) == [own[-1]]
+    assert await pages_of(server, sha256=sha256(b"nothing")) == []
+    assert await pages_of(server, who="agent-b") == [other]
+    assert await pages_of(server, role="auditor") == [other, *own]
+    assert await pages_of(server, role="auditor", principal="agent-b") == [other]
+    refused = await failed(server.list(principal="agent-b"))
+    assert (refused.code, refused.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
+    server.kept.clock.advance(TTL_S - 6.5)
+    assert await pages_of(server) == own[:-1], "what has expired is not listed"
+    assert (await failed(server.list(page_token="forged"))).reason == "PAGE_TOKEN_INVALID"
+
+
+@pytest.mark.promise("artifact.deleted")
+async def test_deleted_artifact_is_gone_at_once_frees_the_quota_and_is_recorded(server: ArtifactServer) -> None:
+    written, same = await server.write(DATA), await server.write(DATA, who="agent-b")
+    for who, role in (("agent-b", "agent"), ("carol", "auditor")):
+        told = await failed(server.delete(written.artifact_id, who, role))
+        assert (told.code, told.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
+    assert server.audit.events == []
+    await server.delete(written.artifact_id)
+    for gone in (server.get(written.artifact_id), server.delete(written.artifact_id)):
+        assert (await failed(gone)).code is grpc.StatusCode.NOT_FOUND
+    assert await pages_of(server) == []
+    assert await server.kept.records.usage("agent-a") == (0, 0)
+    (event,) = server.audit.events
+    assert (event.event.type.value, event.event.principal) == ("ARTIFACT_DELETED", "agent-a")
+    assert event.event.attributes["artifact_id"] == written.artifact_id
+    await server.kept.artifacts.sweep(server.kept.clock.unix_ms())
+    assert server.kept.files() == [sha256(DATA)], "another has the same bytes"
+    await server.delete(same.artifact_id, "agent-b")
+    await server.kept.artifacts.sweep(server.kept.clock.unix_ms())
+    assert (server.kept.files(), server.kept.records.found) == ([], {})
+
+
+async def test_artifact_whose_deletion_cannot_be_recorded_stays(server: ArtifactServer) -> None:
+    written = await server.write(DATA)
+    server.audit.broken = True
+    assert (await failed(server.delete(written.artifact_id))).code is grpc.StatusCode.INTERNAL
+    assert await server.read(written.artifact_id) == DATA
+
+
 LARGE_MIB = 100
 ROOM_MIB = 48
 """For both ends in one process, their sockets' buffers and what the allocator keeps."""

@@ -203,7 +203,8 @@ type retrier struct {
 var reads = map[string]bool{
 	"ListTools": true, "SearchTools": true, "GetTool": true, "ExportTools": true,
 	"GetJob": true, "ListJobs": true, "CancelJob": true,
-	"GetArtifact": true, "ListApprovals": true, "GetApproval": true, "DecideApproval": true,
+	"GetArtifact": true, "GetUpload": true, "ListArtifacts": true,
+	"ListApprovals": true, "GetApproval": true, "DecideApproval": true,
 	"ListSources": true, "GetSnapshot": true, "ListPins": true, "ListEvents": true, "VerifyAudit": true,
 }
 

@@ -220,6 +220,16 @@ const (
 	ReasonArtifactTooLarge = "ARTIFACT_TOO_LARGE"
 	// The caller's artifacts would pass `artifacts.quota_bytes`; nothing was kept.
 	ReasonQuotaExceeded = "QUOTA_EXCEEDED"
+	// The process that answers holds no such upload: another has it, it has been held too long, or never was.
+	ReasonUploadNotFound = "UPLOAD_NOT_FOUND"
+	// The upload does not go on at offset_bytes: more or fewer bytes have come, or it is over.
+	ReasonUploadOffsetWrong = "UPLOAD_OFFSET_WRONG"
+	// A header has an upload_id without size and digest, an offset without upload_id, or is not its upload's first.
+	ReasonUploadHeaderInvalid = "UPLOAD_HEADER_INVALID"
+	// Another stream has gone on with the upload, or begun it anew.
+	ReasonUploadTakenOver = "UPLOAD_TAKEN_OVER"
+	// Bytes of the artifact are missing, or are not those that its sha256 names.
+	ReasonArtifactDamaged = "ARTIFACT_DAMAGED"
 	// offset_bytes lies beyond the artifact's end.
 	ReasonOffsetPastEnd = "OFFSET_PAST_END"
 	// A defect.

@@ -254,6 +254,12 @@ class Connection:
                 return
             request.page_token = page.next_page_token
 
+    async def items(self, rpc: Callable[..., Awaitable[object]], request: Any, field: str) -> AsyncGenerator[Any, None]:
+        """What stands in that field of the answers of a paged RPC, to the last page. Raises HubError."""
+        async for page in self.pages(rpc, request):
+            for item in getattr(page, field):
+                yield item
+
     async def stream(self, messages: AsyncGenerator[Answer, None]) -> AsyncGenerator[Answer, None]:
         """The same messages. Raises HubError."""
         await self.ready()

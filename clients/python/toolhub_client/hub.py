@@ -16,6 +16,7 @@ import grpc
 from toolhub.v1 import (
     approval_pb2,
     approval_service_pb2,
+    artifact_service_pb2,
     call_pb2,
     job_pb2,
     job_service_pb2,
@@ -173,12 +174,10 @@ class Hub:
         request = tool_service_pb2.ToolServiceWatchToolsRequest(filter=tools, resume_token=resume_token)
         return self._connection.stream(self._messages(self.tools.WatchTools, request))
 
-    async def list_tools(self, **where: Unpack[ToolFields]) -> AsyncIterator[tool_pb2.ToolSpec]:
+    def list_tools(self, **where: Unpack[ToolFields]) -> AsyncIterator[tool_pb2.ToolSpec]:
         """Every tool the caller could be allowed, page by page."""
         request = tool_service_pb2.ListToolsRequest(filter=tool_pb2.ToolFilter(**where))
-        async for page in self._connection.pages(self.tools.ListTools, request):
-            for tool in page.tools:
-                yield tool
+        return self._connection.items(self.tools.ListTools, request, "tools")
 
     async def search(
         self, query: str, *, limit: int = 10, **where: Unpack[ToolFields]
@@ -238,7 +237,7 @@ class Hub:
         request = job_service_pb2.GetJobRequest(job_id=job_id)
         return (await self._connection.unary(self.jobs.GetJob, request)).job
 
-    async def list_jobs(
+    def list_jobs(
         self,
         *,
         states: Sequence[job_state_pb2.JobState.ValueType] = (),
@@ -248,9 +247,7 @@ class Hub:
     ) -> AsyncIterator[job_pb2.Job]:
         """The caller's jobs, newest first, page by page; `tool` is a name or a glob."""
         request = job_service_pb2.ListJobsRequest(states=states, tool=tool, request_id=request_id, task_id=task_id)
-        async for page in self._connection.pages(self.jobs.ListJobs, request):
-            for job in page.jobs:
-                yield job
+        return self._connection.items(self.jobs.ListJobs, request, "jobs")
 
     def watch_job(
         self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
@@ -294,25 +291,20 @@ class Hub:
     # Artifacts
 
     async def put_artifact(
-        self, content: bytes | Path | AsyncIterable[bytes], *, name: str = "", media_type: str = ""
+        self, content: bytes | Path | AsyncIterable[bytes], *, name: str = "", media_type: str = "", attempts: int = 8
     ) -> artifacts.Artifact:
-        """Store bytes, a file or a stream of chunks; arguments name it as `{"$artifact": artifact.artifact_id}`.
-
-        When it raises, nothing is kept.
-        """
+        """Store bytes, a file or a stream of chunks; arguments name it as `{"$artifact": artifact.artifact_id}`. Bytes
+        and files go on across broken connections (`attempts` in a row at most). When it raises, nothing is kept."""
         await self._connection.ready()
+        told = {"name": name, "media_type": media_type, "task_id": self.context.task_id}
         try:
-            return await artifacts.put(
-                self.artifacts, content, name=name, media_type=media_type, task_id=self.context.task_id
-            )
+            return await artifacts.put(self.artifacts, content, attempts=attempts, **told)
         except grpc.aio.AioRpcError as error:
             raise hub_error(error, self.address) from None
 
     def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> AsyncGenerator[bytes, None]:
         """Its bytes in chunks, across broken connections (`attempts` in a row at most), compared with its digest.
-
-        Raises DigestMismatch before the last chunk.
-        """
+        Raises DigestMismatch before the last chunk."""
         return self._connection.stream(artifacts.read(self.artifacts, artifact_id, attempts=attempts))
 
     async def get_artifact(self, artifact_id: str) -> bytes:
@@ -320,16 +312,24 @@ class Hub:
         async with aclosing(self.read_artifact(artifact_id)) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
+    def list_artifacts(self, *, task_id: str = "", sha256: str = "") -> AsyncIterator[artifacts.Artifact]:
+        """The caller's artifacts, newest first, page by page; with `sha256` those of that content."""
+        request = artifact_service_pb2.ListArtifactsRequest(task_id=task_id, sha256=sha256)
+        return self._connection.items(self.artifacts.ListArtifacts, request, "artifacts")
+
+    async def delete_artifact(self, artifact_id: str) -> None:
+        """Remove one of the caller's own. Raises NotFound."""
+        request = artifact_service_pb2.DeleteArtifactRequest(artifact_id=artifact_id)
+        await self._connection.unary(self.artifacts.DeleteArtifact, request, repeatable=False)
+
     # Approvals
 
-    async def list_approvals(
+    def list_approvals(
         self, *, states: Sequence[approval_pb2.ApprovalState.ValueType] = (), tool: str = ""
     ) -> AsyncIterator[approval_pb2.Approval]:
         """Newest first, page by page: everybody's for approvers, the caller's own for others."""
         request = approval_service_pb2.ListApprovalsRequest(states=states, tool=tool)
-        async for page in self._connection.pages(self.approvals.ListApprovals, request):
-            for approval in page.approvals:
-                yield approval
+        return self._connection.items(self.approvals.ListApprovals, request, "approvals")
 
     async def get_approval(self, approval_id: str) -> approval_pb2.Approval:
         """One approval. Raises NotFound."""

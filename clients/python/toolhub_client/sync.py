@@ -168,20 +168,26 @@ class SyncHub:
         return _run(self._hub.cancel_job(job_id, reason=reason))
 
     def put_artifact(
-        self, content: bytes | Path | Iterable[bytes], *, name: str = "", media_type: str = ""
+        self, content: bytes | Path | Iterable[bytes], *, name: str = "", media_type: str = "", attempts: int = 8
     ) -> Artifact:
         async def chunks(each: Iterable[bytes]) -> AsyncIterator[bytes]:
             for chunk in each:
                 yield chunk
 
         sent = content if isinstance(content, bytes | Path) else chunks(content)
-        return _run(self._hub.put_artifact(sent, name=name, media_type=media_type))
+        return _run(self._hub.put_artifact(sent, name=name, media_type=media_type, attempts=attempts))
 
     def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> Iterator[bytes]:
         return _each(self._hub.read_artifact(artifact_id, attempts=attempts))
 
     def get_artifact(self, artifact_id: str) -> bytes:
         return _run(self._hub.get_artifact(artifact_id))
+
+    def list_artifacts(self, *, task_id: str = "", sha256: str = "") -> Iterator[Artifact]:
+        return _each(self._hub.list_artifacts(task_id=task_id, sha256=sha256))
+
+    def delete_artifact(self, artifact_id: str) -> None:
+        return _run(self._hub.delete_artifact(artifact_id))
 
     def list_approvals(
         self, *, states: Sequence[approval_pb2.ApprovalState.ValueType] = (), tool: str = ""

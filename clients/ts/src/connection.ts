@@ -99,6 +99,7 @@ function bearing(apiKey: string): Interceptor {
 /** RPCs that are as good twice as once. */
 const READS: ReadonlySet<string> = new Set([
   ...["ListTools", "SearchTools", "GetTool", "ExportTools", "GetJob", "ListJobs", "CancelJob", "GetArtifact"],
+  ...["GetUpload", "ListArtifacts"],
   ...["ListApprovals", "GetApproval", "DecideApproval", "ListSources", "GetSnapshot", "ListPins", "ListEvents"],
   "VerifyAudit",
 ]);

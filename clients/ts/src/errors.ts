@@ -245,6 +245,16 @@ export const Reason = {
   ARTIFACT_TOO_LARGE: "ARTIFACT_TOO_LARGE",
   /** The caller's artifacts would pass `artifacts.quota_bytes`; nothing was kept. */
   QUOTA_EXCEEDED: "QUOTA_EXCEEDED",
+  /** The process that answers holds no such upload: another has it, it has been held too long, or never was. */
+  UPLOAD_NOT_FOUND: "UPLOAD_NOT_FOUND",
+  /** The upload does not go on at offset_bytes: more or fewer bytes have come, or it is over. */
+  UPLOAD_OFFSET_WRONG: "UPLOAD_OFFSET_WRONG",
+  /** A header has an upload_id without size and digest, an offset without upload_id, or is not its upload's first. */
+  UPLOAD_HEADER_INVALID: "UPLOAD_HEADER_INVALID",
+  /** Another stream has gone on with the upload, or begun it anew. */
+  UPLOAD_TAKEN_OVER: "UPLOAD_TAKEN_OVER",
+  /** Bytes of the artifact are missing, or are not those that its sha256 names. */
+  ARTIFACT_DAMAGED: "ARTIFACT_DAMAGED",
   /** offset_bytes lies beyond the artifact's end. */
   OFFSET_PAST_END: "OFFSET_PAST_END",
   /** A defect. */

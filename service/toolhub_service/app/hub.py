@@ -23,11 +23,11 @@ from toolhub_service.app.wiring_stores import Stores, make_artifacts, make_blobs
 from toolhub_service.app.wiring_telemetry import Observing
 from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, open_toolbox
 from toolhub_service.budget.ledger import Budgets
-from toolhub_service.domain.artifact import Blobs
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
@@ -53,7 +53,7 @@ class Hub:
     budgets: Budgets
     clock: Clock
     stores: Stores
-    blobs: Blobs
+    artifacts: Artifacts
     long_work: LongWork
     webhook: ApprovalWebhook | None
     sourcing: SourceRuntime
@@ -91,7 +91,7 @@ class Hub:
             last_first.push_async_callback(self.audit.close)
             last_first.callback(self.access.close)
             last_first.push_async_callback(self.stores.close)
-            last_first.push_async_callback(self.blobs.close)
+            last_first.push_async_callback(self.artifacts.close)
             last_first.push_async_callback(self.toolbox.close)
             last_first.push_async_callback(self.searching.close)
             last_first.push_async_callback(self.sourcing.close)
@@ -117,8 +117,8 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         on_refusal.push_async_callback(observing.close)
         audit = await open_audit(deps, worker or 0)
         on_refusal.push_async_callback(audit.close)
-        stores, blobs = make_stores(deps), make_blobs(deps)
-        artifacts = make_artifacts(deps, stores, blobs)
+        stores = make_stores(deps)
+        artifacts = make_artifacts(deps, stores, make_blobs(deps))
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
         long_work = make_long_work(deps, stores, audit, approvals, describe(policy), [artifacts.sweep])
@@ -148,7 +148,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         budgets,
         deps.clock,
         stores,
-        blobs,
+        artifacts,
         long_work,
         webhook,
         sourcing,

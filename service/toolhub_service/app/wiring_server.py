@@ -134,7 +134,7 @@ def make_server(
             long_work.submission(invoker, catalog), long_work.job_service, long_work.watch, deps.clock, deps.randomness
         ),
         approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
-        artifacts=ArtifactServicer(artifacts),
+        artifacts=ArtifactServicer(artifacts, audit, deps.clock),
         registry=registry,
         audit=AuditServicer(audit, access),
     )

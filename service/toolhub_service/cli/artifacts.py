@@ -1,294 +1,32 @@
-"""`toolhub artifacts …`: upload, download and show artifacts, verified by SHA-256."""
+"""`toolhub artifacts …`: upload, download, list, show and delete artifacts."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import mimetypes
-import os
-import random
 import re
-import stat
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import nullcontext
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import click
-import grpc
 
-from toolhub.v1 import artifact_pb2, progress_pb2
+from toolhub.v1 import artifact_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
-from toolhub_service.cli.client import (
-    Connection,
-    HubRefused,
-    HubUnreachable,
-    connected_by,
-    connection_options,
-    status_of,
-)
+from toolhub_service.cli.artifact_transfers import download, download_to_file, upload
+from toolhub_service.cli.client import PAGE_MAX, Connection, connected_by, connection_options
 from toolhub_service.cli.output import (
-    ProgressBar,
+    counted,
     json_option,
     message_as_json,
+    note,
     print_answer,
     print_json,
     print_pairs,
+    print_table,
     utc,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
-
-# A download resumes by offset after a broken connection, with pauses that grow with full jitter. It is written to a
-# hidden file beside the final name, which carries the digest: run again after a failure, the command resumes that file.
-
-CHUNK_BYTES = 256 * 1024
-
-
-def upload(connection: Connection, file: str, header: pb.ArtifactHeader) -> artifact_pb2.Artifact:
-    """The artifact made of FILE, or of standard input where it is `-`. Raises click's exceptions and RpcError."""
-    try:
-        with nullcontext(cast(BufferedReader, sys.stdin.buffer)) if file == "-" else Path(file).open("rb") as source:
-            is_regular = file != "-" and stat.S_ISREG(os.fstat(source.fileno()).st_mode)
-            total_bytes = _declare(header, source) if is_regular else 0
-            with ProgressBar(header.name or "standard input") as bar:
-                return _Upload(connection, source, header, bar, total_bytes).run()
-    except OSError as error:
-        raise click.UsageError(f"{file}: {error.strerror}") from error
-
-
-def _declare(header: pb.ArtifactHeader, source: BufferedReader) -> int:
-    """Read the file once to declare its size and SHA-256, so that the hub stores exactly that; return the size."""
-    sha256 = hashlib.sha256()
-    while data := source.read(CHUNK_BYTES):
-        header.size_bytes += len(data)
-        sha256.update(data)
-    header.sha256 = sha256.hexdigest()
-    source.seek(0)
-    return header.size_bytes
-
-
-class _Upload:
-    """Chunks are read in a thread of grpc's, as fast as the hub takes them."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        source: BufferedReader,
-        header: pb.ArtifactHeader,
-        bar: ProgressBar,
-        total_bytes: int,
-    ) -> None:
-        self._connection = connection
-        self._source = source
-        self._header = header
-        self._bar = bar
-        self._total_bytes = total_bytes
-        self._sent_bytes = 0
-        self._waits_for_source = False
-        self._sha256 = hashlib.sha256()
-        self._call: Any = None
-        self._begun = threading.Event()
-        self._unreadable: OSError | None = None
-
-    def run(self) -> artifact_pb2.Artifact:
-        stub: Any = self._connection.artifacts
-        self._call = stub.WriteArtifact.future(self._messages(), metadata=self._connection.metadata)
-        self._begun.set()
-        try:
-            artifact: artifact_pb2.Artifact = self._answer().artifact
-        except grpc.RpcError:
-            if self._unreadable is not None:
-                raise self._unreadable from None
-            raise
-        if artifact.sha256 != self._sha256.hexdigest():
-            raise click.ClickException(
-                "The hub stored other bytes than were sent (the SHA-256 differs). Run the command again."
-            )
-        return artifact
-
-    def _answer(self) -> pb.WriteArtifactResponse:
-        """Wait for the answer as long as data is being sent."""
-        while True:
-            sent_bytes = self._sent_bytes
-            try:
-                answer: pb.WriteArtifactResponse = self._call.result(timeout=self._connection.timeout_s)
-                return answer
-            except grpc.FutureTimeoutError:
-                if self._sent_bytes == sent_bytes and not self._waits_for_source:
-                    self._call.cancel()
-                    waited_s = f"{self._connection.timeout_s:g} s"
-                    raise HubUnreachable(f"The hub took no data for {waited_s}. Allow more with --timeout.") from None
-
-    def _messages(self) -> Iterator[pb.WriteArtifactRequest]:
-        yield pb.WriteArtifactRequest(header=self._header)
-        while data := self._next():
-            self._sha256.update(data)
-            yield pb.WriteArtifactRequest(chunk=data)
-            self._sent_bytes += len(data)
-            self._bar.show(_progress(self._sent_bytes, self._total_bytes or None))
-
-    def _next(self) -> bytes:
-        """The next chunk. A read error cancels the upload: as an end of the stream it would store half of the file."""
-        try:
-            self._waits_for_source = True
-            return self._source.read1(CHUNK_BYTES)
-        except OSError as error:
-            self._unreadable = error
-            self._begun.wait()
-            self._call.cancel()
-            return b""
-        finally:
-            self._waits_for_source = False
-
-
-def _progress(done_bytes: int, total_bytes: int | None) -> progress_pb2.Progress:
-    return progress_pb2.Progress(step=done_bytes, total=total_bytes, unit="bytes")
-
-
-# Attempts in a row without a new byte.
-_ATTEMPTS = 8
-_FIRST_WAIT_S = 0.1
-_LONGEST_WAIT_S = 3.0
-# Codes with which gRPC reports a connection that breaks under a stream.
-_BROKEN = frozenset(
-    {
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.UNKNOWN,
-    }
-)
-_READ_BYTES = 1024 * 1024
-_PART = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def download_to_file(
-    connection: Connection, artifact: artifact_pb2.Artifact, file: Path, *, force: bool = False
-) -> None:
-    """Raises click's exceptions and RpcError."""
-    try:
-        if not force and os.path.lexists(file):
-            raise _exists(file)
-        digest = artifact.sha256
-        if re.fullmatch("[0-9a-f]{64}", digest) is None:  # it becomes part of a file name
-            raise click.ClickException("The hub answered with an invalid SHA-256.")
-        part = file.with_name(f".{file.name}.{digest[:16]}.part")
-        with os.fdopen(os.open(part, _PART, 0o666), "r+b") as target:
-            try:
-                fcntl.flock(target.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as held:
-                raise click.ClickException(f"Another download of {file} is running.") from held
-            try:
-                _Download(connection, artifact, target).run()
-            except BaseException:
-                if not target.tell():
-                    part.unlink()  # nothing to go on with
-                raise
-            target.flush()
-            os.fsync(target.fileno())
-            _publish(part, file, force=force)
-    except OSError as error:
-        raise click.ClickException(f"{file}: {error.strerror}") from error
-
-
-def _exists(file: Path) -> click.ClickException:
-    return HubRefused(f"{file} exists already. Replace it with --force, or write another file with -o.")
-
-
-def _publish(part: Path, file: Path, *, force: bool) -> None:
-    """Give the file its name. Without --force no file is replaced, not even one created a moment ago."""
-    if force:
-        part.replace(file)
-        return
-    try:
-        os.link(part, file)
-    except FileExistsError:
-        raise _exists(file) from None
-    except OSError:  # a file system without hard links
-        if os.path.lexists(file):
-            raise _exists(file) from None
-        part.rename(file)
-        return
-    part.unlink()
-
-
-class _Download:
-    """Into a target that may hold the first bytes already."""
-
-    def __init__(
-        self, connection: Connection, artifact: artifact_pb2.Artifact, target: BinaryIO, *, is_file: bool = True
-    ) -> None:
-        self._connection = connection
-        self._stub: Any = connection.artifacts
-        self._artifact = artifact
-        self._target = target
-        self._is_file = is_file
-        self._sha256 = hashlib.sha256()
-        self._have_bytes = 0
-
-    def run(self) -> None:
-        """Download and verify. The target is left empty when the SHA-256 does not match."""
-        if self._is_file:
-            self._resume()
-        with ProgressBar(self._artifact.name or self._artifact.artifact_id) as bar:
-            failed = 0
-            while self._have_bytes < self._artifact.size_bytes:
-                before_bytes = self._have_bytes
-                broken = self._attempt(bar)
-                failed = 0 if self._have_bytes > before_bytes else failed + 1
-                if broken is not None and (failed >= _ATTEMPTS or not self._have_bytes):
-                    raise broken
-                if failed >= _ATTEMPTS:
-                    raise click.ClickException(
-                        "The hub sends fewer bytes than the artifact has. Check its artifact store for damage."
-                    )
-                if failed:
-                    longest_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0**failed)
-                    time.sleep(random.uniform(0, longest_s))  # noqa: S311 - jitter, not a secret
-        if self._sha256.hexdigest() != self._artifact.sha256:
-            self._discard()
-            raise click.ClickException(
-                "The downloaded bytes do not match the artifact's SHA-256. Do not use them; run the command again."
-            )
-
-    def _resume(self) -> None:
-        while data := self._target.read(_READ_BYTES):
-            self._sha256.update(data)
-            self._have_bytes += len(data)
-        if self._have_bytes > self._artifact.size_bytes:
-            self._discard()
-            self._sha256, self._have_bytes = hashlib.sha256(), 0
-
-    def _discard(self) -> None:
-        if self._is_file:
-            self._target.seek(0)
-            self._target.truncate()
-
-    def _attempt(self, bar: ProgressBar) -> grpc.RpcError | None:
-        """Read from the current offset; return the error of a broken connection. Raises RpcError on a refusal."""
-        request = pb.ReadArtifactRequest(artifact_id=self._artifact.artifact_id, offset_bytes=self._have_bytes)
-        call = self._stub.ReadArtifact(request, timeout=self._connection.timeout_s, metadata=self._connection.metadata)
-        try:
-            for response in call:
-                if response.WhichOneof("part") == "chunk":
-                    self._target.write(response.chunk)
-                    self._sha256.update(response.chunk)
-                    self._have_bytes += len(response.chunk)
-                    bar.show(_progress(self._have_bytes, self._artifact.size_bytes))
-        except grpc.RpcError as error:
-            code, _, _ = status_of(error)
-            is_stalled = code is grpc.StatusCode.DEADLINE_EXCEEDED and self._have_bytes == request.offset_bytes
-            if code not in _BROKEN or is_stalled:
-                raise
-            return error
-        return None
-
 
 # File names that are neither hidden nor look like an option.
 _SAFE_NAME = re.compile(r"[^./\\\x00-\x1f-][^/\\\x00-\x1f]*")
@@ -296,7 +34,7 @@ _SAFE_NAME = re.compile(r"[^./\\\x00-\x1f-][^/\\\x00-\x1f]*")
 
 @click.group(cls=SuggestingGroup)
 def artifacts() -> None:
-    """Upload, download and show artifacts: large inputs and outputs that calls refer to."""
+    """Upload, download, list and delete artifacts: large inputs and outputs that calls refer to."""
 
 
 @artifacts.command()
@@ -310,6 +48,7 @@ def put(file: str, name: str | None, media_type: str | None, task_id: str, as_js
     """Upload FILE (- for standard input) and print the artifact's ID, SHA-256 and size.
 
     Where a call takes a long text, pass {"$artifact": "<id>"} instead. --timeout is the longest time without progress.
+    The upload of a file resumes by itself where its connection broke; that of standard input cannot.
 
     \b
     Examples:
@@ -346,8 +85,7 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
     with connected_by(options) as connection:
         artifact = _described(connection, artifact_id)
         if output == "-":
-            _Download(connection, artifact, sys.stdout.buffer, is_file=False).run()
-            sys.stdout.buffer.flush()
+            download(connection, artifact, sys.stdout.buffer)
             return
         file = Path(output) if output else Path(_own_name(artifact))
         download_to_file(connection, artifact, file, force=force)
@@ -370,6 +108,81 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         print_answer(_described(connection, artifact_id), as_json, _show)
+
+
+@artifacts.command("list")
+@click.option("--task", "task_id", default="", help="Only artifacts of this task ID.")
+@click.option("--call", "call_id", default="", help="Only artifacts that this call made.")
+@click.option("--sha256", default="", help="Only this content: whether the hub has it already.")
+@click.option("--principal", default="", help="Only artifacts of this principal. Auditors see the artifacts of all.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number to show."
+)
+@click.option("--all", "is_all", is_flag=True, help="Show all, whatever --limit says.")
+@json_option
+@connection_options
+def list_artifacts(
+    task_id: str, call_id: str, sha256: str, principal: str, limit: int, is_all: bool, as_json: bool, **options: Any
+) -> None:
+    """List artifacts, newest first.
+
+    \b
+    Examples:
+      toolhub artifacts list
+      toolhub artifacts list --task nightly-report --json
+      toolhub artifacts list --sha256 "$(sha256sum report.csv | cut -d' ' -f1)"
+    """
+    request = pb.ListArtifactsRequest(
+        page_size=PAGE_MAX, task_id=task_id, call_id=call_id, sha256=sha256.lower(), principal=principal
+    )
+    found: list[artifact_pb2.Artifact] = []
+    with connected_by(options) as connection:
+        for page in connection.pages(connection.artifacts.ListArtifacts, request):
+            found.extend(page.artifacts)
+            if not is_all and len(found) > limit:
+                break
+    shown = found if is_all else found[:limit]
+    if wants_json(as_json):
+        print_json({"artifacts": [message_as_json(artifact) for artifact in shown]})
+        return
+    if not found:
+        note("No artifact matches. `toolhub artifacts put FILE` uploads one.")
+        return
+    rows = (
+        (one.artifact_id, f"{one.size_bytes:,}", one.media_type, utc(one.expires_at), one.name or "-") for one in shown
+    )
+    print_table(("ARTIFACT", "BYTES", "TYPE", "EXPIRES", "NAME"), rows)
+    more = "; there are more, --all lists all" if len(found) > len(shown) else ""
+    note(f"{counted(len(shown), 'artifact')}{more}. To download one: toolhub artifacts get ARTIFACT")
+
+
+@artifacts.command()
+@click.argument("artifact_ids", metavar="ARTIFACT_ID...", nargs=-1, required=True)
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
+@json_option
+@connection_options
+def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **options: Any) -> None:
+    """Delete artifacts of your own before they expire. This cannot be undone; the audit log records it.
+
+    \b
+    Example:
+      toolhub artifacts delete art_0f3c… --yes
+    """
+    with connected_by(options) as connection:
+        found = [_described(connection, artifact_id) for artifact_id in artifact_ids]
+        if not is_sure:
+            if not sys.stdin.isatty() or wants_json(as_json):
+                raise click.UsageError("There is no terminal to ask on. Pass --yes to delete without being asked.")
+            for artifact in found:
+                print_pairs(_pairs(artifact))
+            click.confirm(f"Delete {counted(len(found), 'artifact')}?", abort=True)
+        for artifact in found:
+            request = pb.DeleteArtifactRequest(artifact_id=artifact.artifact_id)
+            connection.call(connection.artifacts.DeleteArtifact, request)
+            if not wants_json(as_json):
+                click.echo(f"{artifact.artifact_id} is deleted")
+    if wants_json(as_json):
+        print_json({"deleted": [artifact.artifact_id for artifact in found]})
 
 
 def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifact:

@@ -50,6 +50,15 @@ class Artifact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v",
         )
 
 
+class ArtifactFilter(Struct, frozen=True, gc=False):
+    """Fields are joined by AND; an empty one matches all."""
+
+    principal: str = ""
+    sha256: str = ""
+    task_id: str = ""
+    call_id: str = ""
+
+
 # Ports of large values: what is known of them, their bytes, and how a call keeps and reads them.
 
 
@@ -63,6 +72,12 @@ class ArtifactRecords(Protocol):
         """Expired ones, too, until they are removed: the caller looks at the time."""
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]: ...
+
+    async def page(
+        self, principal: str, sha256: str, *, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[Artifact]:
+        """Those that expire last first, strictly after the cursor (expires_at_unix_ms, artifact_id), expired ones, too;
+        an empty principal or digest matches all."""
 
     async def remove(self, artifact_id: str) -> bool:
         """Forget one. True when no other artifact has the same sha256, so that its bytes may go."""

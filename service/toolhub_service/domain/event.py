@@ -33,6 +33,7 @@ class EventType(Enum):
     ROLE_REFUSED = "ROLE_REFUSED"
     AUDIT_READ = "AUDIT_READ"
     APPROVAL_REVEALED = "APPROVAL_REVEALED"
+    ARTIFACT_DELETED = "ARTIFACT_DELETED"
 
 
 class Event(Struct, frozen=True, gc=False):

@@ -303,6 +303,32 @@ class Reason(HubReason):
         "The caller's artifacts would pass `artifacts.quota_bytes`; nothing was kept.",
         "Keep less, or wait until older ones expire.",
     )
+    UPLOAD_NOT_FOUND = (
+        Code.NOT_FOUND,
+        "The process that answers holds no such upload: another has it, it has been held too long, or never was.",
+        "Begin again, with offset_bytes 0.",
+    )
+    UPLOAD_OFFSET_WRONG = (
+        Code.FAILED_PRECONDITION,
+        "The upload does not go on at offset_bytes: more or fewer bytes have come, or it is over.",
+        "Ask GetUpload and go on there.",
+        "received_bytes",
+    )
+    UPLOAD_HEADER_INVALID = (
+        Code.INVALID_ARGUMENT,
+        "A header has an upload_id without size and digest, an offset without upload_id, or is not its upload's first.",
+        "Declare size_bytes or sha256, and send the same header again.",
+    )
+    UPLOAD_TAKEN_OVER = (
+        Code.ABORTED,
+        "Another stream has gone on with the upload, or begun it anew.",
+        "Nothing, where the other is yours; use an upload_id once.",
+    )
+    ARTIFACT_DAMAGED = (
+        Code.DATA_LOSS,
+        "Bytes of the artifact are missing, or are not those that its sha256 names.",
+        "Use none of them; make or upload it again. An operator looks at the place of artifacts.",
+    )
     OFFSET_PAST_END = (
         Code.OUT_OF_RANGE,
         "offset_bytes lies beyond the artifact's end.",

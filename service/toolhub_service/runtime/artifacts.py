@@ -10,172 +10,55 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any, cast
 
 from msgspec.structs import replace
 
-from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRecords, ArtifactRef, Blobs, BlobWriter
+from toolhub_service.domain.artifact import (
+    OCTETS,
+    Artifact,
+    ArtifactFilter,
+    ArtifactRecords,
+    ArtifactRef,
+    Blobs,
+    BlobWriter,
+)
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.runtime.artifact_references import ResolvedArguments, resolve_arguments
+from toolhub_service.runtime.artifact_uploads import (
+    ArtifactHeader,
+    HeldUpload,
+    HeldUploads,
+    Quota,
+    Upload,
+    judge_header,
+    plain_media_type,
+    plain_name,
+    too_large,
+)
 from toolhub_service.runtime.steps import to_its_end
-
-# How much each principal may own in artifacts, with what is on its way counted in.
-#
-# What is recorded is asked of the records, which all hubs share; what this process is taking in is counted here, so
-# that uploads at once cannot pass the quota together. Several hubs may pass it by what they take in at the same
-# moment.
-
-# What an artifact counts beside its bytes, so that empty ones are not free.
-_RECORD_BYTES = 1_024
-
-
-@dataclass(slots=True)
-class _Taking:
-    """What this process is taking in for one principal."""
-
-    bytes: int = 0
-    running: int = 0
-    ended: int = 0
-
-
-class Quota:
-    """`async with quota.claim(principal) as claim`: `grow` with every chunk, `check` before it is recorded."""
-
-    def __init__(self, records: ArtifactRecords, quota_bytes: int) -> None:
-        self._records = records
-        self._quota_bytes = quota_bytes
-        self._taking: dict[str, _Taking] = {}
-
-    @asynccontextmanager
-    async def claim(self, principal_id: str) -> AsyncIterator[Claim]:
-        """Holds its bytes until the body ends: by then they are recorded or gone. Raises as `Claim.grow`."""
-        taking = self._taking.setdefault(principal_id, _Taking())
-        claim = Claim(taking, self._quota_bytes)
-        taking.running += 1
-        try:
-            claim.used_bytes = await self.used_bytes(principal_id)
-            claim.grow(_RECORD_BYTES)
-            yield claim
-            # The body ends when what it kept is recorded.
-        finally:
-            taking.bytes -= claim.bytes
-            taking.running -= 1
-            taking.ended += 1
-            if not taking.running:
-                self._taking.pop(principal_id, None)
-
-    async def check(self, principal_id: str, claim: Claim) -> None:
-        """Once all bytes are in: others may have been recorded meanwhile. Raises as `Claim.grow`."""
-        claim.used_bytes = await self.used_bytes(principal_id)
-        claim.grow(0)
-
-    async def used_bytes(self, principal_id: str) -> int:
-        """What is recorded, asked again when something ended meanwhile: it would be counted by neither side."""
-        taking = self._taking[principal_id]
-        while True:
-            ended = taking.ended
-            count, size_bytes = await self._records.usage(principal_id)
-            if taking.ended == ended:
-                return size_bytes + count * _RECORD_BYTES
-
-
-class Claim:
-    """Bytes on their way to one artifact."""
-
-    def __init__(self, taking: _Taking, quota_bytes: int) -> None:
-        self._taking = taking
-        self._quota_bytes = quota_bytes
-        self.used_bytes = 0
-        self.bytes = 0
-
-    def grow(self, size_bytes: int) -> None:
-        """Raises ToolFailure BUDGET_EXCEEDED beyond the quota."""
-        self.bytes += size_bytes
-        self._taking.bytes += size_bytes
-        if self.used_bytes + self._taking.bytes > self._quota_bytes:
-            raise refuse(
-                ErrorKind.BUDGET_EXCEEDED,
-                f"The artifacts of this caller would pass their quota of {self._quota_bytes} bytes. Keep less, or wait "
-                "until older ones expire.",
-                quota_bytes=self._quota_bytes,
-                used_bytes=self.used_bytes,
-            )
-
-
-# What a writer says of an artifact before its bytes: judged when a client uploads, made harmless when a tool keeps.
-
-NAME_MAX_CHARS = 255
-# RFC 6838, with parameters.
-_MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}(;[ -~]*)?")
-_FOLDERS = re.compile(r"[/\\]")
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactHeader:
-    """Everything may be left out."""
-
-    media_type: str = ""
-    name: str = ""
-    """For people; no folders."""
-    task_id: str = ""
-    size_bytes: int = 0
-    """Exact when it is not 0."""
-    sha256: str = ""
-    """64 lower-case hex digits, exact when not empty."""
-
-
-def judge_header(header: ArtifactHeader) -> None:
-    """Raises HubFailure INVALID_ARGUMENT for a name that could lead astray and for what is no media type."""
-    if header.name and plain_name(header.name) != header.name:
-        raise HubFailure(
-            Reason.BAD_NAME,
-            "Its name must be a file name without folders and control characters; change it or leave it out.",
-        )
-    if header.media_type and plain_media_type(header.media_type) != header.media_type:
-        raise HubFailure(
-            Reason.BAD_MEDIA_TYPE,
-            "The artifact's media type must read type/subtype, such as text/plain; change it or leave it out.",
-        )
-
-
-def judge_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
-    """Whether what came is what was declared. Raises HubFailure INVALID_ARGUMENT."""
-    if header.size_bytes and size_bytes != header.size_bytes:
-        came = "more" if size_bytes > header.size_bytes else f"only {size_bytes}"
-        raise HubFailure(
-            Reason.SIZE_MISMATCH,
-            f"{header.size_bytes} bytes were declared and {came} came; nothing was kept. Send it again.",
-        )
-    if sha256 != header.sha256:
-        raise HubFailure(
-            Reason.DIGEST_MISMATCH,
-            f"What came digests to {sha256}, not to what was declared; nothing was kept. Send it again.",
-        )
-
-
-def plain_name(name: str) -> str:
-    """The last component, without control characters and direction marks; empty when nothing is left of it."""
-    last = "".join(char for char in _FOLDERS.split(name)[-1] if char.isprintable())[:NAME_MAX_CHARS]
-    return "" if last in (".", "..") else last
-
-
-def plain_media_type(media_type: str) -> str:
-    """As declared, or octets when it is no media type."""
-    return media_type if len(media_type) <= 255 and _MEDIA_TYPE.fullmatch(media_type) else OCTETS
-
 
 _ID_BYTES = 16
 _SWEPT_AT_ONCE = 100
+# Records looked at for one page of a list: of tasks and calls the stores know nothing.
+_LISTED_AT_ONCE = 1_000
+_LISTED_MOST = 20_000
 # What an upload is refused with as RESOURCE_EXHAUSTED.
 _AS_STATUS = {ErrorKind.FILE_TOO_LARGE: Reason.ARTIFACT_TOO_LARGE, ErrorKind.BUDGET_EXCEEDED: Reason.QUOTA_EXCEEDED}
+
+
+class DamagedArtifact(ToolFailure):
+    """Its bytes are not what they were."""
+
+    def __init__(self, artifact: Artifact, what: str) -> None:
+        message = f"The artifact's bytes are damaged: {what}. Use none of them; make or upload it again."
+        super().__init__(refuse(ErrorKind.IO_ERROR, message, artifact_id=artifact.artifact_id).error)
 
 
 class Artifacts:
@@ -203,6 +86,7 @@ class Artifacts:
         self._argument_max_bytes = argument_max_bytes
         self._linger_ms = int(linger_s * 1_000)
         self._quota = Quota(records, quota_bytes)
+        self._uploads = HeldUploads(clock, self._begin)
 
     async def keep(
         self, chunks: AsyncIterator[bytes], *, call: Call, media_type: str = OCTETS, name: str = ""
@@ -228,10 +112,10 @@ class Artifacts:
         return artifact.ref
 
     async def write(self, principal_id: str, header: ArtifactHeader, chunks: AsyncIterator[bytes]) -> Artifact:
-        """Store an upload; nothing is kept when `chunks` raises.
+        """Store an upload; when `chunks` raises nothing is kept, but one with an `upload_id` can go on.
 
         Raises HubFailure INVALID_ARGUMENT when header, size or digest are wrong, RESOURCE_EXHAUSTED beyond cap or
-        quota; ToolFailure when the stores fail.
+        quota, and as `HeldUploads.opened`; ToolFailure when the stores fail.
         """
         judge_header(header)
         planned = replace(
@@ -240,13 +124,46 @@ class Artifacts:
             name=header.name,
             task_id=header.task_id,
         )
+        store = self._store_on if header.upload_id else self._store
         try:
-            return await self._store(planned, chunks, header)
+            return await store(planned, chunks, header)
         except ToolFailure as failure:
             reason = _AS_STATUS.get(failure.error.kind)
             if reason is None:
                 raise
             raise HubFailure(reason, failure.error.message) from failure
+
+    async def upload(self, principal_id: str, upload_id: str) -> tuple[int, Artifact | None]:
+        """How many bytes of an upload have come, and what it became. Raises HubFailure NOT_FOUND."""
+        upload = self._uploads.find((principal_id, upload_id))
+        artifact = await self.open(principal_id, upload.artifact_id) if upload.artifact_id else None
+        return upload.received_bytes, artifact
+
+    async def page(
+        self, where: ArtifactFilter, *, after: tuple[int, str] | None, limit: int
+    ) -> tuple[Sequence[Artifact], tuple[int, str] | None]:
+        """Those that expire last first, and the cursor of the next page; None at the end."""
+        now_unix_ms, found = self._clock.unix_ms(), list[Artifact]()
+        at_once = _LISTED_AT_ONCE if where.task_id or where.call_id else limit + 1
+        for _ in range(_LISTED_MOST // _LISTED_AT_ONCE):
+            records = await self._records.page(where.principal, where.sha256, after=after, limit=at_once)
+            for artifact in records:
+                if artifact.expires_at_unix_ms <= now_unix_ms:
+                    return found, None
+                if where.task_id in ("", artifact.task_id) and where.call_id in ("", artifact.call_id):
+                    if len(found) == limit:
+                        return found, after
+                    found.append(artifact)
+                after = artifact.expires_at_unix_ms, artifact.artifact_id
+            if not records:
+                return found, None
+        return found, after
+
+    async def delete(self, artifact: Artifact) -> None:
+        """Forget one that was opened. Its bytes go when the sweeper comes: who reads them now reads to the end."""
+        # Nobody's: the bytes may be too young to go, and the owner's quota is free at once.
+        await self._leave_to_the_sweeper(replace(artifact, principal=""))
+        await self._records.remove(artifact.artifact_id)
 
     async def open(self, principal_id: str, artifact_id: str, *, may_read_all: bool = False) -> Artifact:
         """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's; auditors may read all."""
@@ -261,18 +178,23 @@ class Artifacts:
         return artifact
 
     async def read(self, artifact: Artifact, offset_bytes: int = 0, limit_bytes: int = 0) -> AsyncIterator[bytes]:
-        """Its bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND, IO_ERROR when some are missing."""
+        """Its bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND; DamagedArtifact when some are missing
+        and, before the last chunk, when the whole is not what its digest names."""
         end = artifact.size_bytes if not limit_bytes else min(artifact.size_bytes, offset_bytes + limit_bytes)
         at = offset_bytes
+        sha256 = hashlib.sha256() if end - at == artifact.size_bytes else None
         if at >= end:
             return
         async with aclosing(cast(Any, self._blobs.read(artifact.sha256, at, end - at))) as chunks:
             async for chunk in chunks:
                 at += len(chunk)
+                if sha256 is not None:
+                    sha256.update(chunk)
+                    if at >= end and sha256.hexdigest() != artifact.sha256:
+                        raise DamagedArtifact(artifact, "they digest to something else")
                 yield chunk
         if at != end:
-            message = "The artifact's bytes are damaged: some are missing. Make or upload it again."
-            raise refuse(ErrorKind.IO_ERROR, message)
+            raise DamagedArtifact(artifact, "some are missing")
 
     async def resolve(self, args: JsonObject, principal_id: str) -> ResolvedArguments:
         """Put artifacts in the place of their references. Raises ToolFailure NOT_FOUND, INVALID_INPUT."""
@@ -280,6 +202,7 @@ class Artifacts:
 
     async def sweep(self, now_unix_ms: int) -> int:
         """Forget what expired `linger_s` ago or earlier; how many. Raises ToolFailure when a store fails."""
+        await self._uploads.expire(now_unix_ms)
         swept = 0
         while True:
             expired = await self._records.expired(now_unix_ms - self._linger_ms, _SWEPT_AT_ONCE)
@@ -288,6 +211,11 @@ class Artifacts:
                 swept += 1
             if len(expired) < _SWEPT_AT_ONCE:
                 return swept
+
+    async def close(self) -> None:
+        """Leave nothing of uploads that are not whole, then close the store of bytes."""
+        await self._uploads.close()
+        await self._blobs.close()
 
     # Beneath
 
@@ -304,34 +232,40 @@ class Artifacts:
 
     async def _store(self, planned: Artifact, chunks: AsyncIterator[bytes], header: ArtifactHeader) -> Artifact:
         if header.size_bytes > self._max_bytes:
-            raise self._too_large()
+            raise too_large(self._max_bytes)
         async with self._quota.claim(planned.principal) as claim:
-            writer = await self._blobs.writer()
+            upload = Upload(header, claim, await self._blobs.writer(), self._max_bytes)
             try:
-                await self._pour(chunks, header, claim, writer)
+                async for chunk in chunks:
+                    await upload.take(chunk)
+                upload.judge()
                 await self._quota.check(planned.principal, claim)
-                return await self._record(planned, writer)
+                return await self._record(planned, upload.writer)
             except BaseException:
-                with suppress(ToolFailure):  # why it failed is reported, not that its traces could not be wiped
-                    await to_its_end(writer.abort())
+                await upload.abort()
                 raise
 
-    async def _pour(
-        self, chunks: AsyncIterator[bytes], header: ArtifactHeader, claim: Claim, writer: BlobWriter
-    ) -> None:
-        """What was declared is judged before anything is stored; hashing costs only those who declare a digest."""
-        size_bytes, sha256 = 0, hashlib.sha256() if header.sha256 else None
-        async for chunk in chunks:
-            size_bytes += len(chunk)
-            if size_bytes > self._max_bytes:
-                raise self._too_large()
-            if size_bytes > header.size_bytes > 0:
-                break
-            claim.grow(len(chunk))
-            if sha256 is not None:
-                sha256.update(chunk)
-            await writer.write(chunk)
-        judge_whole(header, size_bytes, sha256.hexdigest() if sha256 else "")
+    async def _store_on(self, planned: Artifact, chunks: AsyncIterator[bytes], header: ArtifactHeader) -> Artifact:
+        """As `_store`, where it began or went on before."""
+        key, stream = (planned.principal, header.upload_id), object()
+        upload = await self._uploads.opened(key, header, stream)
+        try:
+            await upload.fill(chunks, stream)
+            return await upload.finish(stream, lambda filled: self._keep(planned, filled))
+        finally:
+            await to_its_end(self._uploads.left(key, upload, stream))
+
+    async def _begin(self, principal_id: str, header: ArtifactHeader) -> HeldUpload:
+        if header.size_bytes > self._max_bytes:
+            raise too_large(self._max_bytes)
+        async with AsyncExitStack() as release:
+            claim = await release.enter_async_context(self._quota.claim(principal_id))
+            upload = Upload(header, claim, await self._blobs.writer(), self._max_bytes)
+            return HeldUpload(header, upload, release.pop_all())
+
+    async def _keep(self, planned: Artifact, upload: Upload) -> Artifact:
+        await self._quota.check(planned.principal, upload.claim)
+        return await self._complete(planned, upload.writer)
 
     async def _record(self, planned: Artifact, writer: BlobWriter) -> Artifact:
         """From here on it is all or nothing: who is cancelled meanwhile waits and has it undone."""
@@ -367,9 +301,8 @@ class Artifacts:
         with suppress(ToolFailure):
             for artifact_id in artifact_ids:
                 artifact = await self._records.get(artifact_id)
-                if artifact is not None and await self._records.remove(artifact_id):
-                    # Nobody's: the bytes may be too young to go, and the caller's quota is free at once.
-                    await self._leave_to_the_sweeper(replace(artifact, principal=""))
+                if artifact is not None:
+                    await self.delete(artifact)
 
     async def _forget(self, artifact: Artifact) -> None:
         if await self._records.remove(artifact.artifact_id):
@@ -387,10 +320,6 @@ class Artifacts:
                 left, sha256=artifact.sha256, size_bytes=artifact.size_bytes, expires_at_unix_ms=left.created_at_unix_ms
             )
         )
-
-    def _too_large(self) -> ToolFailure:
-        message = f"The artifact is larger than {self._max_bytes} bytes, the most that is kept. Keep less or split it."
-        return refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=self._max_bytes)
 
 
 async def _once(data: bytes) -> AsyncIterator[bytes]:

@@ -333,6 +333,13 @@ class Artifacts(Records[Artifact]):
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]:
         return await self._records.expired(now_unix_ms, limit)
 
+    async def page(
+        self, principal: str, sha256: str, *, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[Artifact]:
+        where = Where({"principal": principal, "sha256": sha256})
+        found, _ = await self._records.page(where, after=after, limit=limit)
+        return found
+
     async def remove(self, artifact_id: str) -> bool:
         return await self._records.remove((artifact_id,))
 

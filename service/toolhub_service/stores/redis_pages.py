@@ -74,8 +74,11 @@ class RedisPages:
 
     async def page(self, where: Where, after: tuple[int, str] | None, limit: int) -> tuple[list[str], int]:
         """Ids, newest first, and how many match. Raises ToolFailure TOOL_UNAVAILABLE."""
-        lists = [self._lists[column] + value for column, value in where.equals.items() if value] or [self._lists[""]]
-        if len(lists) == 1 and not any(where.among.values()) and not any(where.like.values()):
+        asked = {column: value for column, value in where.equals.items() if value}
+        lists = [self._lists[column] + value for column, value in asked.items() if column in self._lists]
+        lists = lists or [self._lists[""]]
+        is_listed = len(lists) == 1 and asked.keys() <= self._lists.keys()
+        if is_listed and not any(where.among.values()) and not any(where.like.values()):
             count = int(await self._link.run("ZCARD", self._link.key(lists[0])))
             return [row[0] for row in await self._rows(lists[0], after, limit)] if limit else [], count
         shortest = lists[0]

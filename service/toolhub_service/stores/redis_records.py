@@ -179,6 +179,7 @@ end
     lists={"": "artifacts:expiry"},
     shared="sha256",
     total=("principal", "size"),
+    found=lambda _, facts: dict(zip(("sha256", "principal", "size_bytes"), facts, strict=True)),
 )
 PIN_LAYOUT: Final = Layout(
     kind="pin",

@@ -17,9 +17,12 @@ from toolhub.v1 import artifact_service_pb2_grpc
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import Role
 from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.runtime.artifacts import Artifacts
-from toolhub_service.transport.convert.records import from_artifact, to_header
+from toolhub_service.runtime.artifacts import Artifacts, DamagedArtifact
+from toolhub_service.transport.convert.records import from_artifact, to_artifact_filter, to_header
+from toolhub_service.transport.page_tokens import page_limit, read_cursor, write_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
@@ -33,6 +36,8 @@ _ACCEPTED = (("toolhub-accepted", "header"),)
 @dataclass(slots=True)
 class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     artifacts: Artifacts
+    audit: AuditLog
+    clock: Clock
 
     async def GetArtifact(self, request: pb.GetArtifactRequest, context: ServicerContext) -> pb.GetArtifactResponse:
         return pb.GetArtifactResponse(artifact=from_artifact(await self._open(request.artifact_id)))
@@ -49,9 +54,54 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
             )
         yield pb.ReadArtifactResponse(artifact=from_artifact(artifact))
         reading = self.artifacts.read(artifact, request.offset_bytes, request.limit_bytes)
-        async with aclosing(cast(Any, reading)) as chunks:
-            async for chunk in chunks:
-                yield pb.ReadArtifactResponse(chunk=chunk)
+        try:
+            async with aclosing(cast(Any, reading)) as chunks:
+                async for chunk in chunks:
+                    yield pb.ReadArtifactResponse(chunk=chunk)
+        except DamagedArtifact as damaged:
+            raise RpcFailure(Reason.ARTIFACT_DAMAGED, damaged.error.message) from damaged
+
+    async def GetUpload(self, request: pb.GetUploadRequest, context: ServicerContext) -> pb.GetUploadResponse:
+        received_bytes, artifact = await self.artifacts.upload(current_principal().id, request.upload_id)
+        return pb.GetUploadResponse(
+            received_bytes=received_bytes, artifact=None if artifact is None else from_artifact(artifact)
+        )
+
+    async def ListArtifacts(
+        self, request: pb.ListArtifactsRequest, context: ServicerContext
+    ) -> pb.ListArtifactsResponse:
+        principal = current_principal()
+        where = to_artifact_filter(request, principal.id, may_read_all=Role.AUDITOR in principal.roles)
+        cursor = read_cursor(request.page_token)
+        found, after = await self.artifacts.page(
+            where, after=cursor and cursor[:2], limit=page_limit(request.page_size)
+        )
+        return pb.ListArtifactsResponse(
+            artifacts=[from_artifact(artifact) for artifact in found],
+            next_page_token=write_cursor((*after, 0)) if after else "",
+        )
+
+    async def DeleteArtifact(
+        self, request: pb.DeleteArtifactRequest, context: ServicerContext
+    ) -> pb.DeleteArtifactResponse:
+        principal = current_principal()
+        artifact = await self.artifacts.open(principal.id, request.artifact_id)
+        # Before it is: what an answer or the audit log names as kept does not go without a trace.
+        await self.audit.append_durably(
+            Event(
+                type=EventType.ARTIFACT_DELETED,
+                at_unix_ms=self.clock.unix_ms(),
+                principal=principal.id,
+                outcome="ok",
+                attributes={
+                    "artifact_id": artifact.artifact_id,
+                    "sha256": artifact.sha256,
+                    "size_bytes": str(artifact.size_bytes),
+                },
+            )
+        )
+        await self.artifacts.delete(artifact)
+        return pb.DeleteArtifactResponse()
 
     async def WriteArtifact(
         self, request_iterator: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext

@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("toolhub_service.cli.artifacts._FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("toolhub_service.cli.artifact_transfers._FIRST_WAIT_S", 0.001)
     return folder
 
 
@@ -122,6 +122,31 @@ async def test_hub_that_is_not_there_is_told(here: Path) -> None:
     assert (await told("127.0.0.1:1", "get", "art_1")).exit_code == 3
 
 
+@pytest.mark.promise("artifact.resumed")
+async def test_broken_upload_of_a_file_goes_on_where_it_was(server: ArtifactServer, here: Path) -> None:
+    (here / "data.bin").write_bytes(DATA)
+    server.breaking.after = [1, 4, 2]
+    up = await told(server.address, "put", "data.bin", "--json")
+    assert up.exit_code == 0, up.stderr
+    assert server.breaking.after == []
+    ((artifact_id, artifact),) = server.kept.records.found.items()
+    assert (json.loads(up.stdout)["artifactId"], artifact.sha256) == (artifact_id, sha256(DATA))
+
+
+async def test_artifacts_are_listed_and_deleted(server: ArtifactServer) -> None:
+    first, second = await kept_by(server, b"first"), await kept_by(server, b"second")
+    listed = await told(server.address, "list", "--json")
+    assert {one["artifactId"] for one in json.loads(listed.stdout)["artifacts"]} == {first, second}
+    by_content = await told(server.address, "list", "--sha256", sha256(b"first"), "--json")
+    assert [one["artifactId"] for one in json.loads(by_content.stdout)["artifacts"]] == [first]
+    unsure = await told(server.address, "delete", first)
+    assert (unsure.exit_code, "--yes" in unsure.stderr) == (2, True)
+    assert set(server.kept.records.found) == {first, second}
+    gone = await told(server.address, "delete", first, "--yes", "--json")
+    assert (gone.exit_code, json.loads(gone.stdout)) == (0, {"deleted": [first]})
+    assert (await told(server.address, "show", first)).exit_code == 1
+
+
 @pytest.mark.parametrize("end", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, None])
 @pytest.mark.parametrize("output", ["-", "out"])
 async def test_broken_download_goes_on_where_it_was(here: Path, end: grpc.StatusCode | None, output: str) -> None:
@@ -190,7 +215,7 @@ async def test_file_that_changes_while_it_goes_up_is_not_kept(
             log.write(b"one more line")
         return seen(*data)
 
-    monkeypatch.setattr("toolhub_service.cli.artifacts.hashlib.sha256", sha256_then_grow)
+    monkeypatch.setattr("toolhub_service.cli.artifact_transfers.hashlib.sha256", sha256_then_grow)
     refused = await told(server.address, "put", "log")
     monkeypatch.undo()
     assert refused.exit_code == 1

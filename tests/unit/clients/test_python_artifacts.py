@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.breaking_artifacts import DATA, Breaking, served
 from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
-from toolhub_client import Context, DigestMismatch, connect
+from toolhub_client import Context, DigestMismatch, HubUnavailable, NotFound, connect
 from toolhub_client import channel as client_channel
 
 
@@ -64,6 +64,38 @@ async def test_stream_that_breaks_is_not_kept(server: ArtifactServer) -> None:
     # What was stored before the hub heard that the client has left is withdrawn: its bytes are the sweeper's.
     await server.kept.artifacts.sweep(server.kept.clock.unix_ms())
     assert (server.kept.records.found, server.kept.files()) == ({}, [])
+
+
+@pytest.mark.promise("artifact.resumed")
+@pytest.mark.parametrize("kind", [bytes, Path])
+async def test_broken_upload_goes_on_where_it_was(server: ArtifactServer, tmp_path: Path, kind: type) -> None:
+    file = tmp_path / "data.bin"
+    file.write_bytes(DATA)
+    server.breaking.after = [1, 4, 1, 3, 2]
+    async with connect(server.address) as hub:
+        artifact = await hub.put_artifact(DATA if kind is bytes else file)
+        assert await hub.get_artifact(artifact.artifact_id) == DATA
+    assert server.breaking.after == []
+    assert len(server.kept.records.found) == 1
+
+
+async def test_upload_that_gets_nowhere_is_given_up(server: ArtifactServer) -> None:
+    server.breaking.after = [1] * 4
+    async with connect(server.address) as hub:
+        with pytest.raises(HubUnavailable):
+            await hub.put_artifact(DATA, attempts=3)
+    assert server.breaking.after == []
+
+
+async def test_artifacts_are_listed_found_by_content_and_deleted(server: ArtifactServer) -> None:
+    async with connect(server.address) as hub:
+        first, second = await hub.put_artifact(b"first"), await hub.put_artifact(b"second")
+        assert {one.artifact_id async for one in hub.list_artifacts()} == {first.artifact_id, second.artifact_id}
+        assert [one async for one in hub.list_artifacts(sha256=first.sha256)] == [first]
+        await hub.delete_artifact(first.artifact_id)
+        assert [one async for one in hub.list_artifacts()] == [second]
+        with pytest.raises(NotFound):
+            await hub.delete_artifact(first.artifact_id)
 
 
 @pytest.mark.parametrize("end", [grpc.StatusCode.UNAVAILABLE, None])

@@ -43,7 +43,14 @@ CONTRACT = {
         "DecideApproval": UNARY,
         "WatchApprovals": TO_CLIENT,
     },
-    "ArtifactService": {"GetArtifact": UNARY, "ReadArtifact": TO_CLIENT, "WriteArtifact": TO_SERVER},
+    "ArtifactService": {
+        "GetArtifact": UNARY,
+        "ReadArtifact": TO_CLIENT,
+        "WriteArtifact": TO_SERVER,
+        "GetUpload": UNARY,
+        "ListArtifacts": UNARY,
+        "DeleteArtifact": UNARY,
+    },
     "RegistryService": {
         "RegisterTool": UNARY,
         "RegisterTools": UNARY,

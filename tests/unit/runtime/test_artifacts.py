@@ -18,7 +18,8 @@ from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.artifact import OCTETS, Artifact
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
-from toolhub_service.runtime.artifacts import ArtifactHeader, Artifacts
+from toolhub_service.runtime.artifact_uploads import ArtifactHeader
+from toolhub_service.runtime.artifacts import Artifacts
 
 DATA = b"some output\n" * 1_000
 MEGABYTE = b"m" * 1024 * 1024

@@ -277,7 +277,13 @@ type ArtifactHeader struct {
 	// How many bytes will follow. 0 means not known; otherwise it must be exact.
 	SizeBytes int64 `protobuf:"varint,4,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// What the bytes will digest to, 64 lower-case hex digits. Empty is not compared.
-	Sha256        string `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Sha256 string `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// The client's name for the upload, random and its own for each; needs `size_bytes` or `sha256`. Empty means that
+	// nothing is held when the stream breaks.
+	UploadId string `protobuf:"bytes,6,opt,name=upload_id,json=uploadId,proto3" json:"upload_id,omitempty"`
+	// Where the first chunk belongs, in bytes: exactly what GetUpload said was received, with the same header besides. 0
+	// begins the upload anew. More needs an `upload_id`.
+	OffsetBytes   int64 `protobuf:"varint,7,opt,name=offset_bytes,json=offsetBytes,proto3" json:"offset_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +351,20 @@ func (x *ArtifactHeader) GetSha256() string {
 		return x.Sha256
 	}
 	return ""
+}
+
+func (x *ArtifactHeader) GetUploadId() string {
+	if x != nil {
+		return x.UploadId
+	}
+	return ""
+}
+
+func (x *ArtifactHeader) GetOffsetBytes() int64 {
+	if x != nil {
+		return x.OffsetBytes
+	}
+	return 0
 }
 
 // A piece of an artifact to be stored.
@@ -480,6 +500,337 @@ func (x *WriteArtifactResponse) GetArtifact() *Artifact {
 	return nil
 }
 
+// Asks how far one upload is.
+type GetUploadRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The `upload_id` of its header.
+	UploadId      string `protobuf:"bytes,1,opt,name=upload_id,json=uploadId,proto3" json:"upload_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUploadRequest) Reset() {
+	*x = GetUploadRequest{}
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUploadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUploadRequest) ProtoMessage() {}
+
+func (x *GetUploadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUploadRequest.ProtoReflect.Descriptor instead.
+func (*GetUploadRequest) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_artifact_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *GetUploadRequest) GetUploadId() string {
+	if x != nil {
+		return x.UploadId
+	}
+	return ""
+}
+
+// How far one upload is.
+type GetUploadResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many bytes have come and are held: the `offset_bytes` to go on at.
+	ReceivedBytes int64 `protobuf:"varint,1,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
+	// What it became. Unset until it is complete.
+	Artifact      *Artifact `protobuf:"bytes,2,opt,name=artifact,proto3" json:"artifact,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUploadResponse) Reset() {
+	*x = GetUploadResponse{}
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUploadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUploadResponse) ProtoMessage() {}
+
+func (x *GetUploadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUploadResponse.ProtoReflect.Descriptor instead.
+func (*GetUploadResponse) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_artifact_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetUploadResponse) GetReceivedBytes() int64 {
+	if x != nil {
+		return x.ReceivedBytes
+	}
+	return 0
+}
+
+func (x *GetUploadResponse) GetArtifact() *Artifact {
+	if x != nil {
+		return x.Artifact
+	}
+	return nil
+}
+
+// Asks for a list of artifacts. Filters are joined by AND.
+type ListArtifactsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Exactly this task. Empty means every one.
+	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Exactly this call, which made them. Empty means every one.
+	CallId string `protobuf:"bytes,4,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	// Exactly this content, 64 lower-case hex digits: whether the hub has it already. Empty means any.
+	Sha256 string `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Exactly this principal; others' are seen by auditors only. Empty means the caller's own for agents, everybody's for
+	// auditors.
+	Principal     string `protobuf:"bytes,6,opt,name=principal,proto3" json:"principal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListArtifactsRequest) Reset() {
+	*x = ListArtifactsRequest{}
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListArtifactsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListArtifactsRequest) ProtoMessage() {}
+
+func (x *ListArtifactsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListArtifactsRequest.ProtoReflect.Descriptor instead.
+func (*ListArtifactsRequest) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_artifact_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListArtifactsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListArtifactsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListArtifactsRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *ListArtifactsRequest) GetCallId() string {
+	if x != nil {
+		return x.CallId
+	}
+	return ""
+}
+
+func (x *ListArtifactsRequest) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *ListArtifactsRequest) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+// One page of artifacts.
+type ListArtifactsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The artifacts of this page.
+	Artifacts []*Artifact `protobuf:"bytes,1,rep,name=artifacts,proto3" json:"artifacts,omitempty"`
+	// Ask for the next page with it. Empty means that this was the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListArtifactsResponse) Reset() {
+	*x = ListArtifactsResponse{}
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListArtifactsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListArtifactsResponse) ProtoMessage() {}
+
+func (x *ListArtifactsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListArtifactsResponse.ProtoReflect.Descriptor instead.
+func (*ListArtifactsResponse) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_artifact_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListArtifactsResponse) GetArtifacts() []*Artifact {
+	if x != nil {
+		return x.Artifacts
+	}
+	return nil
+}
+
+func (x *ListArtifactsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Asks to remove one artifact.
+type DeleteArtifactRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which one.
+	ArtifactId    string `protobuf:"bytes,1,opt,name=artifact_id,json=artifactId,proto3" json:"artifact_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteArtifactRequest) Reset() {
+	*x = DeleteArtifactRequest{}
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteArtifactRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteArtifactRequest) ProtoMessage() {}
+
+func (x *DeleteArtifactRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteArtifactRequest.ProtoReflect.Descriptor instead.
+func (*DeleteArtifactRequest) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_artifact_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DeleteArtifactRequest) GetArtifactId() string {
+	if x != nil {
+		return x.ArtifactId
+	}
+	return ""
+}
+
+// The removal.
+type DeleteArtifactResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteArtifactResponse) Reset() {
+	*x = DeleteArtifactResponse{}
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteArtifactResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteArtifactResponse) ProtoMessage() {}
+
+func (x *DeleteArtifactResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_artifact_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteArtifactResponse.ProtoReflect.Descriptor instead.
+func (*DeleteArtifactResponse) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_artifact_service_proto_rawDescGZIP(), []int{12}
+}
+
 var File_toolhub_v1_artifact_service_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_artifact_service_proto_rawDesc = "" +
@@ -500,7 +851,7 @@ const file_toolhub_v1_artifact_service_proto_rawDesc = "" +
 	"\x14ReadArtifactResponse\x122\n" +
 	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactH\x00R\bartifact\x12\x16\n" +
 	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunkB\x06\n" +
-	"\x04part\"\x8b\x02\n" +
+	"\x04part\"\xf6\x02\n" +
 	"\x0eArtifactHeader\x12'\n" +
 	"\n" +
 	"media_type\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\tmediaType\x12+\n" +
@@ -508,17 +859,42 @@ const file_toolhub_v1_artifact_service_proto_rawDesc = "" +
 	"\atask_id\x18\x03 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06taskId\x12&\n" +
 	"\n" +
 	"size_bytes\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\tsizeBytes\x120\n" +
-	"\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x06sha256\"~\n" +
+	"\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x06sha256\x12=\n" +
+	"\tupload_id\x18\x06 \x01(\tB \xbaH\x1dr\x1b2\x19^([A-Za-z0-9_-]{8,128})?$R\buploadId\x12*\n" +
+	"\foffset_bytes\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00R\voffsetBytes\"~\n" +
 	"\x14WriteArtifactRequest\x124\n" +
 	"\x06header\x18\x01 \x01(\v2\x1a.toolhub.v1.ArtifactHeaderH\x00R\x06header\x12!\n" +
 	"\x05chunk\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@H\x00R\x05chunkB\r\n" +
 	"\x04part\x12\x05\xbaH\x02\b\x01\"I\n" +
 	"\x15WriteArtifactResponse\x120\n" +
-	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactR\bartifact2\x98\x02\n" +
+	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactR\bartifact\"N\n" +
+	"\x10GetUploadRequest\x12:\n" +
+	"\tupload_id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[A-Za-z0-9_-]{8,128}$R\buploadId\"l\n" +
+	"\x11GetUploadResponse\x12%\n" +
+	"\x0ereceived_bytes\x18\x01 \x01(\x03R\rreceivedBytes\x120\n" +
+	"\bartifact\x18\x02 \x01(\v2\x14.toolhub.v1.ArtifactR\bartifact\"\x85\x02\n" +
+	"\x14ListArtifactsRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x12!\n" +
+	"\atask_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12!\n" +
+	"\acall_id\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06callId\x120\n" +
+	"\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x06sha256\x12&\n" +
+	"\tprincipal\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tprincipal\"s\n" +
+	"\x15ListArtifactsResponse\x122\n" +
+	"\tartifacts\x18\x01 \x03(\v2\x14.toolhub.v1.ArtifactR\tartifacts\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"g\n" +
+	"\x15DeleteArtifactRequest\x12N\n" +
+	"\vartifact_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"artifactId\"\x18\n" +
+	"\x16DeleteArtifactResponse2\x9b\x04\n" +
 	"\x0fArtifactService\x12S\n" +
 	"\vGetArtifact\x12\x1e.toolhub.v1.GetArtifactRequest\x1a\x1f.toolhub.v1.GetArtifactResponse\"\x03\x90\x02\x01\x12X\n" +
 	"\fReadArtifact\x12\x1f.toolhub.v1.ReadArtifactRequest\x1a .toolhub.v1.ReadArtifactResponse\"\x03\x90\x02\x010\x01\x12V\n" +
-	"\rWriteArtifact\x12 .toolhub.v1.WriteArtifactRequest\x1a!.toolhub.v1.WriteArtifactResponse(\x01BX\n" +
+	"\rWriteArtifact\x12 .toolhub.v1.WriteArtifactRequest\x1a!.toolhub.v1.WriteArtifactResponse(\x01\x12M\n" +
+	"\tGetUpload\x12\x1c.toolhub.v1.GetUploadRequest\x1a\x1d.toolhub.v1.GetUploadResponse\"\x03\x90\x02\x01\x12Y\n" +
+	"\rListArtifacts\x12 .toolhub.v1.ListArtifactsRequest\x1a!.toolhub.v1.ListArtifactsResponse\"\x03\x90\x02\x01\x12W\n" +
+	"\x0eDeleteArtifact\x12!.toolhub.v1.DeleteArtifactRequest\x1a\".toolhub.v1.DeleteArtifactResponseBX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1b\x06proto3"
 
@@ -534,33 +910,47 @@ func file_toolhub_v1_artifact_service_proto_rawDescGZIP() []byte {
 	return file_toolhub_v1_artifact_service_proto_rawDescData
 }
 
-var file_toolhub_v1_artifact_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_toolhub_v1_artifact_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_toolhub_v1_artifact_service_proto_goTypes = []any{
-	(*GetArtifactRequest)(nil),    // 0: toolhub.v1.GetArtifactRequest
-	(*GetArtifactResponse)(nil),   // 1: toolhub.v1.GetArtifactResponse
-	(*ReadArtifactRequest)(nil),   // 2: toolhub.v1.ReadArtifactRequest
-	(*ReadArtifactResponse)(nil),  // 3: toolhub.v1.ReadArtifactResponse
-	(*ArtifactHeader)(nil),        // 4: toolhub.v1.ArtifactHeader
-	(*WriteArtifactRequest)(nil),  // 5: toolhub.v1.WriteArtifactRequest
-	(*WriteArtifactResponse)(nil), // 6: toolhub.v1.WriteArtifactResponse
-	(*Artifact)(nil),              // 7: toolhub.v1.Artifact
+	(*GetArtifactRequest)(nil),     // 0: toolhub.v1.GetArtifactRequest
+	(*GetArtifactResponse)(nil),    // 1: toolhub.v1.GetArtifactResponse
+	(*ReadArtifactRequest)(nil),    // 2: toolhub.v1.ReadArtifactRequest
+	(*ReadArtifactResponse)(nil),   // 3: toolhub.v1.ReadArtifactResponse
+	(*ArtifactHeader)(nil),         // 4: toolhub.v1.ArtifactHeader
+	(*WriteArtifactRequest)(nil),   // 5: toolhub.v1.WriteArtifactRequest
+	(*WriteArtifactResponse)(nil),  // 6: toolhub.v1.WriteArtifactResponse
+	(*GetUploadRequest)(nil),       // 7: toolhub.v1.GetUploadRequest
+	(*GetUploadResponse)(nil),      // 8: toolhub.v1.GetUploadResponse
+	(*ListArtifactsRequest)(nil),   // 9: toolhub.v1.ListArtifactsRequest
+	(*ListArtifactsResponse)(nil),  // 10: toolhub.v1.ListArtifactsResponse
+	(*DeleteArtifactRequest)(nil),  // 11: toolhub.v1.DeleteArtifactRequest
+	(*DeleteArtifactResponse)(nil), // 12: toolhub.v1.DeleteArtifactResponse
+	(*Artifact)(nil),               // 13: toolhub.v1.Artifact
 }
 var file_toolhub_v1_artifact_service_proto_depIdxs = []int32{
-	7, // 0: toolhub.v1.GetArtifactResponse.artifact:type_name -> toolhub.v1.Artifact
-	7, // 1: toolhub.v1.ReadArtifactResponse.artifact:type_name -> toolhub.v1.Artifact
-	4, // 2: toolhub.v1.WriteArtifactRequest.header:type_name -> toolhub.v1.ArtifactHeader
-	7, // 3: toolhub.v1.WriteArtifactResponse.artifact:type_name -> toolhub.v1.Artifact
-	0, // 4: toolhub.v1.ArtifactService.GetArtifact:input_type -> toolhub.v1.GetArtifactRequest
-	2, // 5: toolhub.v1.ArtifactService.ReadArtifact:input_type -> toolhub.v1.ReadArtifactRequest
-	5, // 6: toolhub.v1.ArtifactService.WriteArtifact:input_type -> toolhub.v1.WriteArtifactRequest
-	1, // 7: toolhub.v1.ArtifactService.GetArtifact:output_type -> toolhub.v1.GetArtifactResponse
-	3, // 8: toolhub.v1.ArtifactService.ReadArtifact:output_type -> toolhub.v1.ReadArtifactResponse
-	6, // 9: toolhub.v1.ArtifactService.WriteArtifact:output_type -> toolhub.v1.WriteArtifactResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	13, // 0: toolhub.v1.GetArtifactResponse.artifact:type_name -> toolhub.v1.Artifact
+	13, // 1: toolhub.v1.ReadArtifactResponse.artifact:type_name -> toolhub.v1.Artifact
+	4,  // 2: toolhub.v1.WriteArtifactRequest.header:type_name -> toolhub.v1.ArtifactHeader
+	13, // 3: toolhub.v1.WriteArtifactResponse.artifact:type_name -> toolhub.v1.Artifact
+	13, // 4: toolhub.v1.GetUploadResponse.artifact:type_name -> toolhub.v1.Artifact
+	13, // 5: toolhub.v1.ListArtifactsResponse.artifacts:type_name -> toolhub.v1.Artifact
+	0,  // 6: toolhub.v1.ArtifactService.GetArtifact:input_type -> toolhub.v1.GetArtifactRequest
+	2,  // 7: toolhub.v1.ArtifactService.ReadArtifact:input_type -> toolhub.v1.ReadArtifactRequest
+	5,  // 8: toolhub.v1.ArtifactService.WriteArtifact:input_type -> toolhub.v1.WriteArtifactRequest
+	7,  // 9: toolhub.v1.ArtifactService.GetUpload:input_type -> toolhub.v1.GetUploadRequest
+	9,  // 10: toolhub.v1.ArtifactService.ListArtifacts:input_type -> toolhub.v1.ListArtifactsRequest
+	11, // 11: toolhub.v1.ArtifactService.DeleteArtifact:input_type -> toolhub.v1.DeleteArtifactRequest
+	1,  // 12: toolhub.v1.ArtifactService.GetArtifact:output_type -> toolhub.v1.GetArtifactResponse
+	3,  // 13: toolhub.v1.ArtifactService.ReadArtifact:output_type -> toolhub.v1.ReadArtifactResponse
+	6,  // 14: toolhub.v1.ArtifactService.WriteArtifact:output_type -> toolhub.v1.WriteArtifactResponse
+	8,  // 15: toolhub.v1.ArtifactService.GetUpload:output_type -> toolhub.v1.GetUploadResponse
+	10, // 16: toolhub.v1.ArtifactService.ListArtifacts:output_type -> toolhub.v1.ListArtifactsResponse
+	12, // 17: toolhub.v1.ArtifactService.DeleteArtifact:output_type -> toolhub.v1.DeleteArtifactResponse
+	12, // [12:18] is the sub-list for method output_type
+	6,  // [6:12] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_artifact_service_proto_init() }
@@ -583,7 +973,7 @@ func file_toolhub_v1_artifact_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_artifact_service_proto_rawDesc), len(file_toolhub_v1_artifact_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

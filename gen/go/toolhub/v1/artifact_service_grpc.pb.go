@@ -19,9 +19,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ArtifactService_GetArtifact_FullMethodName   = "/toolhub.v1.ArtifactService/GetArtifact"
-	ArtifactService_ReadArtifact_FullMethodName  = "/toolhub.v1.ArtifactService/ReadArtifact"
-	ArtifactService_WriteArtifact_FullMethodName = "/toolhub.v1.ArtifactService/WriteArtifact"
+	ArtifactService_GetArtifact_FullMethodName    = "/toolhub.v1.ArtifactService/GetArtifact"
+	ArtifactService_ReadArtifact_FullMethodName   = "/toolhub.v1.ArtifactService/ReadArtifact"
+	ArtifactService_WriteArtifact_FullMethodName  = "/toolhub.v1.ArtifactService/WriteArtifact"
+	ArtifactService_GetUpload_FullMethodName      = "/toolhub.v1.ArtifactService/GetUpload"
+	ArtifactService_ListArtifacts_FullMethodName  = "/toolhub.v1.ArtifactService/ListArtifacts"
+	ArtifactService_DeleteArtifact_FullMethodName = "/toolhub.v1.ArtifactService/DeleteArtifact"
 )
 
 // ArtifactServiceClient is the client API for ArtifactService service.
@@ -33,11 +36,23 @@ type ArtifactServiceClient interface {
 	// What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
 	GetArtifact(ctx context.Context, in *GetArtifactRequest, opts ...grpc.CallOption) (*GetArtifactResponse, error)
 	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
+	// DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
+	// use none of them. Who reads from an offset or to a limit compares the digest of the whole.
 	ReadArtifact(ctx context.Context, in *ReadArtifactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadArtifactResponse], error)
 	// Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
-	// size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
+	// kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+	// With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
+	// `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
 	WriteArtifact(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[WriteArtifactRequest, WriteArtifactResponse], error)
+	// How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+	GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error)
+	// Artifacts, those that expire last first: of one lifetime, the newest.
+	ListArtifacts(ctx context.Context, in *ListArtifactsRequest, opts ...grpc.CallOption) (*ListArtifactsResponse, error)
+	// Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
+	// somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
+	// artifact has the same.
+	DeleteArtifact(ctx context.Context, in *DeleteArtifactRequest, opts ...grpc.CallOption) (*DeleteArtifactResponse, error)
 }
 
 type artifactServiceClient struct {
@@ -90,6 +105,36 @@ func (c *artifactServiceClient) WriteArtifact(ctx context.Context, opts ...grpc.
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ArtifactService_WriteArtifactClient = grpc.ClientStreamingClient[WriteArtifactRequest, WriteArtifactResponse]
 
+func (c *artifactServiceClient) GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetUploadResponse)
+	err := c.cc.Invoke(ctx, ArtifactService_GetUpload_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *artifactServiceClient) ListArtifacts(ctx context.Context, in *ListArtifactsRequest, opts ...grpc.CallOption) (*ListArtifactsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListArtifactsResponse)
+	err := c.cc.Invoke(ctx, ArtifactService_ListArtifacts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *artifactServiceClient) DeleteArtifact(ctx context.Context, in *DeleteArtifactRequest, opts ...grpc.CallOption) (*DeleteArtifactResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteArtifactResponse)
+	err := c.cc.Invoke(ctx, ArtifactService_DeleteArtifact_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ArtifactServiceServer is the server API for ArtifactService service.
 // All implementations must embed UnimplementedArtifactServiceServer
 // for forward compatibility.
@@ -99,11 +144,23 @@ type ArtifactServiceServer interface {
 	// What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
 	GetArtifact(context.Context, *GetArtifactRequest) (*GetArtifactResponse, error)
 	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
+	// DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
+	// use none of them. Who reads from an offset or to a limit compares the digest of the whole.
 	ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error
 	// Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
-	// size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
+	// kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+	// With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
+	// `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
 	WriteArtifact(grpc.ClientStreamingServer[WriteArtifactRequest, WriteArtifactResponse]) error
+	// How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+	GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error)
+	// Artifacts, those that expire last first: of one lifetime, the newest.
+	ListArtifacts(context.Context, *ListArtifactsRequest) (*ListArtifactsResponse, error)
+	// Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
+	// somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
+	// artifact has the same.
+	DeleteArtifact(context.Context, *DeleteArtifactRequest) (*DeleteArtifactResponse, error)
 	mustEmbedUnimplementedArtifactServiceServer()
 }
 
@@ -122,6 +179,15 @@ func (UnimplementedArtifactServiceServer) ReadArtifact(*ReadArtifactRequest, grp
 }
 func (UnimplementedArtifactServiceServer) WriteArtifact(grpc.ClientStreamingServer[WriteArtifactRequest, WriteArtifactResponse]) error {
 	return status.Error(codes.Unimplemented, "method WriteArtifact not implemented")
+}
+func (UnimplementedArtifactServiceServer) GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetUpload not implemented")
+}
+func (UnimplementedArtifactServiceServer) ListArtifacts(context.Context, *ListArtifactsRequest) (*ListArtifactsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListArtifacts not implemented")
+}
+func (UnimplementedArtifactServiceServer) DeleteArtifact(context.Context, *DeleteArtifactRequest) (*DeleteArtifactResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteArtifact not implemented")
 }
 func (UnimplementedArtifactServiceServer) mustEmbedUnimplementedArtifactServiceServer() {}
 func (UnimplementedArtifactServiceServer) testEmbeddedByValue()                         {}
@@ -180,6 +246,60 @@ func _ArtifactService_WriteArtifact_Handler(srv interface{}, stream grpc.ServerS
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ArtifactService_WriteArtifactServer = grpc.ClientStreamingServer[WriteArtifactRequest, WriteArtifactResponse]
 
+func _ArtifactService_GetUpload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetUploadRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ArtifactServiceServer).GetUpload(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ArtifactService_GetUpload_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ArtifactServiceServer).GetUpload(ctx, req.(*GetUploadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ArtifactService_ListArtifacts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListArtifactsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ArtifactServiceServer).ListArtifacts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ArtifactService_ListArtifacts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ArtifactServiceServer).ListArtifacts(ctx, req.(*ListArtifactsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ArtifactService_DeleteArtifact_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteArtifactRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ArtifactServiceServer).DeleteArtifact(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ArtifactService_DeleteArtifact_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ArtifactServiceServer).DeleteArtifact(ctx, req.(*DeleteArtifactRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ArtifactService_ServiceDesc is the grpc.ServiceDesc for ArtifactService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -190,6 +310,18 @@ var ArtifactService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetArtifact",
 			Handler:    _ArtifactService_GetArtifact_Handler,
+		},
+		{
+			MethodName: "GetUpload",
+			Handler:    _ArtifactService_GetUpload_Handler,
+		},
+		{
+			MethodName: "ListArtifacts",
+			Handler:    _ArtifactService_ListArtifacts_Handler,
+		},
+		{
+			MethodName: "DeleteArtifact",
+			Handler:    _ArtifactService_DeleteArtifact_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

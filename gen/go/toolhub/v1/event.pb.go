@@ -76,6 +76,8 @@ const (
 	EventType_EVENT_TYPE_AUDIT_READ EventType = 22
 	// An approver was shown the arguments of an approval as they were sent. Durable before they are.
 	EventType_EVENT_TYPE_APPROVAL_REVEALED EventType = 23
+	// An artifact was removed by its owner: `artifact_id`, `sha256`, `size_bytes`. Durable before it is.
+	EventType_EVENT_TYPE_ARTIFACT_DELETED EventType = 24
 )
 
 // Enum value maps for EventType.
@@ -105,6 +107,7 @@ var (
 		21: "EVENT_TYPE_ROLE_REFUSED",
 		22: "EVENT_TYPE_AUDIT_READ",
 		23: "EVENT_TYPE_APPROVAL_REVEALED",
+		24: "EVENT_TYPE_ARTIFACT_DELETED",
 	}
 	EventType_value = map[string]int32{
 		"EVENT_TYPE_UNSPECIFIED":       0,
@@ -131,6 +134,7 @@ var (
 		"EVENT_TYPE_ROLE_REFUSED":      21,
 		"EVENT_TYPE_AUDIT_READ":        22,
 		"EVENT_TYPE_APPROVAL_REVEALED": 23,
+		"EVENT_TYPE_ARTIFACT_DELETED":  24,
 	}
 )
 
@@ -661,7 +665,7 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aagentId\x12!\n" +
 	"\atask_id\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12'\n" +
 	"\n" +
-	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xcc\x05\n" +
+	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xed\x05\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_TOOL_CALLED\x10\x01\x12\x1a\n" +
@@ -687,7 +691,8 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\x16EVENT_TYPE_AUTH_FAILED\x10\x14\x12\x1b\n" +
 	"\x17EVENT_TYPE_ROLE_REFUSED\x10\x15\x12\x19\n" +
 	"\x15EVENT_TYPE_AUDIT_READ\x10\x16\x12 \n" +
-	"\x1cEVENT_TYPE_APPROVAL_REVEALED\x10\x17BX\n" +
+	"\x1cEVENT_TYPE_APPROVAL_REVEALED\x10\x17\x12\x1f\n" +
+	"\x1bEVENT_TYPE_ARTIFACT_DELETED\x10\x18BX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1b\x06proto3"
 

@@ -3,8 +3,10 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from toolhub.v1 import artifact_pb2 as _artifact_pb2
 import builtins as _builtins
 import sys
@@ -134,6 +136,8 @@ class ArtifactHeader(_message.Message):
     TASK_ID_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
+    UPLOAD_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_BYTES_FIELD_NUMBER: _builtins.int
     media_type: _builtins.str
     """Media type (RFC 6838). Empty means `application/octet-stream`."""
     name: _builtins.str
@@ -144,6 +148,14 @@ class ArtifactHeader(_message.Message):
     """How many bytes will follow. 0 means not known; otherwise it must be exact."""
     sha256: _builtins.str
     """What the bytes will digest to, 64 lower-case hex digits. Empty is not compared."""
+    upload_id: _builtins.str
+    """The client's name for the upload, random and its own for each; needs `size_bytes` or `sha256`. Empty means that
+    nothing is held when the stream breaks.
+    """
+    offset_bytes: _builtins.int
+    """Where the first chunk belongs, in bytes: exactly what GetUpload said was received, with the same header besides. 0
+    begins the upload anew. More needs an `upload_id`.
+    """
     def __init__(
         self,
         *,
@@ -152,10 +164,12 @@ class ArtifactHeader(_message.Message):
         task_id: _builtins.str = ...,
         size_bytes: _builtins.int = ...,
         sha256: _builtins.str = ...,
+        upload_id: _builtins.str = ...,
+        offset_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["media_type", b"media_type", "name", b"name", "sha256", b"sha256", "size_bytes", b"size_bytes", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["media_type", b"media_type", "name", b"name", "offset_bytes", b"offset_bytes", "sha256", b"sha256", "size_bytes", b"size_bytes", "task_id", b"task_id", "upload_id", b"upload_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -214,3 +228,164 @@ class WriteArtifactResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WriteArtifactResponse: _TypeAlias = WriteArtifactResponse  # noqa: Y015
+
+@_typing.final
+class GetUploadRequest(_message.Message):
+    """Asks how far one upload is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLOAD_ID_FIELD_NUMBER: _builtins.int
+    upload_id: _builtins.str
+    """The `upload_id` of its header."""
+    def __init__(
+        self,
+        *,
+        upload_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["upload_id", b"upload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUploadRequest: _TypeAlias = GetUploadRequest  # noqa: Y015
+
+@_typing.final
+class GetUploadResponse(_message.Message):
+    """How far one upload is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    ARTIFACT_FIELD_NUMBER: _builtins.int
+    received_bytes: _builtins.int
+    """How many bytes have come and are held: the `offset_bytes` to go on at."""
+    @_builtins.property
+    def artifact(self) -> _artifact_pb2.Artifact:
+        """What it became. Unset until it is complete."""
+
+    def __init__(
+        self,
+        *,
+        received_bytes: _builtins.int = ...,
+        artifact: _artifact_pb2.Artifact | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "received_bytes", b"received_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUploadResponse: _TypeAlias = GetUploadResponse  # noqa: Y015
+
+@_typing.final
+class ListArtifactsRequest(_message.Message):
+    """Asks for a list of artifacts. Filters are joined by AND."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    task_id: _builtins.str
+    """Exactly this task. Empty means every one."""
+    call_id: _builtins.str
+    """Exactly this call, which made them. Empty means every one."""
+    sha256: _builtins.str
+    """Exactly this content, 64 lower-case hex digits: whether the hub has it already. Empty means any."""
+    principal: _builtins.str
+    """Exactly this principal; others' are seen by auditors only. Empty means the caller's own for agents, everybody's for
+    auditors.
+    """
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        call_id: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "page_size", b"page_size", "page_token", b"page_token", "principal", b"principal", "sha256", b"sha256", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListArtifactsRequest: _TypeAlias = ListArtifactsRequest  # noqa: Y015
+
+@_typing.final
+class ListArtifactsResponse(_message.Message):
+    """One page of artifacts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARTIFACTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Ask for the next page with it. Empty means that this was the last."""
+    @_builtins.property
+    def artifacts(self) -> _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Artifact]:
+        """The artifacts of this page."""
+
+    def __init__(
+        self,
+        *,
+        artifacts: _abc.Iterable[_artifact_pb2.Artifact] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListArtifactsResponse: _TypeAlias = ListArtifactsResponse  # noqa: Y015
+
+@_typing.final
+class DeleteArtifactRequest(_message.Message):
+    """Asks to remove one artifact."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARTIFACT_ID_FIELD_NUMBER: _builtins.int
+    artifact_id: _builtins.str
+    """Which one."""
+    def __init__(
+        self,
+        *,
+        artifact_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_id", b"artifact_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteArtifactRequest: _TypeAlias = DeleteArtifactRequest  # noqa: Y015
+
+@_typing.final
+class DeleteArtifactResponse(_message.Message):
+    """The removal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteArtifactResponse: _TypeAlias = DeleteArtifactResponse  # noqa: Y015

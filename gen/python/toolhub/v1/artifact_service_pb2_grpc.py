@@ -50,6 +50,21 @@ class ArtifactServiceStub:
                 request_serializer=toolhub_dot_v1_dot_artifact__service__pb2.WriteArtifactRequest.SerializeToString,
                 response_deserializer=toolhub_dot_v1_dot_artifact__service__pb2.WriteArtifactResponse.FromString,
                 _registered_method=True)
+        self.GetUpload = channel.unary_unary(
+                '/toolhub.v1.ArtifactService/GetUpload',
+                request_serializer=toolhub_dot_v1_dot_artifact__service__pb2.GetUploadRequest.SerializeToString,
+                response_deserializer=toolhub_dot_v1_dot_artifact__service__pb2.GetUploadResponse.FromString,
+                _registered_method=True)
+        self.ListArtifacts = channel.unary_unary(
+                '/toolhub.v1.ArtifactService/ListArtifacts',
+                request_serializer=toolhub_dot_v1_dot_artifact__service__pb2.ListArtifactsRequest.SerializeToString,
+                response_deserializer=toolhub_dot_v1_dot_artifact__service__pb2.ListArtifactsResponse.FromString,
+                _registered_method=True)
+        self.DeleteArtifact = channel.unary_unary(
+                '/toolhub.v1.ArtifactService/DeleteArtifact',
+                request_serializer=toolhub_dot_v1_dot_artifact__service__pb2.DeleteArtifactRequest.SerializeToString,
+                response_deserializer=toolhub_dot_v1_dot_artifact__service__pb2.DeleteArtifactResponse.FromString,
+                _registered_method=True)
 
 
 class ArtifactServiceServicer:
@@ -65,6 +80,8 @@ class ArtifactServiceServicer:
 
     def ReadArtifact(self, request, context):
         """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
+        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
+        use none of them. Who reads from an offset or to a limit compares the digest of the whole.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,8 +89,33 @@ class ArtifactServiceServicer:
 
     def WriteArtifact(self, request_iterator, context):
         """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
-        size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
+        kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+        With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
+        `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetUpload(self, request, context):
+        """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListArtifacts(self, request, context):
+        """Artifacts, those that expire last first: of one lifetime, the newest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteArtifact(self, request, context):
+        """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
+        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
+        artifact has the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +138,21 @@ def add_ArtifactServiceServicer_to_server(servicer, server):
                     servicer.WriteArtifact,
                     request_deserializer=toolhub_dot_v1_dot_artifact__service__pb2.WriteArtifactRequest.FromString,
                     response_serializer=toolhub_dot_v1_dot_artifact__service__pb2.WriteArtifactResponse.SerializeToString,
+            ),
+            'GetUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUpload,
+                    request_deserializer=toolhub_dot_v1_dot_artifact__service__pb2.GetUploadRequest.FromString,
+                    response_serializer=toolhub_dot_v1_dot_artifact__service__pb2.GetUploadResponse.SerializeToString,
+            ),
+            'ListArtifacts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListArtifacts,
+                    request_deserializer=toolhub_dot_v1_dot_artifact__service__pb2.ListArtifactsRequest.FromString,
+                    response_serializer=toolhub_dot_v1_dot_artifact__service__pb2.ListArtifactsResponse.SerializeToString,
+            ),
+            'DeleteArtifact': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteArtifact,
+                    request_deserializer=toolhub_dot_v1_dot_artifact__service__pb2.DeleteArtifactRequest.FromString,
+                    response_serializer=toolhub_dot_v1_dot_artifact__service__pb2.DeleteArtifactResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +237,87 @@ class ArtifactService:
             '/toolhub.v1.ArtifactService/WriteArtifact',
             toolhub_dot_v1_dot_artifact__service__pb2.WriteArtifactRequest.SerializeToString,
             toolhub_dot_v1_dot_artifact__service__pb2.WriteArtifactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/toolhub.v1.ArtifactService/GetUpload',
+            toolhub_dot_v1_dot_artifact__service__pb2.GetUploadRequest.SerializeToString,
+            toolhub_dot_v1_dot_artifact__service__pb2.GetUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListArtifacts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/toolhub.v1.ArtifactService/ListArtifacts',
+            toolhub_dot_v1_dot_artifact__service__pb2.ListArtifactsRequest.SerializeToString,
+            toolhub_dot_v1_dot_artifact__service__pb2.ListArtifactsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteArtifact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/toolhub.v1.ArtifactService/DeleteArtifact',
+            toolhub_dot_v1_dot_artifact__service__pb2.DeleteArtifactRequest.SerializeToString,
+            toolhub_dot_v1_dot_artifact__service__pb2.DeleteArtifactResponse.FromString,
             options,
             channel_credentials,
             insecure,

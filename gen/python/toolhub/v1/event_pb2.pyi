@@ -76,6 +76,8 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads."""
     EVENT_TYPE_APPROVAL_REVEALED: _EventType.ValueType  # 23
     """An approver was shown the arguments of an approval as they were sent. Durable before they are."""
+    EVENT_TYPE_ARTIFACT_DELETED: _EventType.ValueType  # 24
+    """An artifact was removed by its owner: `artifact_id`, `sha256`, `size_bytes`. Durable before it is."""
 
 class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
     """What happened."""
@@ -128,6 +130,8 @@ EVENT_TYPE_AUDIT_READ: EventType.ValueType  # 22
 """The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads."""
 EVENT_TYPE_APPROVAL_REVEALED: EventType.ValueType  # 23
 """An approver was shown the arguments of an approval as they were sent. Durable before they are."""
+EVENT_TYPE_ARTIFACT_DELETED: EventType.ValueType  # 24
+"""An artifact was removed by its owner: `artifact_id`, `sha256`, `size_bytes`. Durable before it is."""
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
 
 @_typing.final

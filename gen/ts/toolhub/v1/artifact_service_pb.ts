@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/artifact_service.proto.
  */
 export const file_toolhub_v1_artifact_service: GenFile = /*@__PURE__*/
-  fileDesc("CiF0b29saHViL3YxL2FydGlmYWN0X3NlcnZpY2UucHJvdG8SCnRvb2xodWIudjEiWAoSR2V0QXJ0aWZhY3RSZXF1ZXN0EkIKC2FydGlmYWN0X2lkGAEgASgJQi26SCpyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQiPQoTR2V0QXJ0aWZhY3RSZXNwb25zZRImCghhcnRpZmFjdBgBIAEoCzIULnRvb2xodWIudjEuQXJ0aWZhY3QilgEKE1JlYWRBcnRpZmFjdFJlcXVlc3QSQgoLYXJ0aWZhY3RfaWQYASABKAlCLbpIKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBIdCgxvZmZzZXRfYnl0ZXMYAiABKANCB7pIBCICKAASHAoLbGltaXRfYnl0ZXMYAyABKANCB7pIBCICKAAiWQoUUmVhZEFydGlmYWN0UmVzcG9uc2USKAoIYXJ0aWZhY3QYASABKAsyFC50b29saHViLnYxLkFydGlmYWN0SAASDwoFY2h1bmsYAiABKAxIAEIGCgRwYXJ0It8BCg5BcnRpZmFjdEhlYWRlchIcCgptZWRpYV90eXBlGAEgASgJQgi6SAVyAxj/ARIlCgRuYW1lGAIgASgJQhe6SBRyEhj/ATINXlteL1xcXHgwMF0qJBJBCgd0YXNrX2lkGAMgASgJQjC6SC3YAQFyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQSGwoKc2l6ZV9ieXRlcxgEIAEoA0IHukgEIgIoABIoCgZzaGEyNTYYBSABKAlCGLpIFXITMhFeKFswLTlhLWZdezY0fSk/JCJvChRXcml0ZUFydGlmYWN0UmVxdWVzdBIsCgZoZWFkZXIYASABKAsyGi50b29saHViLnYxLkFydGlmYWN0SGVhZGVySAASGgoFY2h1bmsYAiABKAxCCbpIBnoEGICAQEgAQg0KBHBhcnQSBbpIAggBIj8KFVdyaXRlQXJ0aWZhY3RSZXNwb25zZRImCghhcnRpZmFjdBgBIAEoCzIULnRvb2xodWIudjEuQXJ0aWZhY3QymAIKD0FydGlmYWN0U2VydmljZRJTCgtHZXRBcnRpZmFjdBIeLnRvb2xodWIudjEuR2V0QXJ0aWZhY3RSZXF1ZXN0Gh8udG9vbGh1Yi52MS5HZXRBcnRpZmFjdFJlc3BvbnNlIgOQAgESWAoMUmVhZEFydGlmYWN0Eh8udG9vbGh1Yi52MS5SZWFkQXJ0aWZhY3RSZXF1ZXN0GiAudG9vbGh1Yi52MS5SZWFkQXJ0aWZhY3RSZXNwb25zZSIDkAIBMAESVgoNV3JpdGVBcnRpZmFjdBIgLnRvb2xodWIudjEuV3JpdGVBcnRpZmFjdFJlcXVlc3QaIS50b29saHViLnYxLldyaXRlQXJ0aWZhY3RSZXNwb25zZSgBQlgKDWlvLnRvb2xodWIudjFQAVo4Z2l0aHViLmNvbS90b29sLWh1Yi90b29sLWh1Yi9nZW4vZ28vdG9vbGh1Yi92MTt0b29saHVidjGqAgpUb29sSHViLlYxYgZwcm90bzM", [file_buf_validate_validate, file_toolhub_v1_artifact]);
+  fileDesc("CiF0b29saHViL3YxL2FydGlmYWN0X3NlcnZpY2UucHJvdG8SCnRvb2xodWIudjEiWAoSR2V0QXJ0aWZhY3RSZXF1ZXN0EkIKC2FydGlmYWN0X2lkGAEgASgJQi26SCpyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQiPQoTR2V0QXJ0aWZhY3RSZXNwb25zZRImCghhcnRpZmFjdBgBIAEoCzIULnRvb2xodWIudjEuQXJ0aWZhY3QilgEKE1JlYWRBcnRpZmFjdFJlcXVlc3QSQgoLYXJ0aWZhY3RfaWQYASABKAlCLbpIKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBIdCgxvZmZzZXRfYnl0ZXMYAiABKANCB7pIBCICKAASHAoLbGltaXRfYnl0ZXMYAyABKANCB7pIBCICKAAiWQoUUmVhZEFydGlmYWN0UmVzcG9uc2USKAoIYXJ0aWZhY3QYASABKAsyFC50b29saHViLnYxLkFydGlmYWN0SAASDwoFY2h1bmsYAiABKAxIAEIGCgRwYXJ0IrMCCg5BcnRpZmFjdEhlYWRlchIcCgptZWRpYV90eXBlGAEgASgJQgi6SAVyAxj/ARIlCgRuYW1lGAIgASgJQhe6SBRyEhj/ATINXlteL1xcXHgwMF0qJBJBCgd0YXNrX2lkGAMgASgJQjC6SC3YAQFyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQSGwoKc2l6ZV9ieXRlcxgEIAEoA0IHukgEIgIoABIoCgZzaGEyNTYYBSABKAlCGLpIFXITMhFeKFswLTlhLWZdezY0fSk/JBIzCgl1cGxvYWRfaWQYBiABKAlCILpIHXIbMhleKFtBLVphLXowLTlfLV17OCwxMjh9KT8kEh0KDG9mZnNldF9ieXRlcxgHIAEoA0IHukgEIgIoACJvChRXcml0ZUFydGlmYWN0UmVxdWVzdBIsCgZoZWFkZXIYASABKAsyGi50b29saHViLnYxLkFydGlmYWN0SGVhZGVySAASGgoFY2h1bmsYAiABKAxCCbpIBnoEGICAQEgAQg0KBHBhcnQSBbpIAggBIj8KFVdyaXRlQXJ0aWZhY3RSZXNwb25zZRImCghhcnRpZmFjdBgBIAEoCzIULnRvb2xodWIudjEuQXJ0aWZhY3QiRAoQR2V0VXBsb2FkUmVxdWVzdBIwCgl1cGxvYWRfaWQYASABKAlCHbpIGnIYMhZeW0EtWmEtejAtOV8tXXs4LDEyOH0kIlMKEUdldFVwbG9hZFJlc3BvbnNlEhYKDnJlY2VpdmVkX2J5dGVzGAEgASgDEiYKCGFydGlmYWN0GAIgASgLMhQudG9vbGh1Yi52MS5BcnRpZmFjdCLNAQoUTGlzdEFydGlmYWN0c1JlcXVlc3QSGgoJcGFnZV9zaXplGAEgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAIEhkKB3Rhc2tfaWQYAyABKAlCCLpIBXIDGIABEhkKB2NhbGxfaWQYBCABKAlCCLpIBXIDGIABEigKBnNoYTI1NhgFIAEoCUIYukgVchMyEV4oWzAtOWEtZl17NjR9KT8kEhsKCXByaW5jaXBhbBgGIAEoCUIIukgFcgMYgAEiWQoVTGlzdEFydGlmYWN0c1Jlc3BvbnNlEicKCWFydGlmYWN0cxgBIAMoCzIULnRvb2xodWIudjEuQXJ0aWZhY3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIlsKFURlbGV0ZUFydGlmYWN0UmVxdWVzdBJCCgthcnRpZmFjdF9pZBgBIAEoCUItukgqcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kIhgKFkRlbGV0ZUFydGlmYWN0UmVzcG9uc2UymwQKD0FydGlmYWN0U2VydmljZRJTCgtHZXRBcnRpZmFjdBIeLnRvb2xodWIudjEuR2V0QXJ0aWZhY3RSZXF1ZXN0Gh8udG9vbGh1Yi52MS5HZXRBcnRpZmFjdFJlc3BvbnNlIgOQAgESWAoMUmVhZEFydGlmYWN0Eh8udG9vbGh1Yi52MS5SZWFkQXJ0aWZhY3RSZXF1ZXN0GiAudG9vbGh1Yi52MS5SZWFkQXJ0aWZhY3RSZXNwb25zZSIDkAIBMAESVgoNV3JpdGVBcnRpZmFjdBIgLnRvb2xodWIudjEuV3JpdGVBcnRpZmFjdFJlcXVlc3QaIS50b29saHViLnYxLldyaXRlQXJ0aWZhY3RSZXNwb25zZSgBEk0KCUdldFVwbG9hZBIcLnRvb2xodWIudjEuR2V0VXBsb2FkUmVxdWVzdBodLnRvb2xodWIudjEuR2V0VXBsb2FkUmVzcG9uc2UiA5ACARJZCg1MaXN0QXJ0aWZhY3RzEiAudG9vbGh1Yi52MS5MaXN0QXJ0aWZhY3RzUmVxdWVzdBohLnRvb2xodWIudjEuTGlzdEFydGlmYWN0c1Jlc3BvbnNlIgOQAgESVwoORGVsZXRlQXJ0aWZhY3QSIS50b29saHViLnYxLkRlbGV0ZUFydGlmYWN0UmVxdWVzdBoiLnRvb2xodWIudjEuRGVsZXRlQXJ0aWZhY3RSZXNwb25zZUJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMWIGcHJvdG8z", [file_buf_validate_validate, file_toolhub_v1_artifact]);
 
 /**
  * Asks for one artifact.
@@ -169,6 +169,22 @@ export type ArtifactHeader = Message<"toolhub.v1.ArtifactHeader"> & {
    * @generated from field: string sha256 = 5;
    */
   sha256: string;
+
+  /**
+   * The client's name for the upload, random and its own for each; needs `size_bytes` or `sha256`. Empty means that
+   * nothing is held when the stream breaks.
+   *
+   * @generated from field: string upload_id = 6;
+   */
+  uploadId: string;
+
+  /**
+   * Where the first chunk belongs, in bytes: exactly what GetUpload said was received, with the same header besides. 0
+   * begins the upload anew. More needs an `upload_id`.
+   *
+   * @generated from field: int64 offset_bytes = 7;
+   */
+  offsetBytes: bigint;
 };
 
 /**
@@ -237,6 +253,176 @@ export const WriteArtifactResponseSchema: GenMessage<WriteArtifactResponse> = /*
   messageDesc(file_toolhub_v1_artifact_service, 6);
 
 /**
+ * Asks how far one upload is.
+ *
+ * @generated from message toolhub.v1.GetUploadRequest
+ */
+export type GetUploadRequest = Message<"toolhub.v1.GetUploadRequest"> & {
+  /**
+   * The `upload_id` of its header.
+   *
+   * @generated from field: string upload_id = 1;
+   */
+  uploadId: string;
+};
+
+/**
+ * Describes the message toolhub.v1.GetUploadRequest.
+ * Use `create(GetUploadRequestSchema)` to create a new message.
+ */
+export const GetUploadRequestSchema: GenMessage<GetUploadRequest> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_artifact_service, 7);
+
+/**
+ * How far one upload is.
+ *
+ * @generated from message toolhub.v1.GetUploadResponse
+ */
+export type GetUploadResponse = Message<"toolhub.v1.GetUploadResponse"> & {
+  /**
+   * How many bytes have come and are held: the `offset_bytes` to go on at.
+   *
+   * @generated from field: int64 received_bytes = 1;
+   */
+  receivedBytes: bigint;
+
+  /**
+   * What it became. Unset until it is complete.
+   *
+   * @generated from field: toolhub.v1.Artifact artifact = 2;
+   */
+  artifact?: Artifact | undefined;
+};
+
+/**
+ * Describes the message toolhub.v1.GetUploadResponse.
+ * Use `create(GetUploadResponseSchema)` to create a new message.
+ */
+export const GetUploadResponseSchema: GenMessage<GetUploadResponse> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_artifact_service, 8);
+
+/**
+ * Asks for a list of artifacts. Filters are joined by AND.
+ *
+ * @generated from message toolhub.v1.ListArtifactsRequest
+ */
+export type ListArtifactsRequest = Message<"toolhub.v1.ListArtifactsRequest"> & {
+  /**
+   * How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+   *
+   * @generated from field: int32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   *
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
+
+  /**
+   * Exactly this task. Empty means every one.
+   *
+   * @generated from field: string task_id = 3;
+   */
+  taskId: string;
+
+  /**
+   * Exactly this call, which made them. Empty means every one.
+   *
+   * @generated from field: string call_id = 4;
+   */
+  callId: string;
+
+  /**
+   * Exactly this content, 64 lower-case hex digits: whether the hub has it already. Empty means any.
+   *
+   * @generated from field: string sha256 = 5;
+   */
+  sha256: string;
+
+  /**
+   * Exactly this principal; others' are seen by auditors only. Empty means the caller's own for agents, everybody's for
+   * auditors.
+   *
+   * @generated from field: string principal = 6;
+   */
+  principal: string;
+};
+
+/**
+ * Describes the message toolhub.v1.ListArtifactsRequest.
+ * Use `create(ListArtifactsRequestSchema)` to create a new message.
+ */
+export const ListArtifactsRequestSchema: GenMessage<ListArtifactsRequest> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_artifact_service, 9);
+
+/**
+ * One page of artifacts.
+ *
+ * @generated from message toolhub.v1.ListArtifactsResponse
+ */
+export type ListArtifactsResponse = Message<"toolhub.v1.ListArtifactsResponse"> & {
+  /**
+   * The artifacts of this page.
+   *
+   * @generated from field: repeated toolhub.v1.Artifact artifacts = 1;
+   */
+  artifacts: Artifact[];
+
+  /**
+   * Ask for the next page with it. Empty means that this was the last.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message toolhub.v1.ListArtifactsResponse.
+ * Use `create(ListArtifactsResponseSchema)` to create a new message.
+ */
+export const ListArtifactsResponseSchema: GenMessage<ListArtifactsResponse> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_artifact_service, 10);
+
+/**
+ * Asks to remove one artifact.
+ *
+ * @generated from message toolhub.v1.DeleteArtifactRequest
+ */
+export type DeleteArtifactRequest = Message<"toolhub.v1.DeleteArtifactRequest"> & {
+  /**
+   * Which one.
+   *
+   * @generated from field: string artifact_id = 1;
+   */
+  artifactId: string;
+};
+
+/**
+ * Describes the message toolhub.v1.DeleteArtifactRequest.
+ * Use `create(DeleteArtifactRequestSchema)` to create a new message.
+ */
+export const DeleteArtifactRequestSchema: GenMessage<DeleteArtifactRequest> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_artifact_service, 11);
+
+/**
+ * The removal.
+ *
+ * @generated from message toolhub.v1.DeleteArtifactResponse
+ */
+export type DeleteArtifactResponse = Message<"toolhub.v1.DeleteArtifactResponse"> & {
+};
+
+/**
+ * Describes the message toolhub.v1.DeleteArtifactResponse.
+ * Use `create(DeleteArtifactResponseSchema)` to create a new message.
+ */
+export const DeleteArtifactResponseSchema: GenMessage<DeleteArtifactResponse> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_artifact_service, 12);
+
+/**
  * Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
  *
  * @generated from service toolhub.v1.ArtifactService
@@ -254,6 +440,8 @@ export const ArtifactService: GenService<{
   },
   /**
    * Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
+   * DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
+   * use none of them. Who reads from an offset or to a limit compares the digest of the whole.
    *
    * @generated from rpc toolhub.v1.ArtifactService.ReadArtifact
    */
@@ -264,8 +452,10 @@ export const ArtifactService: GenService<{
   },
   /**
    * Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-   * metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
-   * size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+   * metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
+   * kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+   * With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
+   * `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
    *
    * @generated from rpc toolhub.v1.ArtifactService.WriteArtifact
    */
@@ -273,6 +463,38 @@ export const ArtifactService: GenService<{
     methodKind: "client_streaming";
     input: typeof WriteArtifactRequestSchema;
     output: typeof WriteArtifactResponseSchema;
+  },
+  /**
+   * How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+   *
+   * @generated from rpc toolhub.v1.ArtifactService.GetUpload
+   */
+  getUpload: {
+    methodKind: "unary";
+    input: typeof GetUploadRequestSchema;
+    output: typeof GetUploadResponseSchema;
+  },
+  /**
+   * Artifacts, those that expire last first: of one lifetime, the newest.
+   *
+   * @generated from rpc toolhub.v1.ArtifactService.ListArtifacts
+   */
+  listArtifacts: {
+    methodKind: "unary";
+    input: typeof ListArtifactsRequestSchema;
+    output: typeof ListArtifactsResponseSchema;
+  },
+  /**
+   * Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
+   * somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
+   * artifact has the same.
+   *
+   * @generated from rpc toolhub.v1.ArtifactService.DeleteArtifact
+   */
+  deleteArtifact: {
+    methodKind: "unary";
+    input: typeof DeleteArtifactRequestSchema;
+    output: typeof DeleteArtifactResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_toolhub_v1_artifact_service, 0);

@@ -22,9 +22,9 @@ from toolhub.v1 import (
     registry_service_pb2,
 )
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, Binding
-from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.call import Call, ExecContext
-from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
+from toolhub_service.domain.artifact import Artifact, ArtifactFilter
+from toolhub_service.domain.call import Call, ExecContext, Role
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, refuse
 from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
 from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.json import JsonObject
@@ -32,7 +32,7 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, PinChange, PinFilter, PinState
 from toolhub_service.guards.descriptions import escaped
 from toolhub_service.runtime.approval_record import Decision
-from toolhub_service.runtime.artifacts import ArtifactHeader
+from toolhub_service.runtime.artifact_uploads import ArtifactHeader
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.transport.convert.call import from_artifact_ref, from_error, from_progress, write_answer
 from toolhub_service.transport.convert.payload import (
@@ -185,6 +185,17 @@ def _from_question(approval: Approval) -> approval_pb2.Question | None:
 
 from_artifact = Writer(artifact_pb2.Artifact, Artifact)
 to_header = Reader(ArtifactHeader, artifact_service_pb2.ArtifactHeader)
+_ARTIFACT_FILTER = Reader(ArtifactFilter, artifact_service_pb2.ListArtifactsRequest, apart={"principal"})
+
+
+def to_artifact_filter(
+    request: artifact_service_pb2.ListArtifactsRequest, caller_id: str, *, may_read_all: bool
+) -> ArtifactFilter:
+    """Raises HubFailure PERMISSION_DENIED for another's, unless all may be read."""
+    if not may_read_all and request.principal not in ("", caller_id):
+        lacks = f"{caller_id} lacks the role 'auditor', which alone lists what others own."
+        raise HubFailure(Reason.ROLE_MISSING, lacks, role=Role.AUDITOR.value)
+    return _ARTIFACT_FILTER(request, principal=request.principal if may_read_all else caller_id)
 
 
 # Pins

@@ -29,6 +29,7 @@ ALSO_FOR: dict[str, frozenset[Role]] = {
     "/toolhub.v1.JobService/CancelJob": frozenset({Role.OPERATOR}),
     "/toolhub.v1.ArtifactService/GetArtifact": frozenset({Role.AUDITOR}),
     "/toolhub.v1.ArtifactService/ReadArtifact": frozenset({Role.AUDITOR}),
+    "/toolhub.v1.ArtifactService/ListArtifacts": frozenset({Role.AUDITOR}),
 }
 """RPCs that other roles may call besides, by path: those who ask for approvals see what becomes of them, and those who
 oversee the hub see everybody's jobs and artifacts."""

@@ -28,6 +28,8 @@ __all__ = (
     "DecidePinRequest",
     "DecidePinResponse",
     "Decision",
+    "DeleteArtifactRequest",
+    "DeleteArtifactResponse",
     "Entrance",
     "ErrorKind",
     "Event",
@@ -51,6 +53,8 @@ __all__ = (
     "GetSnapshotResponse",
     "GetToolRequest",
     "GetToolResponse",
+    "GetUploadRequest",
+    "GetUploadResponse",
     "GuardedArgument",
     "IdempotencyMode",
     "InvokeMode",
@@ -68,6 +72,8 @@ __all__ = (
     "JobStatus",
     "ListApprovalsRequest",
     "ListApprovalsResponse",
+    "ListArtifactsRequest",
+    "ListArtifactsResponse",
     "ListEventsRequest",
     "ListEventsResponse",
     "ListJobsRequest",
@@ -743,6 +749,11 @@ class EventType(betterproto2.Enum):
     An approver was shown the arguments of an approval as they were sent. Durable before they are.
     """
 
+    ARTIFACT_DELETED = 24
+    """
+    An artifact was removed by its owner: `artifact_id`, `sha256`, `size_bytes`. Durable before it is.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -770,6 +781,7 @@ class EventType(betterproto2.Enum):
             21: "EVENT_TYPE_ROLE_REFUSED",
             22: "EVENT_TYPE_AUDIT_READ",
             23: "EVENT_TYPE_APPROVAL_REVEALED",
+            24: "EVENT_TYPE_ARTIFACT_DELETED",
         }
 
     @classmethod
@@ -799,6 +811,7 @@ class EventType(betterproto2.Enum):
             "EVENT_TYPE_ROLE_REFUSED": 21,
             "EVENT_TYPE_AUDIT_READ": 22,
             "EVENT_TYPE_APPROVAL_REVEALED": 23,
+            "EVENT_TYPE_ARTIFACT_DELETED": 24,
         }
 
 
@@ -1864,6 +1877,18 @@ class ArtifactHeader(betterproto2.Message):
     What the bytes will digest to, 64 lower-case hex digits. Empty is not compared.
     """
 
+    upload_id: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    The client's name for the upload, random and its own for each; needs `size_bytes` or `sha256`. Empty means that
+    nothing is held when the stream breaks.
+    """
+
+    offset_bytes: "int" = betterproto2.field(7, betterproto2.TYPE_INT64)
+    """
+    Where the first chunk belongs, in bytes: exactly what GetUpload said was received, with the same header besides. 0
+    begins the upload anew. More needs an `upload_id`.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "ArtifactHeader", ArtifactHeader)
 
@@ -2109,6 +2134,33 @@ class DecidePinResponse(betterproto2.Message):
 
 
 default_message_pool.register_message("toolhub.v1", "DecidePinResponse", DecidePinResponse)
+
+
+@dataclass(eq=False, repr=False)
+class DeleteArtifactRequest(betterproto2.Message):
+    """
+    Asks to remove one artifact.
+    """
+
+    artifact_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Which one.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "DeleteArtifactRequest", DeleteArtifactRequest)
+
+
+@dataclass(eq=False, repr=False)
+class DeleteArtifactResponse(betterproto2.Message):
+    """
+    The removal.
+    """
+
+    pass
+
+
+default_message_pool.register_message("toolhub.v1", "DeleteArtifactResponse", DeleteArtifactResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -2774,6 +2826,41 @@ default_message_pool.register_message("toolhub.v1", "GetToolResponse", GetToolRe
 
 
 @dataclass(eq=False, repr=False)
+class GetUploadRequest(betterproto2.Message):
+    """
+    Asks how far one upload is.
+    """
+
+    upload_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    The `upload_id` of its header.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "GetUploadRequest", GetUploadRequest)
+
+
+@dataclass(eq=False, repr=False)
+class GetUploadResponse(betterproto2.Message):
+    """
+    How far one upload is.
+    """
+
+    received_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
+    """
+    How many bytes have come and are held: the `offset_bytes` to go on at.
+    """
+
+    artifact: "Artifact | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    What it became. Unset until it is complete.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "GetUploadResponse", GetUploadResponse)
+
+
+@dataclass(eq=False, repr=False)
 class GuardedArgument(betterproto2.Message):
     """
     One argument that a guard judges before the tool runs and again when it acts.
@@ -3191,6 +3278,67 @@ class ListApprovalsResponse(betterproto2.Message):
 
 
 default_message_pool.register_message("toolhub.v1", "ListApprovalsResponse", ListApprovalsResponse)
+
+
+@dataclass(eq=False, repr=False)
+class ListArtifactsRequest(betterproto2.Message):
+    """
+    Asks for a list of artifacts. Filters are joined by AND.
+    """
+
+    page_size: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
+    """
+    How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+    """
+
+    page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    """
+
+    task_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    Exactly this task. Empty means every one.
+    """
+
+    call_id: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    Exactly this call, which made them. Empty means every one.
+    """
+
+    sha256: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    Exactly this content, 64 lower-case hex digits: whether the hub has it already. Empty means any.
+    """
+
+    principal: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    Exactly this principal; others' are seen by auditors only. Empty means the caller's own for agents, everybody's for
+    auditors.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "ListArtifactsRequest", ListArtifactsRequest)
+
+
+@dataclass(eq=False, repr=False)
+class ListArtifactsResponse(betterproto2.Message):
+    """
+    One page of artifacts.
+    """
+
+    artifacts: "list[Artifact]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    The artifacts of this page.
+    """
+
+    next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Ask for the next page with it. Empty means that this was the last.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "ListArtifactsResponse", ListArtifactsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -5619,6 +5767,8 @@ class ArtifactServiceSyncStub:
     def read_artifact(self, message: "ReadArtifactRequest") -> "Iterator[ReadArtifactResponse]":
         """
         Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
+        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
+        use none of them. Who reads from an offset or to a limit compares the digest of the whole.
         """
 
         yield from self._channel.unary_stream(
@@ -5630,8 +5780,10 @@ class ArtifactServiceSyncStub:
     def write_artifact(self, messages: "Iterable[WriteArtifactRequest]") -> "WriteArtifactResponse":
         """
         Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
-        size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
+        kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+        With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
+        `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
         """
 
         return self._channel.stream_unary(
@@ -5639,6 +5791,41 @@ class ArtifactServiceSyncStub:
             WriteArtifactRequest.SerializeToString,
             WriteArtifactResponse.FromString,
         )(iter(messages))
+
+    def get_upload(self, message: "GetUploadRequest") -> "GetUploadResponse":
+        """
+        How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+        """
+
+        return self._channel.unary_unary(
+            "/toolhub.v1.ArtifactService/GetUpload",
+            GetUploadRequest.SerializeToString,
+            GetUploadResponse.FromString,
+        )(message)
+
+    def list_artifacts(self, message: "ListArtifactsRequest") -> "ListArtifactsResponse":
+        """
+        Artifacts, those that expire last first: of one lifetime, the newest.
+        """
+
+        return self._channel.unary_unary(
+            "/toolhub.v1.ArtifactService/ListArtifacts",
+            ListArtifactsRequest.SerializeToString,
+            ListArtifactsResponse.FromString,
+        )(message)
+
+    def delete_artifact(self, message: "DeleteArtifactRequest") -> "DeleteArtifactResponse":
+        """
+        Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
+        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
+        artifact has the same.
+        """
+
+        return self._channel.unary_unary(
+            "/toolhub.v1.ArtifactService/DeleteArtifact",
+            DeleteArtifactRequest.SerializeToString,
+            DeleteArtifactResponse.FromString,
+        )(message)
 
 
 class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
@@ -5677,6 +5864,8 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "AsyncIterator[ReadArtifactResponse]":
         """
         Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
+        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
+        use none of them. Who reads from an offset or to a limit compares the digest of the whole.
         """
 
         async for response in self._unary_stream(
@@ -5699,8 +5888,10 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "WriteArtifactResponse":
         """
         Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is kept when the stream breaks, the digest or
-        size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
+        kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
+        With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
+        `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
         """
 
         return await self._stream_unary(
@@ -5708,6 +5899,71 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
             messages,
             WriteArtifactRequest,
             WriteArtifactResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def get_upload(
+        self,
+        message: "GetUploadRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "GetUploadResponse":
+        """
+        How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+        """
+
+        return await self._unary_unary(
+            "/toolhub.v1.ArtifactService/GetUpload",
+            message,
+            GetUploadResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def list_artifacts(
+        self,
+        message: "ListArtifactsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "ListArtifactsResponse":
+        """
+        Artifacts, those that expire last first: of one lifetime, the newest.
+        """
+
+        return await self._unary_unary(
+            "/toolhub.v1.ArtifactService/ListArtifacts",
+            message,
+            ListArtifactsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def delete_artifact(
+        self,
+        message: "DeleteArtifactRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "DeleteArtifactResponse":
+        """
+        Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
+        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
+        artifact has the same.
+        """
+
+        return await self._unary_unary(
+            "/toolhub.v1.ArtifactService/DeleteArtifact",
+            message,
+            DeleteArtifactResponse,
             timeout=timeout,
             deadline=deadline,
             metadata=metadata,

@@ -1,0 +1,389 @@
+"""Uploads of artifacts: what their header declares, what came of them, and how one goes on whose connection broke.
+
+An upload that its client named (`upload_id`) is held when its stream breaks: bytes that came, their digest and their
+claim of the quota. Another stream goes on behind the last byte, and takes it over from one that the hub believes to be
+alive still, for a client often notices a dead connection first. It is held by this process alone, for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRecords, BlobWriter
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.runtime.steps import to_its_end
+
+# How much each principal may own in artifacts, with what is on its way counted in.
+#
+# What is recorded is asked of the records, which all hubs share; what this process is taking in is counted here, so
+# that uploads at once cannot pass the quota together. Several hubs may pass it by what they take in at the same
+# moment.
+
+# What an artifact counts beside its bytes, so that empty ones are not free.
+_RECORD_BYTES = 1_024
+
+
+@dataclass(slots=True)
+class _Taking:
+    """What this process is taking in for one principal."""
+
+    bytes: int = 0
+    running: int = 0
+    ended: int = 0
+
+
+class Quota:
+    """`async with quota.claim(principal) as claim`: `grow` with every chunk, `check` before it is recorded."""
+
+    def __init__(self, records: ArtifactRecords, quota_bytes: int) -> None:
+        self._records = records
+        self._quota_bytes = quota_bytes
+        self._taking: dict[str, _Taking] = {}
+
+    @asynccontextmanager
+    async def claim(self, principal_id: str) -> AsyncIterator[Claim]:
+        """Holds its bytes until the body ends: by then they are recorded or gone. Raises as `Claim.grow`."""
+        taking = self._taking.setdefault(principal_id, _Taking())
+        claim = Claim(taking, self._quota_bytes)
+        taking.running += 1
+        try:
+            claim.used_bytes = await self.used_bytes(principal_id)
+            claim.grow(_RECORD_BYTES)
+            yield claim
+            # The body ends when what it kept is recorded.
+        finally:
+            taking.bytes -= claim.bytes
+            taking.running -= 1
+            taking.ended += 1
+            if not taking.running:
+                self._taking.pop(principal_id, None)
+
+    async def check(self, principal_id: str, claim: Claim) -> None:
+        """Once all bytes are in: others may have been recorded meanwhile. Raises as `Claim.grow`."""
+        claim.used_bytes = await self.used_bytes(principal_id)
+        claim.grow(0)
+
+    async def used_bytes(self, principal_id: str) -> int:
+        """What is recorded, asked again when something ended meanwhile: it would be counted by neither side."""
+        taking = self._taking[principal_id]
+        while True:
+            ended = taking.ended
+            count, size_bytes = await self._records.usage(principal_id)
+            if taking.ended == ended:
+                return size_bytes + count * _RECORD_BYTES
+
+
+class Claim:
+    """Bytes on their way to one artifact."""
+
+    def __init__(self, taking: _Taking, quota_bytes: int) -> None:
+        self._taking = taking
+        self._quota_bytes = quota_bytes
+        self.used_bytes = 0
+        self.bytes = 0
+
+    def grow(self, size_bytes: int) -> None:
+        """Raises ToolFailure BUDGET_EXCEEDED beyond the quota."""
+        self.bytes += size_bytes
+        self._taking.bytes += size_bytes
+        if self.used_bytes + self._taking.bytes > self._quota_bytes:
+            raise refuse(
+                ErrorKind.BUDGET_EXCEEDED,
+                f"The artifacts of this caller would pass their quota of {self._quota_bytes} bytes. Keep less, or wait "
+                "until older ones expire.",
+                quota_bytes=self._quota_bytes,
+                used_bytes=self.used_bytes,
+            )
+
+
+# What a writer says of an artifact before its bytes: judged when a client uploads, made harmless when a tool keeps.
+
+NAME_MAX_CHARS = 255
+# RFC 6838, with parameters.
+_MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}(;[ -~]*)?")
+_FOLDERS = re.compile(r"[/\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactHeader:
+    """Everything may be left out."""
+
+    media_type: str = ""
+    name: str = ""
+    """For people; no folders."""
+    task_id: str = ""
+    size_bytes: int = 0
+    """Exact when it is not 0."""
+    sha256: str = ""
+    """64 lower-case hex digits, exact when not empty."""
+    upload_id: str = ""
+    offset_bytes: int = 0
+    """Where the first chunk belongs; 0 begins anew."""
+
+
+def judge_header(header: ArtifactHeader) -> None:
+    """Raises HubFailure INVALID_ARGUMENT for a name that could lead astray, what is no media type, and an upload that
+    cannot go on."""
+    if header.offset_bytes and not header.upload_id:
+        message = "offset_bytes needs the upload_id with which the first bytes were sent; begin at 0 without one."
+        raise HubFailure(Reason.UPLOAD_HEADER_INVALID, message)
+    if header.upload_id and not (header.size_bytes or header.sha256):
+        # The end of a stream that broke may look like the end of the content.
+        message = "An upload_id needs size_bytes or sha256, by which the hub knows when the upload is whole."
+        raise HubFailure(Reason.UPLOAD_HEADER_INVALID, message)
+    if header.name and plain_name(header.name) != header.name:
+        raise HubFailure(
+            Reason.BAD_NAME,
+            "Its name must be a file name without folders and control characters; change it or leave it out.",
+        )
+    if header.media_type and plain_media_type(header.media_type) != header.media_type:
+        raise HubFailure(
+            Reason.BAD_MEDIA_TYPE,
+            "The artifact's media type must read type/subtype, such as text/plain; change it or leave it out.",
+        )
+
+
+def judge_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
+    """Whether what came is what was declared. Raises HubFailure INVALID_ARGUMENT."""
+    if header.size_bytes and size_bytes != header.size_bytes:
+        came = "more" if size_bytes > header.size_bytes else f"only {size_bytes}"
+        raise HubFailure(
+            Reason.SIZE_MISMATCH,
+            f"{header.size_bytes} bytes were declared and {came} came; nothing was kept. Send it again.",
+        )
+    if sha256 != header.sha256:
+        raise HubFailure(
+            Reason.DIGEST_MISMATCH,
+            f"What came digests to {sha256}, not to what was declared; nothing was kept. Send it again.",
+        )
+
+
+def plain_name(name: str) -> str:
+    """The last component, without control characters and direction marks; empty when nothing is left of it."""
+    last = "".join(char for char in _FOLDERS.split(name)[-1] if char.isprintable())[:NAME_MAX_CHARS]
+    return "" if last in (".", "..") else last
+
+
+def plain_media_type(media_type: str) -> str:
+    """As declared, or octets when it is no media type."""
+    return media_type if len(media_type) <= 255 and _MEDIA_TYPE.fullmatch(media_type) else OCTETS
+
+
+def too_large(max_bytes: int) -> ToolFailure:
+    message = f"The artifact is larger than {max_bytes} bytes, the most that is kept. Keep less or split it."
+    return refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=max_bytes)
+
+
+# What goes on: uploads that their clients named.
+
+HELD_S: Final = 900.0
+"""How long an upload is held that no stream fills, and how long it is known what became of a finished one."""
+HELD_MAX_EACH: Final = 16
+"""Of one principal: the one that has waited longest gives way."""
+_HELD_MAX: Final = 1_024
+
+
+class Upload:
+    """Bytes on their way to one artifact, under a claim of the quota."""
+
+    def __init__(self, header: ArtifactHeader, claim: Claim, writer: BlobWriter, max_bytes: int) -> None:
+        self.writer = writer
+        self.size_bytes = 0
+        self._header = header
+        self.claim = claim
+        self._max_bytes = max_bytes
+        # Hashing costs only those who declare a digest.
+        self._sha256 = hashlib.sha256() if header.sha256 else None
+
+    async def take(self, chunk: bytes) -> None:
+        """What was declared is judged before anything is stored. Raises ToolFailure and HubFailure as `judge_whole`."""
+        size_bytes = self.size_bytes + len(chunk)
+        if size_bytes > self._max_bytes:
+            raise too_large(self._max_bytes)
+        if size_bytes > self._header.size_bytes > 0:
+            judge_whole(self._header, size_bytes, "")
+        self.claim.grow(len(chunk))
+        if self._sha256 is not None:
+            self._sha256.update(chunk)
+        await self.writer.write(chunk)
+        self.size_bytes = size_bytes
+
+    def judge(self) -> None:
+        """Once all has come. Raises HubFailure INVALID_ARGUMENT."""
+        judge_whole(self._header, self.size_bytes, self._sha256.hexdigest() if self._sha256 else "")
+
+    async def abort(self) -> None:
+        with suppress(ToolFailure):  # why it failed is reported, not that its traces could not be wiped
+            await to_its_end(self.writer.abort())
+
+
+class HeldUpload:
+    """One that another stream may go on with. `stream` is what fills it now; None: nothing does."""
+
+    def __init__(self, header: ArtifactHeader, upload: Upload, release: AsyncExitStack) -> None:
+        self.artifact_id = ""
+        """Once it is finished."""
+        self.stream: object | None = None
+        self.left_at_unix_ms = 0
+        self._header = header
+        self._upload = upload
+        self._release = release
+        self._lock = asyncio.Lock()
+        # False while a chunk is being stored: what raises then leaves something that cannot go on.
+        self._is_sound = True
+
+    @property
+    def received_bytes(self) -> int:
+        return self._upload.size_bytes
+
+    @property
+    def goes_on(self) -> bool:
+        return self._is_sound and not self.artifact_id
+
+    async def take_over(self, header: ArtifactHeader, stream: object) -> None:
+        """Let this stream fill it from now on, and no other. Raises HubFailure when it cannot go on so."""
+        async with self._lock:
+            if not self.goes_on or header.offset_bytes != self.received_bytes:
+                what = f"has {self.received_bytes} bytes" if self.goes_on else "is over"
+                raise HubFailure(
+                    Reason.UPLOAD_OFFSET_WRONG,
+                    f"The upload {what}; GetUpload tells how far it is. Go on there.",
+                    received_bytes=str(self.received_bytes),
+                )
+            if replace(header, offset_bytes=0) != self._header:
+                message = "The header is another than the one this upload began with. Send the same, or begin at 0."
+                raise HubFailure(Reason.UPLOAD_HEADER_INVALID, message)
+            self.stream = stream
+
+    async def fill(self, chunks: AsyncIterator[bytes], stream: object) -> None:
+        """Raises as `Upload.take`, HubFailure ABORTED once another stream fills it, and whatever `chunks` raises."""
+        async for chunk in chunks:
+            async with self._lock:
+                self._check(stream)
+                await _whole(self._take(chunk))
+
+    async def finish(self, stream: object, keep: Callable[[Upload], Coroutine[Any, Any, Artifact]]) -> Artifact:
+        """Raises HubFailure as `Upload.judge`, ABORTED as `fill`, and what `keep` raises."""
+        async with self._lock:
+            self._check(stream)
+            # What is short of its size, or of a digest alone, may be the beginning that a broken stream left.
+            self._is_sound = not self._header.size_bytes or self.received_bytes < self._header.size_bytes
+            self._upload.judge()
+            self._is_sound = False
+            artifact = await to_its_end(keep(self._upload))
+            self.artifact_id = artifact.artifact_id
+            await self._release.aclose()
+            return artifact
+
+    async def drop(self) -> None:
+        """Leave nothing of one that is not finished."""
+        async with self._lock:
+            self.stream = None
+            self._is_sound = False
+            if not self.artifact_id:
+                await self._upload.abort()
+                await self._release.aclose()
+
+    async def _take(self, chunk: bytes) -> None:
+        self._is_sound = False
+        await self._upload.take(chunk)
+        self._is_sound = True
+
+    def _check(self, stream: object) -> None:
+        if self.stream is not stream:
+            message = "Another stream has gone on with this upload; nothing of it is lost."
+            raise HubFailure(Reason.UPLOAD_TAKEN_OVER, message)
+
+
+UploadKey: TypeAlias = tuple[str, str]
+"""Principal and upload_id."""
+
+
+class HeldUploads:
+    """Those of this process."""
+
+    def __init__(self, clock: Clock, begin: Callable[[str, ArtifactHeader], Awaitable[HeldUpload]]) -> None:
+        self._clock = clock
+        self._begin = begin
+        self._held: dict[UploadKey, HeldUpload] = {}
+
+    def find(self, key: UploadKey) -> HeldUpload:
+        """Raises HubFailure NOT_FOUND."""
+        upload = self._held.get(key)
+        if upload is None or self._is_stale(upload, self._clock.unix_ms()):
+            raise HubFailure(
+                Reason.UPLOAD_NOT_FOUND,
+                "This hub holds no such upload: it was held for too long, or another process has it. "
+                "Begin again, with offset_bytes 0.",
+            )
+        return upload
+
+    async def opened(self, key: UploadKey, header: ArtifactHeader, stream: object) -> HeldUpload:
+        """The one that goes on at the header's offset; at 0 a new one. Raises HubFailure, ToolFailure."""
+        if header.offset_bytes:
+            upload = self.find(key)
+            await upload.take_over(header, stream)
+            return upload
+        await self._forget(key)
+        await self._make_room(key[0])
+        upload = await self._begin(key[0], header)
+        upload.stream = stream
+        await self._forget(key)  # another stream may have begun meanwhile
+        self._held[key] = upload
+        return upload
+
+    async def left(self, key: UploadKey, upload: HeldUpload, stream: object) -> None:
+        """The stream has ended: the upload is held for another one while it can go on."""
+        if upload.stream is not stream:
+            return
+        upload.stream, upload.left_at_unix_ms = None, self._clock.unix_ms()
+        if not upload.goes_on and not upload.artifact_id:
+            await upload.drop()
+            if self._held.get(key) is upload:
+                del self._held[key]
+
+    async def expire(self, now_unix_ms: int) -> None:
+        for key in [key for key, upload in self._held.items() if self._is_stale(upload, now_unix_ms)]:
+            await self._forget(key)
+
+    async def close(self) -> None:
+        for key in list(self._held):
+            await self._forget(key)
+
+    def _is_stale(self, upload: HeldUpload, now_unix_ms: int) -> bool:
+        return upload.stream is None and now_unix_ms - upload.left_at_unix_ms >= HELD_S * 1_000
+
+    async def _make_room(self, principal_id: str) -> None:
+        for whose, most in ((principal_id, HELD_MAX_EACH), ("", _HELD_MAX)):
+            keys = [key for key in self._held if whose in ("", key[0])]
+            waiting = [key for key in keys if self._held[key].stream is None]
+            waiting.sort(key=lambda key: self._held[key].left_at_unix_ms)
+            for key in waiting[: max(0, len(keys) + 1 - most)]:
+                await self._forget(key)
+
+    async def _forget(self, key: UploadKey) -> None:
+        upload = self._held.pop(key, None)
+        if upload is not None:
+            await upload.drop()
+
+
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work to its end, then raise the cancellation that came meanwhile: half a chunk could not go on."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await to_its_end(_settled(task))
+        raise
+
+
+async def _settled(task: asyncio.Future[None]) -> None:
+    await asyncio.gather(task, return_exceptions=True)
