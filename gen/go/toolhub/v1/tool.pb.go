@@ -694,8 +694,8 @@ type ToolSpec struct {
 	Idempotency IdempotencyMode `protobuf:"varint,11,opt,name=idempotency,proto3,enum=toolhub.v1.IdempotencyMode" json:"idempotency,omitempty"`
 	// What applies when nobody says otherwise. Unset means the hub's defaults.
 	DefaultLimits *ToolLimits `protobuf:"bytes,12,opt,name=default_limits,json=defaultLimits,proto3" json:"default_limits,omitempty"`
-	// The configured source it came from, such as `core` or `mcp.github`. Set by the hub when discovered; must name a
-	// configured source when registering.
+	// The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering, empty
+	// or the configured source that `name` begins with.
 	Source string `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
 	// Where the adapter finds it, without credentials. Shown to operators only; empty for others.
 	Endpoint string `protobuf:"bytes,14,opt,name=endpoint,proto3" json:"endpoint,omitempty"`

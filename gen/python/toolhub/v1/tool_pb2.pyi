@@ -390,8 +390,8 @@ class ToolSpec(_message.Message):
     idempotency: Global___IdempotencyMode.ValueType
     """How repeated calls are deduplicated."""
     source: _builtins.str
-    """The configured source it came from, such as `core` or `mcp.github`. Set by the hub when discovered; must name a
-    configured source when registering.
+    """The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering, empty
+    or the configured source that `name` begins with.
     """
     endpoint: _builtins.str
     """Where the adapter finds it, without credentials. Shown to operators only; empty for others."""

@@ -296,8 +296,8 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   defaultLimits?: ToolLimits | undefined;
 
   /**
-   * The configured source it came from, such as `core` or `mcp.github`. Set by the hub when discovered; must name a
-   * configured source when registering.
+   * The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering, empty
+   * or the configured source that `name` begins with.
    *
    * @generated from field: string source = 13;
    */

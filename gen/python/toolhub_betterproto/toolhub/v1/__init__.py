@@ -5187,8 +5187,8 @@ class ToolSpec(betterproto2.Message):
 
     source: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
     """
-    The configured source it came from, such as `core` or `mcp.github`. Set by the hub when discovered; must name a
-    configured source when registering.
+    The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering, empty
+    or the configured source that `name` begins with.
     """
 
     endpoint: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
