@@ -60,15 +60,15 @@ class SourceTerms:
         self,
         name: str,
         own_name: str,
-        said: ToolTerms,
+        chosen: ToolTerms,
         *,
         description: str,
         input_schema: JsonObject,
         output_schema: JsonObject,
         annotations: Annotations,
     ) -> ToolSpec:
-        """What is known of every tool; `said`: of this one, by the operator."""
-        capabilities = self.capabilities if said.capabilities is None else said.capabilities
+        """What is known of every tool; `chosen`: what the operator says of this one."""
+        capabilities = self.capabilities if chosen.capabilities is None else chosen.capabilities
         return ToolSpec(
             name=name,
             kind=self.kind,
@@ -79,8 +79,8 @@ class SourceTerms:
             capabilities=frozenset(capabilities or (self.upstream,)),
             annotations=annotations,
             limits=ToolLimits(
-                timeout_s=said.timeout_s or self.timeout_s,
-                call_max_s=said.timeout_s or self.timeout_s,
+                timeout_s=chosen.timeout_s or self.timeout_s,
+                call_max_s=chosen.timeout_s or self.timeout_s,
                 max_retries=_RETRIES if annotations.safe_to_repeat else 0,
                 max_concurrency=self.max_concurrency,
             ),
@@ -187,13 +187,13 @@ class Overrides:
         Raises ValueError when an `error_pattern` is no regular expression.
         """
         self._rules: tuple[tuple[re.Pattern[str], ToolTerms, FindsError | None], ...] = tuple(
-            (re.compile(fnmatch.translate(glob)), said, _compiled(glob, said.error_pattern))
-            for glob, said in reversed([*(terms or {}).items()])
+            (re.compile(fnmatch.translate(glob)), terms_of_glob, _compiled(glob, terms_of_glob.error_pattern))
+            for glob, terms_of_glob in reversed([*(terms or {}).items()])
         )
 
     def of(self, own_name: str) -> ToolTerms:
-        """What was said last of a tool of that name."""
-        return next((said for glob, said, _ in self._rules if glob.match(own_name)), _NO_TERMS)
+        """The operator's terms of the last rule that fits the name."""
+        return next((found for glob, found, _ in self._rules if glob.match(own_name)), _NO_TERMS)
 
     def finds_error(self, own_name: str) -> FindsError | None:
         """Whether a text result of that tool is an error by the operator's pattern; None: there is none."""

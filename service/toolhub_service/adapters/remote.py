@@ -200,7 +200,7 @@ class _Run:
         raise not_taken(self._call, self.mark, self._on.terms.starts_max, why)
 
     async def _look_up(self) -> RemoteMark | None:
-        """The accepted mark; None when the remote side has said for long enough that it has none."""
+        """The accepted mark; None when the remote side has answered for long enough that it has none."""
         clock, terms, pauses = self._on.clock, self._on.terms, self._on.pauses()
         began_s = clock.monotonic_s()
         absent_since_s: float | None = None

@@ -195,7 +195,7 @@ class PollTerms:
 
 
 class Answer(NamedTuple, Generic[Value]):
-    """What a remote side said."""
+    """An answer of the remote side."""
 
     value: Value
     is_over: bool = False

@@ -1,8 +1,9 @@
 """What each kind of source declares, in the `kind.py` of its folder; `app/kinds.py` lists the kinds.
 
-Everything that differs from kind to kind is said there: the section of sources.yaml, what a schema cannot say of it,
-which of its values may be secrets, what it needs on this machine, how it is opened, and its options of `toolhub sources
-add`. A `kind.py` imports no library of an extra: what needs one is imported by the functions that open and preview.
+Everything that differs from kind to kind is declared there: the section of sources.yaml, what a schema cannot say of
+it, which of its values may be secrets, what it needs on this machine, how it is opened, and its options of `toolhub
+sources add`. A `kind.py` imports no library of an extra: what needs one is imported by the functions that open and
+preview.
 """
 
 from __future__ import annotations

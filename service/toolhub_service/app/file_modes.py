@@ -61,7 +61,7 @@ def _message(commands: Iterable[str]) -> str:
 
 
 def _of_sources(file: Path) -> list[Path]:
-    """What sources.yaml names; a file that is not valid is told of elsewhere."""
+    """What sources.yaml names; a file that is not valid is reported elsewhere."""
     try:
         return [Path(named) for named in named_files(read_sources(file))]
     except SettingsInvalid:

@@ -20,7 +20,7 @@ from toolhub_service.settings.loading import SettingsInvalid
 
 
 def known_names(settings: Settings, tools: Collection[ToolSpec]) -> Known:
-    """By the tools that a hub has or would have; files that cannot be read say nothing, and are told of elsewhere."""
+    """By the tools that a hub has or would have; files that cannot be read are left out, and reported elsewhere."""
     sources = _sources(settings)
     namespaces = {spec.name.partition("/")[0] for spec in tools}
     needed = {needs for spec in tools for needs in spec.capabilities}
@@ -65,7 +65,7 @@ def _written(value: object) -> Iterator[str]:
 
 
 def _principals(settings: Settings) -> Iterable[str]:
-    """Who can be told apart here; nobody, where there is no key yet."""
+    """The principals that are distinguished here; none, where there is no key yet."""
     try:
         named = {key.name for key in Paths(settings).key_file().read().values()}
     except (OSError, KeyFileInvalid):
@@ -89,8 +89,9 @@ class PolicyFile:
         self._judge = judge
         self._policy = policy
         self._may_be_absent = not required
+        # Whether a policy of the file has been in force: an empty file has lost it then, and must not fall back to the
+        # default.
         self._has_spoken = False
-        """Whether a policy of the file has been in force: an empty file has lost it then, and must open no door."""
         self._seen: Stamp = None
 
     def changed(self) -> bool:

@@ -161,7 +161,7 @@ class StartRefused(Exception):
 
 
 async def serve(settings: Settings, *, worker: int | None = None, ready: Callable[[Hub], None]) -> None:
-    """Serve until a signal. `ready` is told once calls are accepted.
+    """Serve until a signal. `ready` is called once calls are accepted.
 
     Raises StartRefused when the policy file is invalid, and what `open_hub` raises.
     """

@@ -1,7 +1,7 @@
 """Tools from elsewhere: the sources of sources.yaml, opened, read, followed, and closed.
 
-A source that cannot be opened (a secret that is not there, a package that is not installed) is told as DOWN with the
-reason and stops neither the hub nor another source.
+A source that cannot be opened (a secret that is not there, a package that is not installed) is reported as DOWN with
+the reason and stops neither the hub nor another source.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SourceRuntime:
     _broken: set[str] = field(default_factory=set)
     """Sources that could not be opened: tried again at every reload."""
     _document: SourcesDocument | None = None
-    """What the file said last; None where that was not valid, or is to be read again."""
+    """The file as it was read last; None where that was not valid, or is to be read again."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_closed: bool = False
 
@@ -226,7 +226,7 @@ class SourceRuntime:
 @dataclass(frozen=True, slots=True)
 class ConfiguredSources:
     """Implements `SourceService`. A refresh applies sources.yaml first, so that an entry written just now is found, one
-    whose secret has appeared is opened, and the caller, not the log alone, is told of a file that is not valid."""
+    whose secret has appeared is opened, and the caller, not the log alone, learns of a file that is not valid."""
 
     sourcing: SourceRuntime
     _reloads: set[asyncio.Task[None]] = field(default_factory=set)
@@ -289,4 +289,4 @@ class ConfiguredSources:
     def _on_reloaded(self, reload: asyncio.Task[None]) -> None:
         self._reloads.discard(reload)
         if not reload.cancelled():
-            reload.exception()  # told to who asked, if anybody still waits
+            reload.exception()  # reported to who asked, if anybody still waits

@@ -75,7 +75,7 @@ class LongWork:
         self._reconciling = asyncio.create_task(self.reconciler.run())
 
     def leave(self) -> None:
-        """Watchers are told to come again, here or to another process."""
+        """Watchers are asked to come again, here or to another process."""
         self.watch.drain()
         self.approval_news.close()
 
@@ -255,7 +255,7 @@ def make_pipeline(
 
 
 def make_webhook(deps: Deps) -> ApprovalWebhook | None:
-    """None when nobody is to be told. Raises HubFailure when its secret cannot be read or its URL is none."""
+    """None when no webhook is configured. Raises HubFailure when its secret cannot be read or its URL is none."""
     settings = deps.settings.approvals
     if not settings.webhook_url:
         return None
@@ -269,7 +269,7 @@ def make_webhook(deps: Deps) -> ApprovalWebhook | None:
         problem = f"approvals.webhook_secret_file: {reason}"
     except ValueError as wrong:
         problem = str(wrong)
-    raise HubFailure(StartReason.WEBHOOK_INVALID, f"Approvals cannot be told: {problem}.")
+    raise HubFailure(StartReason.WEBHOOK_INVALID, f"Approvals cannot be announced: {problem}.")
 
 
 def make_approvals(deps: Deps, stores: Stores, audit: AuditLog, webhook: ApprovalWebhook | None) -> Approvals:

@@ -1,4 +1,4 @@
-"""Metrics, traces and logs of one process, made together and told what happens."""
+"""Metrics, traces and logs of one process, made together."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Observing:
             self.log.error(names.LOG_SHADOW_REJECTED, problem=change.problem)
 
     def shadow_failed(self, calls: int) -> None:
-        """So many calls that the candidate could not be compared on since this was last told."""
+        """So many calls that the candidate could not be compared on since this was last reported."""
         self.log.error(names.LOG_SHADOW_FAILED, calls=calls)
 
     def reload_failed(self, error: Exception) -> None:

@@ -96,7 +96,7 @@ def _embedder(deps: Deps) -> Embedder | None:
     try:
         found = getattr(importlib.import_module(module), name)
         embedder: Embedder = found() if callable(found) else found
-    except Exception as error:  # foreign code: whatever it raises, the operator is told which class
+    except Exception as error:  # foreign code: whatever it raises, the operator sees which class
         raise _unusable(path, f"it could not be loaded: {type(error).__name__}") from error
     if not isinstance(getattr(embedder, "dimension", None), int):
         raise _unusable(path, "it has no `dimension`")

@@ -147,7 +147,7 @@ def worker_number() -> int | None:
 def supervise(
     settings: Settings, config_file: Path | None, data_dir: Path | None, *, greet: Callable[[int, int], None]
 ) -> None:
-    """Until SIGTERM. `greet` is told the port and the metrics port once all workers have been started.
+    """Until SIGTERM. `greet` is called with the port and the metrics port once all workers have been started.
 
     Raises StartRefused when one cannot start, ListenRefused, FilesLoose, and OSError when the port is taken.
     """

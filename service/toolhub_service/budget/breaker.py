@@ -30,10 +30,10 @@ _SAY_NOTHING = frozenset(
         *(ErrorKind.HTTP_DISALLOWED_HOST, ErrorKind.PATH_OUTSIDE_SANDBOX),
     }
 )
+# JSON-RPC 2.0 §5.1.
 _INTERNAL_ERROR = -32603
-"""JSON-RPC 2.0 §5.1."""
+# The cause of an unknown outcome that a defect left behind.
 _DEFECT = ErrorKind.INTERNAL.value
-"""The cause of an unknown outcome that a defect left behind."""
 
 
 class BreakerState(Enum):
@@ -56,7 +56,7 @@ def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) ->
 
     An upstream that answers is well (the request was wrong), except with HTTP 5xx and 408 and JSON-RPC's internal
     error; a timeout says nothing when the caller gave it no fair time, which the error itself may know better than
-    `had_fair_time`; and a defect on this side, however it is told, nothing at all.
+    `had_fair_time`; and a defect on this side, however it is reported, nothing at all.
     """
     if outcome is None:
         return Health.WELL
@@ -125,7 +125,7 @@ class Breaker:
         return 0.0 if self._probing < self._terms.probes else self._terms.cooldown_s
 
     def admit(self, now_s: float) -> int:
-        """Let a call pass, after `wait_s` said 0. Returns its ticket."""
+        """Let a call pass, after `wait_s` returned 0. Returns its ticket."""
         if self.state is BreakerState.OPEN:
             self._enter(BreakerState.HALF_OPEN)
             self._probing = self._successes = 0
@@ -208,17 +208,17 @@ SPENT: Ticket = (-1, -1)
 """A ticket of no generation: the breakers have heard of this call."""
 
 PRINCIPALS_MAX = 64
-"""Breakers of principals, and principals whose failures are told apart, for each upstream."""
+"""Breakers of principals, and principals whose failures are counted apart, for each upstream."""
 
+# Principals whose probes must fail before all rest again.
 _AGREEING = 2
-"""Principals whose probes must fail before all rest again."""
 
 _NOTHING = (0, 0)
 
 _GRAVEST_FIRST = (BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED)
 
+# Of a breaker that is made while calls are under way: they count in it.
 _FIRST_GENERATION = 1
-"""Of a breaker that is made while calls are under way: they count in it."""
 
 
 class UpstreamBreaker:
@@ -227,8 +227,8 @@ class UpstreamBreaker:
     def __init__(self, terms: BreakerTerms) -> None:
         self._terms = terms
         self._shared = _SharedBreaker(terms)
+        # Least recently failed first.
         self._own: OrderedDict[str, Breaker] = OrderedDict()
-        """Least recently failed first."""
 
     def wait_s(self, principal: str, now_s: float) -> float:
         """Seconds until a call of this principal may pass; 0 when it may now."""
@@ -238,7 +238,7 @@ class UpstreamBreaker:
         return max(self._shared.wait_of(principal, now_s), own.wait_s(now_s) if own else 0.0)
 
     def admit(self, principal: str, now_s: float) -> Ticket:
-        """Let a call pass, after `wait_s` said 0. Returns its ticket."""
+        """Let a call pass, after `wait_s` returned 0. Returns its ticket."""
         shared = self._shared
         own = self._own.get(principal) if self._own else None
         generation = own.admit(now_s) if own else _FIRST_GENERATION
@@ -288,12 +288,12 @@ class _SharedBreaker(Breaker):
     __slots__ = ("_past_tallies", "_probers", "_refuted", "_tallies")
 
     def __init__(self, terms: BreakerTerms) -> None:
+        # Calls and failures of each principal since its first failure in the window.
         self._tallies: dict[str, tuple[int, int]] = {}
-        """Calls and failures of each principal since its first failure in the window."""
         self._past_tallies: dict[str, tuple[int, int]] = {}
         self._probers: set[str] = set()
+        # Principals whose probes have failed in this half-open time.
         self._refuted: set[str] = set()
-        """Principals whose probes have failed in this half-open time."""
         super().__init__(terms)
 
     def wait_of(self, principal: str, now_s: float) -> float:

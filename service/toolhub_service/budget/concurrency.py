@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+# How much the newest call moves the average holding time.
 _PACE_WEIGHT = 0.1
-"""How much the newest call moves the average holding time."""
 
 
 class Slots:

@@ -89,8 +89,8 @@ def pause_s(
     return wait_s if wait_s < time_left_s else None
 
 
+# A time that is less by a tenth was shortened by the way here, not by a choice.
 _ALMOST = 0.9
-"""A time that is less by a tenth was shortened by the way here, not by a choice."""
 
 
 class Upstream:

@@ -20,8 +20,8 @@ from toolhub_service.domain.verdict import Limit, Scarce, SharedCounts, Taken
 
 Value = TypeVar("Value")
 
+# Entries considered for one that makes room, oldest first.
 _LOOKED_AT = 64
-"""Entries considered for one that makes room, oldest first."""
 
 
 class Recent(OrderedDict[str, Value]):
@@ -54,8 +54,8 @@ class Recent(OrderedDict[str, Value]):
 #
 # Refill is lazy, nothing ticks. In any span of t seconds at most `burst + rate_per_s * t` calls pass.
 
+# Less than this is no wait: a token given back leaves a rounding error behind.
 _ROUNDING_S = 1e-6
-"""Less than this is no wait: a token given back leaves a rounding error behind."""
 
 
 class TokenBucket:
@@ -76,7 +76,7 @@ class TokenBucket:
         return wait_s if wait_s > _ROUNDING_S else 0.0
 
     def take(self, now_s: float) -> None:
-        """Spend a token; only after `wait_s` said 0."""
+        """Spend a token; only after `wait_s` returned 0."""
         self._full_at_s = max(now_s, self._full_at_s) + self._interval_s
 
     def give_back(self) -> None:

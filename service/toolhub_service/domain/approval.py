@@ -22,8 +22,8 @@ class ApprovalState(IdentityEnum):
     USED = "USED"
 
 
+# Of a binding, in the first version of stores.
 _FIRST_PARTS = 8
-"""Of a binding, in the first version of stores."""
 
 
 class Binding(Struct, frozen=True, gc=False, omit_defaults=True):

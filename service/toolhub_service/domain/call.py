@@ -43,7 +43,7 @@ class Principal:
     """Whether `agent_id` and `user_id` of a message may differ from `id`."""
 
 
-# What a tool asks a person in the middle of a call, and what it is told (MCP's InputRequiredResult, SEP-2322).
+# What a tool asks a person in the middle of a call, and the answer it gets (MCP's InputRequiredResult, SEP-2322).
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class QuestionAsked(Exception):
 
 
 class Reply(NamedTuple):
-    """What a person said to a question."""
+    """A person's answer to a question."""
 
     answer: JsonObject | None
     """Fits the question's schema; None: declined."""
@@ -182,7 +182,7 @@ class GrantedCall(NamedTuple):
     idempotency_key: str = ""
     """The caller's or the derived key; empty when there is none. Shared by all retries."""
     reply: Reply | None = None
-    """What a person said to the question with which an earlier run of this call ended; None: it is the first."""
+    """A person's answer to the question with which an earlier run of this call ended; None: it is the first."""
 
     @property
     def safe_to_repeat(self) -> bool:

@@ -36,13 +36,13 @@ NOTHING_HAPPENED = "nothing_happened"
 STOPPED = "stopped"
 """Among the details of a TIMEOUT: the remote side has confirmed that the work has ended, so its outcome is known."""
 
+# The client errors of HTTP after which the same request may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585).
 _PASSING_STATUS: Final = frozenset({408, 425, 429})
-"""The client errors of HTTP after which the same request may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken schema rule, told so that a model can repair the call."""
+    """One broken schema rule, worded so that a model can repair the call."""
 
     path: str
     """JSON Pointer (RFC 6901) to the offending value; empty for the whole document."""

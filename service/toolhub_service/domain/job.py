@@ -25,7 +25,7 @@ class JobStatus(Struct, frozen=True, gc=False):
     """From here on."""
     at_unix_ms: int
     progress: Progress | None = None
-    """The latest report; None when the runner has not said."""
+    """The latest report; None when there was none."""
     result: ToolResult | None = None
     """The whole outcome. Set exactly in final states; its `error` says why a job did not succeed."""
     artifacts: tuple[ArtifactRef, ...] = ()

@@ -15,7 +15,7 @@ from toolhub_service.domain.result import Outcome, Progress
 class JobStore(Protocol):
     """Jobs and their histories: the truth about long work, whoever else shares the store.
 
-    A change is kept only when `version` is the next one, so that of two writers one is told to look again. What a
+    A change is kept only when `version` is the next one, so that of two writers one has to read again. What a
     method has returned from is durable. Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached.
     """
 
@@ -69,7 +69,7 @@ class JobStore(Protocol):
         """Tell `on_event` of every entry appended from now on, by this process or any other, in order within a job.
 
         Called once, before `start`. One reader serves the whole process; `on_event` is called on its event loop and
-        must not wait. An entry may be told twice; after a gap (a lost connection) comes news without a job_id.
+        must not wait. An entry may come twice; after a gap (a lost connection) comes news without a job_id.
         """
 
     async def start(self) -> None:
@@ -183,7 +183,7 @@ class JobService(Protocol):
 
 
 class JobObserver(Protocol):
-    """Metrics, traces and logs of long work: told what happens, never asked."""
+    """Metrics, traces and logs of long work: called with what happens, never asked."""
 
     def accepted(self, job: Job) -> None:
         """A job was put into the store."""
@@ -204,7 +204,8 @@ class JobObserver(Protocol):
         """How many watchers this process has now."""
 
     def troubled(self, job_id: str, problem: BaseException) -> None:
-        """Something failed that will be tried again, or a defect; nobody else is told. Empty id: no job of its own."""
+        """Something failed that will be tried again, or a defect; nobody else learns of it. Empty id: no job of its
+        own."""
 
 
 class JobAcceptance(Protocol):

@@ -198,7 +198,7 @@ class KeyStore(Protocol):
 
 
 class CallObserver(Protocol):
-    """Metrics, traces and the error log: told what happens to calls, never asked."""
+    """Metrics, traces and the error log: called with what happens to calls, never asked."""
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
         """Wraps one execution: the `execute_tool` span is current inside."""
@@ -207,7 +207,7 @@ class CallObserver(Protocol):
         """Attempt number `attempt` (from 1) failed and another one follows."""
 
     def crashed(self, call: Call, error: BaseException) -> None:
-        """A defect: an exception that no step expected. The caller is told INTERNAL and the call id."""
+        """A defect: an exception that no step expected. The caller gets INTERNAL and the call id."""
 
     def unkept(self, call: Call, problem: ToolError) -> None:
         """What was to be remembered of a call that has ended could not be: a store is away."""

@@ -272,7 +272,7 @@ class PinStore(Protocol):
 
 
 class SourceObserver(Protocol):
-    """Audit, metrics and logs of sources: told what happens, never asked. Must not raise or wait."""
+    """Audit, metrics and logs of sources: called with what happens, never asked. Must not raise or wait."""
 
     def refreshed(self, status: SourceStatus) -> None:
         """A reading has ended, well or badly; `status` is what is known now."""

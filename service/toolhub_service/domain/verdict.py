@@ -122,7 +122,7 @@ class Verdict:
     remedy: str = ""
     """What the caller or an operator can do; empty when nothing is needed."""
     kind: ErrorKind = ErrorKind.POLICY_DENIED
-    """How a refusal is told."""
+    """How a refusal is worded."""
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     constraints: Constraints = field(default_factory=Constraints)
     limits: tuple[Limit, ...] = ()

@@ -44,15 +44,15 @@ from toolhub_service.engines.inprocess import Run, Runs
 # loses Redis lets go of its messages and then waits until all its tasks have ended, for hours if need be: `session`
 # tells them. Of docket's inside (0.27) `Dependency.worker_lifecycle` and the name `cloudpickle` are used.
 
+# Under way at once.
 _COMMANDS = 32
-"""Under way at once."""
+# The worker's own loops share one command's place and use several connections.
 _CONNECTIONS = _COMMANDS + 8
-"""The worker's own loops share one command's place and use several connections."""
+# How long docket remembers what became of a delivery, and thereby refuses one that a stalled process still holds.
 _KEPT = timedelta(minutes=5)
-"""How long docket remembers what became of a delivery, and thereby refuses one that a stalled process still holds."""
 _UNUSED = timedelta(seconds=30)
+# Messages, from the oldest on.
 _LOOKED_THROUGH = 1_000
-"""Messages, from the oldest on."""
 _SILENCE_S = 60.0
 
 
@@ -159,13 +159,13 @@ def _with_connections(url: str, count: int) -> str:
     return parts._replace(query=urlencode([*query, ("max_connections", str(count))])).geturl()
 
 
+# How long an enqueue may take before Redis counts as lost.
 _ENQUEUE_S = 3.0
-"""How long an enqueue may take before Redis counts as lost."""
 _RETRY_S = 1.0
+# How long leaving Redis in good order may take.
 _LEAVING_S = 5.0
-"""How long leaving Redis in good order may take."""
+# How soon a worker without room sees that it has some again.
 _POLL_S = 0.05
-"""How soon a worker without room sees that it has some again."""
 _TASK = "job"
 
 
@@ -179,10 +179,10 @@ class DocketEngine:
         self._max_running = max_running
         self._redelivery = timedelta(seconds=redelivery_s)
         self._runs: Runs | None = None
+        # Jobs of which a delivery is under way here.
         self._followed: set[str] = set()
-        """Jobs of which a delivery is under way here."""
+        # Jobs of which another one has come meanwhile.
         self._again: set[str] = set()
-        """Jobs of which another one has come meanwhile."""
         self._worker: Worker | None = None
         self._serving: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()

@@ -73,8 +73,8 @@ class InprocessEngine:
         """`max_running` is at least 1."""
         self._max_running = max_running
         self._waiting: OrderedDict[str, None] = OrderedDict()
+        # Enqueued while they run.
         self._again: set[str] = set()
-        """Enqueued while they run."""
         self._runs: Runs | None = None
         self._closed = False
 

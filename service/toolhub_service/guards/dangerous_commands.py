@@ -22,6 +22,7 @@ _SHELLS: Final = frozenset("sh bash dash zsh ksh mksh ash fish csh tcsh rbash el
 _INTERPRETERS: Final = frozenset(
     "python pypy perl ruby node nodejs deno bun php lua luajit tclsh expect awk gawk".split()
 )
+# Programs whose arguments hold another command.
 _STARTERS: Final = frozenset(
     {
         *"sudo doas su env nice nohup timeout setsid stdbuf time ionice chrt taskset unshare nsenter chroot".split(),
@@ -29,9 +30,8 @@ _STARTERS: Final = frozenset(
         *"runuser setpriv capsh eval".split(),
     }
 )
-"""Programs whose arguments hold another command."""
+# Programs that take a command as text in one argument.
 _SCRIPTED: Final = _SHELLS | _INTERPRETERS | _STARTERS | frozenset({"git", "find", "ssh", "make", "tar", "vim", "ex"})
-"""Programs that take a command as text in one argument."""
 _DESTROYERS: Final = frozenset(
     {"rm", "unlink", "rmdir", "shred", "srm", "wipe", "find", "chmod", "chown", "chgrp", "mv"}
 )
@@ -42,11 +42,11 @@ _STOPPERS: Final = frozenset("shutdown reboot halt poweroff telinit killall5 kex
 _SYSTEMCTL_STOPS: Final = frozenset("poweroff reboot halt kexec suspend hibernate rescue emergency isolate".split())
 _KERNEL: Final = frozenset("insmod rmmod modprobe".split())
 
+# A whole file system, a home, or a folder that the system needs.
 _EVERYTHING: Final = re.compile(
     r"(?:/+(?:\.{1,2}/*)*\*?|(?:\.\./+)*\.\./*|~[\w-]*/*\*?|\$\{?HOME\}?/*\*?|/+(?:bin|boot|dev|etc|home|lib|lib64|opt|proc|root|sbin|srv|sys"
     r"|usr|var)(?:/+\.?)*\*?)"
 )
-"""A whole file system, a home, or a folder that the system needs."""
 _DEVICE: Final = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|loop|dm-|md|mapper/|disk/|mem\b|kmem\b|port\b)")
 _KEPT_SECRET: Final = re.compile(
     r"(?:^|[/~=:@])(?:\.ssh/(?:id_\w+|authorized_keys)|\.aws/credentials|\.netrc|\.git-credentials|\.kube/config|\.pgpass"
@@ -69,10 +69,10 @@ _TEXT_RULES: Final = tuple(
 _SEPARATORS: Final = re.compile(r"[;&|\n(){}`]+|\$\(|[<>]\(")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 _VERSION: Final = re.compile(r"(?:[\d.]+|\.exe)$")
+# Stands for the program where the next word is a whole text to be run.
 _TEXT: Final = ""
-"""Stands for the program where the next word is a whole text to be run."""
+# Commands checked within one call; the length of an argument bounds what each costs.
 _SCRIPTS_MAX: Final = 64
-"""Commands checked within one call; the length of an argument bounds what each costs."""
 
 
 class Danger(NamedTuple):

@@ -70,8 +70,8 @@ PLACE_MAX_CHARS: Final = 120
 _SPACES: Final = re.compile(r"\s+")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?;])\s+|\s*\n(?:\s*\n|\s*(?:[-*•>#]|\d+[.)])\s)\s*")
 _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+# Latin letters drawn otherwise: wide, circled, bold … Only these are made plain: others can stand for 18 letters.
 _STYLED: Final = re.compile("[\u2100-\u214f\u2460-\u24ff\uff01-\uff5e\U0001d400-\U0001d7ff]+")
-"""Latin letters drawn otherwise: wide, circled, bold … Only these are made plain: others can stand for 18 letters."""
 _NAME_SEPARATORS: Final = re.compile(r"[_\-.]+|(?<=[a-z])(?=[A-Z])")
 
 
@@ -300,8 +300,8 @@ _JOINERS: Final = "\u200c\u200d"
 _SELECTORS: Final = "\ufe0e\ufe0f"
 _MARKS: Final = "\u200e\u200f\u061c"
 _KEYCAPS: Final = frozenset("0123456789#*")
+# Blanks of a width of their own, and runs of those that honest texts use one at a time: both can carry a message.
 _ODD_SPACES: Final = re.compile("[\u1680\u2000-\u200a\u205f]|[\u00a0\u202f\u3000]{2}")
-"""Blanks of a width of their own, and runs of those that honest texts use one at a time: both can carry a message."""
 _ODD_SPACES_MAX: Final = 8
 
 

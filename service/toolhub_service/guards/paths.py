@@ -20,8 +20,8 @@ from toolhub_service.domain.errors import ErrorKind, refuse
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 _SPELLED = [chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)]
 _EMPTY = "%"
+# Neither is written by escaping, so no id can take the name of another one.
 _LONG = "%~"
-"""Neither is written by escaping, so no id can take the name of another one."""
 _FOLDER_BYTES = 200
 _KEPT_BYTES = 100
 

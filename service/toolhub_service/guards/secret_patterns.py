@@ -157,8 +157,8 @@ CURL_USER_FLAGS: Final = frozenset({"-u", "--user", "--proxy-user"})
 # The spellings under which a known secret can turn up: plain, in JSON (also twice), in a repr, HTML, a URL, in hex,
 # and inside base64 at any of its three offsets (so that `Basic base64(user:secret)` is found without decoding).
 
+# Hiding shorter values would blank the text and protect nothing.
 _MIN_CHARS: Final = 4
-"""Hiding shorter values would blank the text and protect nothing."""
 _MIN_ENCODED_CHARS: Final = 6
 _PERCENT_RE: Final = re.compile("%[0-9A-F]{2}")
 

@@ -42,8 +42,8 @@ Redact: TypeAlias = Callable[[str], str]
 MARK: Final = "***"
 _MARK: Final = MARK.encode()
 _MAX_DEPTH: Final = 200
+# Hiding one secret can bare the edge of another; two passes settle nearly everything.
 _MAX_PASSES: Final = 4
-"""Hiding one secret can bare the edge of another; two passes settle nearly everything."""
 
 _NAME: Final = (
     r"[A-Za-z0-9_.\-]*(?i:pass|pwd|pw|secret|token|key|auth|bearer|jwt|cookie|cred|sas|otp|psk|sessionid"

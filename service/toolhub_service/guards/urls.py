@@ -116,8 +116,8 @@ _TARGET = re.compile(r"[A-Za-z0-9\-._~:/?@!$&'()*+,;=%\[\]]*", re.ASCII)
 _TARGET_SAFE = "-._~:/?@!$&'()*+,;=%[]"
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+# A dot segment that is left when dot segments are removed: a server may read one in it.
 _CLIMBS = re.compile(r"(?:^|/|%2F|%5C)\.\.?(?:;[^/]*)?(?:/|%2F|%5C|$)")
-"""A dot segment that is left when dot segments are removed: a server may read one in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ _PROBLEMS: Final = (
     (r"found character '(.)' that cannot start any token", "a value cannot begin with {0}: put it in quotes"),
     (r"found unexpected end of stream", "a quote is not closed before the end of the file"),
 )
+# An alias or a tag; signs such as ',' are shorter.
 _QUOTED: Final = re.compile(r"'[^'<]{4,}'")
-"""An alias or a tag; signs such as ',' are shorter."""
 
 
 def yaml_fault(broken: yaml.MarkedYAMLError) -> tuple[str, int, int]:

@@ -30,8 +30,8 @@ from toolhub_service.policy.document import Command, Egress, Pattern, PolicyDocu
 #
 # They are no errors, for a policy may speak of tools, principals and capabilities that are to come.
 
+# Likeness of a suggestion, as difflib counts it.
 _NEAR = 0.6
-"""Likeness of a suggestion, as difflib counts it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def guarded(planned: PlannedCall, refusal: GuardRefusal, constraints: Constraint
 
 
 def _argument_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
-    """What egress and commands would have to say for these arguments; empty where it cannot be said."""
+    """What egress and commands would have to say for these arguments; empty where that is not known."""
     try:
         return [*_egress_lines(planned, constraints), *_command_lines(planned, constraints)]
     except ToolFailure:

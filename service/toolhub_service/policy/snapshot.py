@@ -62,12 +62,14 @@ class PolicySnapshot:
         principal = call.principal
         context = call.context
         row = self._rows.get((principal.id, spec.name, spec.digest)) or self.row(principal.id, spec)
+        # First of all, or the refusals below would tell an impostor what the other one holds.
         if (context.agent_id or context.user_id) and self.is_impostor(planned, row):
             return refusals.impostor(planned, self.revision)
         if row.missing or not row.is_known or context.permissions is not None:
             refusal = self.gate(planned, row)
             if refusal is not None:
                 return refusal
+        # A deny wins over every guard and every allow, wherever it stands in the document.
         if row.denies and (verdict := self.first(row.denies, planned)) is not None:
             return verdict
         if row.is_guarded and (guard := judge_arguments(planned, row.constraints)) is not None:
@@ -114,6 +116,7 @@ class PolicySnapshot:
         row = self._rows.get(key)
         if row is None:
             row = self.table.row(principal_id, spec)
+            # Names come from callers: what is kept for them must not grow with what they think of.
             if len(self._rows) >= MAX_ROWS:
                 self._rows.pop(next(iter(self._rows)), None)
             self._rows[key] = row
@@ -147,6 +150,7 @@ class PolicySnapshot:
             try:
                 if rule.condition.holds(planned):
                     return rule.verdict
+            # To go on with the next rule would let a condition that breaks open what it was to close.
             except ConditionFault as fault:
                 return faulted(rule.verdict, fault)
         return None

@@ -127,8 +127,8 @@ class ToolCatalog:
         self._tools: dict[str, ToolSpec] = {}
         self._names_by_skeleton: dict[str, str] = {}
         self._listeners: list[Listener] = []
+        # Of the revision, summed up.
         self._shares = 0
-        """Of the revision, summed up."""
         self.version = 0
         """Counts the changes: what is kept for a version holds until the next one."""
         self._snapshot: Snapshot | None = None

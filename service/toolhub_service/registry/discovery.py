@@ -48,8 +48,8 @@ class Shadows:
     """Lives as long as the catalog that it follows."""
 
     def __init__(self, catalog: ToolCatalog) -> None:
+        # Skeleton to (full name, source).
         self._full_names: dict[str, tuple[str, str]] = {}
-        """Skeleton to (full name, source)."""
         self._namespaces: dict[str, str] = {skeleton(name): name for name in BUILT_IN_NAMESPACES}
         self._put(catalog.all())
         catalog.subscribe(self._follow)
@@ -90,8 +90,8 @@ class Shadows:
 REFRESH_S: Final = 60.0
 READING_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 2.0
+# Under which name failures of the pins' store are reported.
 _PINS: Final = "pins"
-"""Under which name failures of the pins' store are reported."""
 
 
 class Sources:

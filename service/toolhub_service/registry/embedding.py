@@ -83,8 +83,8 @@ class ToolMeanings:
         self._timeout_s = timeout_s
         self._batch = batch
         self._retry_s = retry_s
+        # By digest.
         self._vectors: dict[str, Vector] = {}
-        """By digest."""
         self._rows: _Rows | None = None
         self._version = 0
         self._queries: OrderedDict[str, Vector] = OrderedDict()

@@ -30,8 +30,8 @@ from toolhub_service.domain.tool import Annotations, ToolSpec
 # the root nothing is changed.
 
 _UNIONS: Final = ("anyOf", "oneOf")
+# References and nested branches that are followed.
 _MAX_DEPTH: Final = 8
-"""References and nested branches that are followed."""
 _REFUSED: Final = frozenset({"anyOf", "oneOf", "allOf", "enum", "const", "not"})
 
 

@@ -28,8 +28,8 @@ SMALL_CHARS: Final = 8 * 1024
 """So much is judged in 2 ms."""
 LEVELS_MAX: Final = 200
 """Arrays and objects within each other; stores write 254."""
+# What any value takes besides its text.
 _VALUE_CHARS: Final = 4
-"""What any value takes besides its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ def _is_unicode(text: str) -> bool:
 BATCH: Final = 64
 """Tools that change at once at most; fewer where they are large."""
 _DISABLED = "disabled by configuration (tools.disabled)"
+# As a tuple, which compares by identity first: unchanged schemas are not compared.
 _all_of = attrgetter(*(field.name for field in fields(ToolSpec)))
-"""As a tuple, which compares by identity first: unchanged schemas are not compared."""
 
 
 class SourceTools:
@@ -255,8 +255,8 @@ class RegisteredTools:
         self._observer = observer
         self._make = make
         self.are_possible = make is not None
+        # By digest: a definition is made once.
         self._made: dict[str, Definition | None] = {}
-        """By digest: a definition is made once."""
 
     def definition(self, spec: ToolSpec) -> Definition:
         """What the source's kind makes of it. Raises HubFailure INVALID_ARGUMENT, and FAILED_PRECONDITION for a kind

@@ -148,8 +148,8 @@ def _superseded(known: Sequence[Pin], pin: Pin) -> Iterator[Pin]:
 
 FORMER_MAX: Final = 5
 FORMER_OF_SOURCE_MAX: Final = 1_000
+# At a put that others precede; each of them wrote something, so that one gets through.
 _ATTEMPTS: Final = 8
-"""At a put that others precede; each of them wrote something, so that one gets through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,10 @@ class PinLedger:
         self._clock = clock
         self._observer = observer
         self._shadowed_by = shadowed_by
+        # What the store answered last, by source …
         self._last: dict[str, Sequence[Pin]] = {}
-        """What the store said last, by source …"""
+        # … and its revision before that.
         self._revisions: dict[str, int] = {}
-        """… and its revision before that."""
         self._sizes: dict[str, PinSizes] = {}
 
     async def verdicts(self, source: ToolSource, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:

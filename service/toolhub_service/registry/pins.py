@@ -264,8 +264,8 @@ class _Judging:
         for pin in self._pins.values():
             self._of_tool.setdefault(pin.tool, []).append(pin)
         self._offers = {offer.name: offer for offer in offers}
+        # Approved ones of tools offered no more, by what they are but for their names.
         self._vanished: dict[str, Pin] = {}
-        """Approved ones of tools offered no more, by what they are but for their names."""
 
     def look_for_vanished(self) -> Iterator[None]:
         """To be done first, in steps."""

@@ -60,8 +60,8 @@ class Analyser:
 
     def __init__(self) -> None:
         self._stem = Stemmer.Stemmer("english").stemWord
+        # What a run of letters and digits, as it was written, means.
         self._known: dict[str, tuple[Entry, ...]] = {}
-        """What a run of letters and digits, as it was written, means."""
 
     def entries(self, text: str) -> list[Entry]:
         """The words of a text that say something, in order. Each entry is one shared object."""

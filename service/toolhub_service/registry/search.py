@@ -214,8 +214,8 @@ class ToolSearch:
         self._unix_ms = unix_ms
         self._following = CatalogIndex(catalog)
         self._reader = QueryReader(self._index.analyser)
+        # By filter or viewer; a changed tool has a new slot, so that a mask is at most too short.
         self._masks: dict[Hashable, Mask] = {}
-        """By filter or viewer; a changed tool has a new slot, so that a mask is at most too short."""
         self._masks_made_for = self._index
         self._meaning_slots = SlotMap()
 

@@ -99,8 +99,8 @@ _PROBLEMS_SHOWN: Final = 3
 _CLOSE_S: Final = 15.0
 _NOT_READ_YET: Final = "it has not been read yet"
 _NOT_SEEN: Final = "it was not in the last reading of its source, which was not complete"
+# Tools kept so at most, whatever a source leaves out of its readings in turn.
 _MISSING_MAX: Final = 2_000
-"""Tools kept so at most, whatever a source leaves out of its readings in turn."""
 _UNEXPECTED: Final = "reading it failed unexpectedly; the log says how"
 
 Restored = Callable[[JsonObject], Definition | None]

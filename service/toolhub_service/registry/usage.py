@@ -34,8 +34,8 @@ MAX_USES: Final = 100_000
 """Uses kept over all tenants; about 0.5 kB each."""
 PENDING_MAX: Final = 2_000
 """Uses not yet learnt, or not yet stored; beyond it the oldest are lost."""
+# Uses learnt before the event loop gets its turn: about 2 ms.
 _SLICE: Final = 20
-"""Uses learnt before the event loop gets its turn: about 2 ms."""
 _PAGE: Final = 500
 _DAY_MS: Final = 24 * 3600 * 1000
 _FORGET_EVERY_MS: Final = 3600 * 1000
@@ -78,7 +78,7 @@ class UsageLearning:
         self._task: asyncio.Task[None] | None = None
 
     def settled(self, settled: SettledCall) -> None:
-        """Learn from a call that has ended: one that was executed now, succeeded and said what for. Cheap."""
+        """Learn from a call that has ended: one that was executed now, succeeded and had a purpose. Cheap."""
         call, result = settled.call, settled.result
         if result.ok and call.purpose and call.mode is Mode.EXECUTE and not result.replayed and result.job is None:
             now = self._clock.unix_ms()

@@ -6,7 +6,7 @@
        └───────────────────► REJECTED
 
 An approval is given for its `Binding` and nothing else; one that a tool asks for answers its question, too. One whose
-time is over counts as EXPIRED whether or not a sweep has said so yet. One that only a job can use, and that job has
+time is over counts as EXPIRED whether or not a sweep has recorded it yet. One that only a job can use, and that job has
 ended, is EXPIRED before its time, and says why where a person's comment would stand: it was withdrawn.
 """
 
@@ -256,7 +256,7 @@ def expired(approval: Approval) -> Approval:
 
 
 def withdrawn(approval: Approval, why: str, now_unix_ms: int) -> Approval:
-    """EXPIRED from now on. What a person has said of it stays; where nobody has, `why` is shown in its place."""
+    """EXPIRED from now on. A person's decision stays; where there is none, `why` is shown in its place."""
     return structs.replace(
         expired(approval),
         expires_at_unix_ms=min(now_unix_ms, approval.expires_at_unix_ms),
@@ -275,7 +275,7 @@ def is_over(approval: Approval, now_unix_ms: int) -> bool:
 
 
 def was_decided(approval: Approval) -> Decision | None:
-    """What a person said of it, whatever has become of it since; None when nobody has."""
+    """A person's decision, whatever has become of it since; None when there is none."""
     if not approval.decided_by:
         return None
     return ApprovalState.REJECTED if approval.state is ApprovalState.REJECTED else ApprovalState.APPROVED

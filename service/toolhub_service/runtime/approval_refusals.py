@@ -63,11 +63,11 @@ def used_up(approval: Approval) -> str:
 
 
 def rejected(approval: Approval) -> ToolFailure:
-    """A person said no. The comment is the person's, and shown as a quotation."""
+    """A person rejected it. The comment is the person's, and shown as a quotation."""
     comment = approval.comment[:_COMMENT_MAX]
-    said = f" The comment was: {comment!r}." if comment else ""
+    quoted = f" The comment was: {comment!r}." if comment else ""
     text = (
-        f"a person has rejected approval {approval.approval_id}.{said} "
+        f"a person has rejected approval {approval.approval_id}.{quoted} "
         "Do not send the same call again; do without it, or ask the user."
     )
     facts = {"comment": comment, "decided_by": approval.decided_by}

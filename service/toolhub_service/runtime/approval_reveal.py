@@ -24,7 +24,7 @@ from toolhub_service.schema.strict_json import loads
 # Whoever agrees must see what will run, so only known secret values are hidden whole, with their length. What the
 # redactor would hide for its name or its shape is shown, but for runs of characters that look like a credential: these
 # are shown by length and kind. A space, a quote, `$`, `|` or a plain word in such a value is never hidden, so that
-# `API_KEY="$(curl …)"` reads as what it is. What was left out is said where it was, with its length.
+# `API_KEY="$(curl …)"` reads as what it is. What was left out is marked where it was, with its length.
 
 SUMMARY_MAX_BYTES = 16 * 1_024
 _REST = "…"

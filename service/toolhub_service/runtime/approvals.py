@@ -195,8 +195,8 @@ class Approvals:
                 if _is_the_same(approval, principal, decision, answer):
                     return approval
                 raise refusals.already_decided(approval)
-            said, whole = untrusted_text(comment, self._redactor), _whole(approval, decision, answer)
-            after = decided(approval, decision, principal.id, said, self._clock.unix_ms(), whole)
+            shown_comment, whole = untrusted_text(comment, self._redactor), _whole(approval, decision, answer)
+            after = decided(approval, decision, principal.id, shown_comment, self._clock.unix_ms(), whole)
             if await self._ledger.decide(after):
                 return after
 
@@ -341,7 +341,7 @@ def _whole(approval: Approval, decision: Decision, answer: JsonObject | None) ->
 
 
 def _is_the_same(approval: Approval, principal: Principal, decision: Decision, answer: JsonObject | None) -> bool:
-    """Whether the same person has said the same before; an answer that is used up is not kept to be compared."""
+    """Whether the same person has decided the same before; an answer that is used up is not kept to be compared."""
     if approval.decided_by != principal.id or was_decided(approval) is not decision:
         return False
     return answer is None or approval.answer is None or approval.answer == _whole(approval, decision, answer)

@@ -28,12 +28,12 @@ from toolhub_service.schema.canonical_json import NotJson, dumps
 #
 # To write, hash and cut megabytes takes 2 ms each: what is so long is done in a thread, beside other calls.
 
+# Room for the marker and its JSON escapes.
 _MARKER_BYTES = 96
-"""Room for the marker and its JSON escapes."""
+# Characters, or bytes of JSON.
 _LONG = 256 * 1024
-"""Characters, or bytes of JSON."""
+# Items of a list that are measured at once: one by one, small ones cost a second a million.
 _TOGETHER = 256
-"""Items of a list that are measured at once: one by one, small ones cost a second a million."""
 
 
 class Cut(NamedTuple):
@@ -133,10 +133,10 @@ def _shorten_list(items: list[JsonValue], excess_bytes: int) -> JsonValue:
 # Awaited only when something was cut. Keeping is a courtesy to an answer that stands already: when it fails or takes
 # too long, the answer goes out all the same, and its evidence says that the whole could not be kept and why.
 
+# Longest wait for a store; the caller's own deadline may be nearer.
 _KEEP_MAX_S = 20.0
-"""Longest wait for a store; the caller's own deadline may be nearer."""
+# Caps and quotas at work: nothing that an operator must see.
 _EXPECTED = frozenset({ErrorKind.FILE_TOO_LARGE, ErrorKind.BUDGET_EXCEEDED})
-"""Caps and quotas at work: nothing that an operator must see."""
 
 
 async def keep_whole(
@@ -168,13 +168,13 @@ def _with_artifact(result: ToolResult, ref: ArtifactRef) -> ToolResult:
 
 def _without(result: ToolResult, why: ErrorKind) -> ToolResult:
     *_, cut = result.evidence
-    told = Evidence(
+    notice = Evidence(
         EvidenceType.METRIC,
         "result",
         f"the whole result could not be kept as an artifact: {why.value}",
         created_at_unix_ms=cut.created_at_unix_ms,
     )
-    return result._replace(evidence=(*result.evidence, told))
+    return result._replace(evidence=(*result.evidence, notice))
 
 
 # Step 8: the answers of calls that succeeded, were refused, or became a job.

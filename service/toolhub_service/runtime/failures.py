@@ -13,10 +13,10 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.call_state import CallState
 from toolhub_service.schema.canonical_json import NotJson, dumps
 
-# What a caller is told besides the value of its answer: errors, evidence, plans; no secrets in them, plain UTF-8.
+# What a caller gets besides the value of its answer: errors, evidence, plans; no secrets in them, plain UTF-8.
 #
-# Tools and steps write them with care; this is the last door, so that one careless text is neither a leak nor an answer
-# that cannot be sent after its effect. Schemas (`Violation.expected`) are the operator's and stay:
+# Tools and steps write them with care; this is the last place before they leave, so that one careless text is neither a
+# leak nor an answer that cannot be sent after its effect. Schemas (`Violation.expected`) are the operator's and stay:
 # `{"password": {"type": "string"}}` is no secret.
 
 SHOWN_AT_ONCE_BYTES: Final = 16 * 1024
@@ -93,7 +93,7 @@ POLICY_KINDS = frozenset(
 
 
 def crash(call_id: str) -> ToolError:
-    """What a caller is told of a defect: never its text."""
+    """What a caller learns of a defect: never its text."""
     return ToolError(
         kind=ErrorKind.INTERNAL,
         message=f"The hub failed while it handled the call; the operator finds it in the log under call_id {call_id}.",

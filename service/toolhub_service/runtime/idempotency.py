@@ -53,7 +53,7 @@ def kept(state: CallState, answer: ToolResult | None, now_unix_ms: int) -> ToolR
 def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
     """The stored answer: call_id, attempts and times of the call that ran, and last the evidence of this call.
 
-    An error that invites another try is told as final, for the same call can but get the same answer.
+    An error that invites another try is returned as final, for the same call can but get the same answer.
     """
     proof = Evidence(
         type=EvidenceType.TOOL,
@@ -119,6 +119,7 @@ class Idempotency:
         try:
             stored = await self._claim(claim, planned)
         except _StoreRefused as refused:
+            # Without its key a call that is safe to repeat loses nothing, and one with an effect the promise of once.
             if is_safe:
                 return None, None
             raise refused.failure from refused
@@ -133,6 +134,7 @@ class Idempotency:
         """
         result = answer if isinstance(answer, ToolResult) else None
         try:
+            # Nothing was attempted, or a person is asked first: there is no effect yet that a repeat could double.
             if state.attempts == 0 or state.asks or (claim.safe_to_repeat and _may_run_again(result)):
                 await self._store.release(claim.key, claim.owner)
             else:
@@ -182,6 +184,7 @@ class Idempotency:
         left_s = deadline_s - self._clock.monotonic_s()
         if left_s > 0:
             has_ended = await self._store.ended(claim.key, standing.owner, min(left_s, lease_s))
+            # Ended, or its holder ran out of time before we do: read the record again and judge by what it says then.
             if has_ended or lease_s < left_s:
                 return ""
         raise refuse(

@@ -21,7 +21,7 @@ SHARE: Final = 0.5
 ALLOWANCE_S: Final = 2.0
 """Of processor time."""
 MAX_WAIT_S: Final = 2.0
-"""For a principal's own share; a call that would wait longer is told when to come again."""
+"""For a principal's own share; a call that would wait longer is refused with the time to come again."""
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 """Of one principal."""
 # Whose shares are kept; the oldest goes first.

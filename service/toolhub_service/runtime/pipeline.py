@@ -126,6 +126,7 @@ class Pipeline:
         try:
             answer = await self.run(state, sink)
         except asyncio.CancelledError:
+            # Nobody waits for this answer; the audit log and the metrics need the end of the call all the same.
             self._refuse(state, cancelled())
             raise
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
@@ -135,6 +136,7 @@ class Pipeline:
         finally:
             self.in_flight.pop(call.call_id, None)
             if state.claim is not None and not await self._goes_on(state, answer):
+                # A claim that stayed would hold up repeats until its lease ends: no cancellation may cut this off.
                 await to_its_end(self.keys.end(state.claim, state, answer))
         return answer if isinstance(answer, ToolResult) else await self._redacted(answer, state)
 
@@ -143,12 +145,12 @@ class Pipeline:
         call, begun_ns = state.call, state.begun_ns
         route = self.routes.of(call)
         state.spec = spec = route.spec
-        if route.becomes_job and call.mode is Mode.EXECUTE and not call.job_id:
+        if route.becomes_job and call.mode is Mode.EXECUTE and not call.job_id:  # a job's own run has one
             state.call = state.asked = call = call._replace(mode=Mode.SUBMIT)
         begun_ns[VALIDATE_INPUT] = perf_counter_ns()
         if call.unread_bytes or call.names_artifacts:
             state.call = call = await self._arguments_of(state, spec, route.schemas)
-        if state.planned is None:
+        if state.planned is None:  # large arguments were checked beside the loop
             validate_input(call, spec, route.schemas)
         begun_ns[APPLY_DEFAULTS] = perf_counter_ns()
         state.planned = planned = state.planned or apply_defaults(call, spec, route.schemas)
@@ -160,7 +162,7 @@ class Pipeline:
 
         begun_ns[TAKE_BUDGET] = perf_counter_ns()
         if call.mode is Mode.EXECUTE and (call.idempotency_key or route.derives_key):
-            state.claim, stored = await self.keys.claim(state, route.adapter)
+            state.claim, stored = await self.keys.claim(state, route.adapter)  # first: a repeat costs no budget
             if stored is not None:
                 return self.recorder.settle(state, stored)
         granted, state.lease = await take_budget(route, planned, verdict, self.budgets, state.claim, state.approval)
@@ -211,7 +213,7 @@ class Pipeline:
         Raises PLAN_REQUIRED with the plan of now."""
         planned, call = granted.planned, granted.call
         if call.mode is Mode.DRY_RUN or (call.mode is Mode.SUBMIT and call.idempotency_key):
-            return  # A job that was submitted twice is told apart by its key; the run of the one there is compares.
+            return  # A job that was submitted twice is recognised by its key; the run of the one there is compares.
         verdict = self.policy.decide(planned)
         if not self.plans.is_stale(planned, verdict):
             return
@@ -283,6 +285,8 @@ class Pipeline:
 
     async def _ask(self, state: CallState, granted: GrantedCall) -> None:
         """What must be durable before the effect: the approval used up, the call in the audit log, the job begun."""
+        # The approval first: lost to a crash it costs a person one more decision; used twice, it is an effect that
+        # nobody allowed.
         if state.approval is not None:
             await self.approvals.use(state.approval, state.call)
         await self.recorder.ask(state, granted)
@@ -299,6 +303,7 @@ class Pipeline:
         """Step 6 has ended with a question: nothing happens before its answer, whoever brings it, and whatever dies
         between two of these lines. Raises APPROVAL_REQUIRED, or why nobody could be asked."""
         state.asks = True
+        # Whoever brings the answer claims the key anew, here or in another process, so nobody may hold it meanwhile.
         claim, state.claim = state.claim, None
         if claim is not None and not await self._is_taken(state.call.job_id):
             await to_its_end(self.keys.end(claim, state, None))
@@ -325,8 +330,8 @@ class Pipeline:
         return self.recorder.settle(state, attach_job(state, job, self.clock.unix_ms(), replayed=stood_already))
 
     def _fail(self, state: CallState, failure: Exception) -> ToolResult | Plan:
-        """The answer to a call that a step refused or broke: a defect is logged whole and told without its text, and in
-        the middle of a side effect as what it is to the caller, an unknown outcome."""
+        """The answer to a call that a step refused or broke: a defect is logged whole and answered without its text,
+        and in the middle of a side effect as what it is to the caller, an unknown outcome."""
         error = failure.error if isinstance(failure, ToolFailure) else crash(state.call.call_id)
         if error.kind is ErrorKind.INTERNAL:
             self.observer.crashed(state.call, failure)

@@ -59,6 +59,7 @@ def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int,
         raise _refused(["forged"], "it is not one of this hub's")
     compared = zip(current.items(), sealed, strict=True)
     differs: list[JsonValue] = [name for (name, part), shown in compared if part != shown and name != _STATE]
+    # Before the expiry: a new plan of this call would be refused for these reasons just the same.
     if differs:
         raise _refused(differs, "; ".join(_DIFFERENCES[str(name)] for name in differs))
     if now_unix_ms >= expires_at_unix_ms:
@@ -92,6 +93,7 @@ def committed(verdict: Verdict) -> Verdict:
 def _opened(digest: str, key: bytes) -> tuple[int, list[str]]:
     body, _, mac = digest.rpartition(".")
     pieces = body.split(".")
+    # compare_digest takes ASCII alone, and a caller's text may be of any length: no more is hashed than we ever made.
     is_ours = len(digest) <= _MAX_CHARS and digest.isascii() and hmac.compare_digest(mac, _mac(body, key))
     if is_ours and pieces[0] == "v1":
         raise _refused(
@@ -117,6 +119,7 @@ def _parts(planned: PlannedCall, verdict: Verdict, key: bytes) -> dict[str, str]
     return {name: _keyed(f"{name}\n{value}", key)[: _PART_BYTES * 2] for name, value in named.items()}
 
 
+# With the key, or whoever holds a digest could try out which arguments it was made of.
 def _keyed(text: str, key: bytes) -> str:
     return hmac.new(key, text.encode("utf-8", "surrogatepass"), sha256).hexdigest()
 

@@ -4,7 +4,7 @@ A call that may have an effect is two events, asked and settled, and the first i
 for it, and a call whose record cannot be written is refused. A read is one event, written when it settles; it is
 refused, too, where the log cannot take one, and waits only where the log has fallen far behind: a full log would refuse
 the next. What happens after the effect cannot be refused any more: a log that breaks then costs its event, which the
-observer is told of, and never the caller's answer.
+observer learns of, and never the caller's answer.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from toolhub_service.schema.canonical_json import dumps
 # The audit's short form of arguments and of results: redacted, long strings and lists cut, at most 1 KiB.
 
 SUMMARY_MAX_BYTES = 1_024
+# Characters of a string that the redactor sees: far more than are shown, so that no secret straddles the cut.
 _JUDGED_MAX = 2_048
-"""Characters of a string that the redactor sees: far more than are shown, so that no secret straddles the cut."""
 _SHOWN_MAX = 200
 _MEMBERS_MAX = 20
 _DEPTH_MAX = 6
+# Characters of a text in the outline of a result: a longer one is shown by its length alone, which shows no half of a
+# secret.
 _TEXT_SHOWN_MAX = 64
-"""Characters of a text in the outline of a result: a longer one is told by its length alone, which shows no half of a
-secret."""
 
 
 def summarise(args: JsonValue, redactor: Redactor) -> str:

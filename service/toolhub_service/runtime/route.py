@@ -21,16 +21,16 @@ from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec, Too
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.schema.defaults import ToolSchemas, for_tool
 
+# Routes kept; the oldest goes first.
 _ROUTES_MAX: Final = 16_384
-"""Routes kept; the oldest goes first."""
 
 _SUGGESTIONS_MAX = 3
+# Names that a wrong one is compared with; comparing it with 5,000 would hold up every other call for 160 ms.
 _COMPARED_MAX = 100
-"""Names that a wrong one is compared with; comparing it with 5,000 would hold up every other call for 160 ms."""
 
 _CLOSE_MAX = 10
+# A word of a name, in camelCase or between other signs.
 _WORD = re.compile(r"[A-Za-z][a-z]{2,15}")
-"""A word of a name, in camelCase or between other signs."""
 
 
 class Route(msgspec.Struct, frozen=True, eq=False):

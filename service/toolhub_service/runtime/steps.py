@@ -95,7 +95,7 @@ def is_for_a_person(call: Call, verdict: Verdict) -> bool:
 
 
 def approved(verdict: Verdict) -> Verdict:
-    """The verdict once a person has said yes to exactly this call."""
+    """The verdict once a person has approved exactly this call."""
     return replace(verdict, effect=Effect.ALLOW)
 
 
@@ -189,6 +189,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
+            # The work itself was cancelled, not only the one who waits for it.
             if task.cancelled():
                 raise
     return task.result()

@@ -67,11 +67,11 @@ class BoundedCache(Generic[Value]):
 
 
 _CACHED_SCHEMAS: Final = 4096
+# Of JSON; compiled it takes about ten times as much. A source that sends ever new large schemas fills no memory.
 _CACHED_BYTES: Final = 32 * 1024 * 1024
-"""Of JSON; compiled it takes about ten times as much. A source that sends ever new large schemas fills no memory."""
 _KNOWN_GOOD: Final = 65_536
+# The engine collects every error before it shows the first: beyond this much work it is shown a part of the value.
 _MAX_DETAILED_WORK: Final = 20_000
-"""The engine collects every error before it shows the first: beyond this much work it is shown a part of the value."""
 
 
 class CompiledSchema:

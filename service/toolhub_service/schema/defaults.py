@@ -37,11 +37,11 @@ from toolhub_service.schema.references import MAX_INSTANCE_DEPTH, MAX_SCHEMA_DEP
 # What steps 2, 3 and 7 need of a tool's contract, made once per definition digest.
 
 _CACHED_TOOLS: Final = 16_384
+# Keywords of a schema that judge each property by itself, ask for some, or annotate.
 _OF_SINGLE_PROPERTIES: Final = frozenset(
     "$schema $comment $defs definitions title description examples default type properties required "
     "additionalProperties".split()
 )
-"""Keywords of a schema that judge each property by itself, ask for some, or annotate."""
 _MAX_TRIED_DEFAULTS: Final = 32
 _MAX_WORK_PER_TRY: Final = 100_000
 
@@ -59,8 +59,8 @@ class ToolSchemas:
         self.validate_output: Callable[[JsonValue], tuple[Violation, ...]] = self.output.validate
         """Step 7: broken rules of a result; empty when it fits."""
         self.defaults: DefaultsPlan = compile_defaults(self.input)
+        # Defaults that each fit their property, where no rule looks at two properties: nothing has to be tried.
         self._scalars = self.defaults.scalars() if _judges_properties_alone(self.input.document) else None
-        """Defaults that each fit their property, where no rule looks at two properties: nothing has to be tried."""
 
     def complete(self, args: JsonObject) -> tuple[JsonObject, tuple[str, ...]]:
         """Step 3: valid arguments with defaults, and JSON Pointers of what was filled. The result is valid too.

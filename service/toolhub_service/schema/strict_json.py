@@ -141,8 +141,8 @@ MAX_INTEGER_DIGITS: Final = 4300
 _DOUBLE_MAY_HIDE_INTEGER: Final = float(2**63)
 _EXACT_IN_DOUBLE: Final = 2**53
 _SUSPECT_NUMBERS: Final = -1
+# Of a text, in which most that are too deep show it.
 _BEGINNING_BYTES: Final = 4 * 1024
-"""Of a text, in which most that are too deep show it."""
 
 
 def loads(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> JsonValue:

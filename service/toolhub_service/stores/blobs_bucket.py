@@ -30,7 +30,7 @@ from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.stores.blobs_disk import CHUNK_BYTES, SETTLE_S, gone
 
-# Where a blob lies in a bucket, and what a caller is told when the bucket says no.
+# Where a blob lies in a bucket, and which error a caller gets when the bucket refuses.
 
 
 def key_of(sha256: str) -> str:

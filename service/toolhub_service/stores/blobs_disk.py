@@ -31,7 +31,7 @@ from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.tools.threads import raise_if_cancelled, to_thread
 
-# What the stores of bytes have in common: bounds, and what a caller is told when one says no.
+# What the stores of bytes have in common: bounds, and which error a caller gets when one refuses.
 
 CHUNK_BYTES: Final = 256 * 1024
 """Largest chunk that a reading yields."""
@@ -44,7 +44,7 @@ _FULL = (
 _DENIED = "The hub may not use its place for artifacts. An operator must check its owner and permissions."
 _BUSY = "The hub has too many files open to reach its artifacts. Try again in a moment."
 _OTHERWISE = "The hub could not read or write its artifacts. Try again; an operator finds the cause by the errno."
-_TOLD = {
+_ADVICE = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EFBIG: _FULL,
@@ -72,7 +72,8 @@ def telling() -> Iterator[None]:
     except OSError as error:
         code = error.errno or 0
         name = errno.errorcode.get(code, str(code))
-        raise refuse(ErrorKind.IO_ERROR, _TOLD.get(code, _OTHERWISE), retryable=code in _PASSING, errno=name) from error
+        advice = _ADVICE.get(code, _OTHERWISE)
+        raise refuse(ErrorKind.IO_ERROR, advice, retryable=code in _PASSING, errno=name) from error
 
 
 # One blob on its way to the disk: chunks are gathered to 1 MiB, hashed and written in a thread.

@@ -2,8 +2,9 @@
 
 Compare-and-set, the new entry and its news are one statement; statements of many callers are one group, and so one
 transaction, in which rows are locked in the order of their ids: two groups never wait for one another in a circle. News
-are told in the order of commits, which the server's queue of notifications keeps; what this process wrote itself is
-told with the entry at hand, but only when its notification comes back, so that it never overtakes another process's.
+are announced in the order of commits, which the server's queue of notifications keeps; what this process wrote itself
+is announced with the entry at hand, but only when its notification comes back, so that it never overtakes another
+process's.
 """
 
 from __future__ import annotations
@@ -243,9 +244,9 @@ class PostgresJobs:
         kept: set[str] = set()
         try:
             parameters = columns([(*each.changing, *each.lasting) for each in wanted])
-            told = (self._link.channel("jobs"), self._origin)
+            notice = (self._link.channel("jobs"), self._origin)
             # Not prepared: a plan made for any number of jobs would take the square of the time for many.
-            cursor = await connection.execute(_CREATE, (*parameters, *told), prepare=False)
+            cursor = await connection.execute(_CREATE, (*parameters, *notice), prepare=False)
             kept = {job_id for job_id, _ in await cursor.fetchall()}
         finally:
             self._disown(place for place in expected if place[0] not in kept)
@@ -309,7 +310,7 @@ class PostgresJobs:
             self._on_event(news)
 
     def _news(self, payload: str) -> JobNews | None:
-        """None for what no hub has told."""
+        """None for what no hub has announced."""
         job_id, _, rest = payload.partition(" ")
         sequence, _, origin = rest.partition(" ")
         if not (job_id and sequence.isdecimal()):

@@ -2,7 +2,7 @@
 
 Each change is one statement under the lock of the table, so a compare-and-set, and a claim is on disk before its call
 may run. Expiry is by the server's clock. Keys and bytes are counted by a trigger. Waiting costs one look and no poll: a
-key's end is told only where somebody has said that it waits.
+key's end is announced only where somebody is registered as waiting.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from toolhub_service.stores.postgres_writer import TableWriter
 # About what a record weighs besides its result.
 _RECORD_BYTES: Final = 2_048
 _NOW: Final = f"coalesce(%(now)s::bigint, {SERVER_UNIX_MS})"
-_TOLD: Final = "CASE WHEN is_awaited THEN pg_notify(%(channel)s, encode(key_digest, 'hex')) END"
+_NOTIFY: Final = "CASE WHEN is_awaited THEN pg_notify(%(channel)s, encode(key_digest, 'hex')) END"
 _HELD: Final = f"key_digest = %(key)s AND owner = %(owner)s AND result IS NULL AND expires_at_unix_ms > {_NOW}"
 
 # More at once than a claim puts in, so that in the long run none is left.
 _EXPIRE: Final = f"""
 DELETE FROM keys WHERE key_digest IN (
     SELECT key_digest FROM keys WHERE expires_at_unix_ms <= {_NOW} ORDER BY expires_at_unix_ms LIMIT 100)
-RETURNING {_TOLD}"""  # noqa: S608 — fixed text
+RETURNING {_NOTIFY}"""  # noqa: S608 — fixed text
 _CLAIM: Final = f"""
 WITH existing AS MATERIALIZED (
     SELECT *, owner = %(replacing)s AND result IS NULL AS is_replaced
@@ -52,12 +52,12 @@ claimed AS (
     RETURNING 1)
 SELECT EXISTS (SELECT FROM claimed), existing.record, existing.expires_at_unix_ms, existing.result,
     keys >= %(max_keys)s OR taken.size_bytes >= %(max_bytes)s,
-    (SELECT min(expires_at_unix_ms) FROM keys) - {_NOW}, CASE WHEN is_replaced THEN {_TOLD} END
+    (SELECT min(expires_at_unix_ms) FROM keys) - {_NOW}, CASE WHEN is_replaced THEN {_NOTIFY} END
 FROM taken LEFT JOIN existing ON TRUE"""  # noqa: S608 — fixed text
 _SETTLE: Final = f"""
 UPDATE keys SET result = %(result)s, expires_at_unix_ms = %(expires)s, size_bytes = %(size)s WHERE {_HELD}
-RETURNING {_TOLD}"""  # noqa: S608 — fixed text
-_RELEASE: Final = f"DELETE FROM keys WHERE {_HELD} RETURNING {_TOLD}"  # noqa: S608 — fixed text
+RETURNING {_NOTIFY}"""  # noqa: S608 — fixed text
+_RELEASE: Final = f"DELETE FROM keys WHERE {_HELD} RETURNING {_NOTIFY}"  # noqa: S608 — fixed text
 _AWAIT: Final = f"UPDATE keys SET is_awaited = true WHERE {_HELD} RETURNING expires_at_unix_ms - {_NOW}"  # noqa: S608 — fixed text
 
 
@@ -142,5 +142,5 @@ class PostgresKeys:
 
 
 def _digest(key: EffectKey) -> bytes:
-    """Of any length and any characters, within its scope: told apart, and bounded."""
+    """Of any length and any characters, within its scope: distinct, and bounded."""
     return hashlib.sha256(dumps(list(key))).digest()

@@ -67,7 +67,7 @@ async def _applied(connection: AsyncConnection) -> set[str]:
     return {name for (name,) in rows}
 
 
-# What is told when PostgreSQL cannot be used: what kind of trouble, never an error's own text or the URL.
+# The error when PostgreSQL cannot be used: what kind of trouble, never an error's own text or the URL.
 
 TROUBLE: tuple[type[Exception], ...] = (psycopg.Error, OSError)
 """psycopg's pool raises OperationalErrors too."""
@@ -315,7 +315,7 @@ def _taken(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-# The one connection of a process that listens: opened anew with backoff when it is lost, and then a gap is told.
+# The one connection of a process that listens: opened anew with backoff when it is lost, and then a gap is announced.
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0

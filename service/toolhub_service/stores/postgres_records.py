@@ -43,21 +43,22 @@ SERVER_UNIX_MS: Final = "(extract(epoch FROM statement_timestamp()) * 1000)::big
 # What expires before both clocks' now.
 _EXPIRED: Final = f"expires_at_unix_ms {{}} least(%s, {SERVER_UNIX_MS})"
 _ESCAPED: Final = re.compile(r"\\(.)")
-# A payload of NOTIFY has less than 8000 bytes: a record is told in parts, which the server keeps together and in order.
+# A payload of NOTIFY has less than 8000 bytes: a record is announced in parts, which the server keeps together and in
+# order.
 _PART: Final = 7_900
 _PAYLOAD: Final = re.compile(r"\d+ (?P<left>\d+) (?P<part>[A-Za-z0-9+/=]*)")
-_TOLD: Final = """told AS (
+_ANNOUNCED: Final = """announced AS (
                 SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload WHERE EXISTS (SELECT FROM changed))"""
 
 
 class PostgresRecords(Generic[R]):
     """The link is closed by its owner, after the store."""
 
-    def __init__(self, link: PostgresLink, table: Table[R], *, is_told: bool = False) -> None:
-        """`is_told`: whether changes are told to whoever listens."""
+    def __init__(self, link: PostgresLink, table: Table[R], *, is_announced: bool = False) -> None:
+        """`is_announced`: whether changes are announced to whoever listens."""
         self._link = link
         self._table = table
-        self._is_told = is_told
+        self._is_announced = is_announced
         self._writer = TableWriter(link, table.name)
         self._keys = ", ".join(table.key)
         self._is_key = " AND ".join(f"{column} = %s" for column in table.key)
@@ -81,8 +82,8 @@ class PostgresRecords(Generic[R]):
             changed AS (
                 INSERT INTO {name} SELECT * FROM given WHERE NOT EXISTS (SELECT FROM existing)
                 ON CONFLICT DO NOTHING RETURNING 1),
-            {_TOLD}
-            SELECT {self._columns}, (SELECT count(*) FROM told)
+            {_ANNOUNCED}
+            SELECT {self._columns}, (SELECT count(*) FROM announced)
             FROM (SELECT 1) AS one LEFT JOIN existing ON TRUE""",  # noqa: S608 — fixed names
             (await self._written([record]), *self._told([record])),
         )
@@ -104,8 +105,8 @@ class PostgresRecords(Generic[R]):
             changed AS (
                 INSERT INTO {name} SELECT * FROM given WHERE NOT EXISTS (SELECT FROM overtaken)
                 ON CONFLICT ({self._keys}) DO UPDATE SET {changing} RETURNING 1),
-            {self._counted}, {_TOLD}
-            SELECT EXISTS (SELECT FROM changed), (SELECT count(*) FROM told)""",  # noqa: S608 — fixed names
+            {self._counted}, {_ANNOUNCED}
+            SELECT EXISTS (SELECT FROM changed), (SELECT count(*) FROM announced)""",  # noqa: S608 — fixed names
             (await self._written(records), *self._told(records)),
         )
         return bool(rows[0][0])
@@ -200,9 +201,12 @@ class PostgresRecords(Generic[R]):
         return written() if len(records) == 1 else await asyncio.to_thread(written)
 
     def _told(self, records: Sequence[R]) -> tuple[str, list[str]]:
-        """The channel and its payloads, if anybody is told."""
+        """The channel and its payloads, if changes are announced."""
         return self._link.channel(self._table.name), [
-            payload for record in records if self._is_told for payload in self._payloads(self._table.encode(record))
+            payload
+            for record in records
+            if self._is_announced
+            for payload in self._payloads(self._table.encode(record))
         ]
 
     def _payloads(self, record: bytes) -> list[str]:
@@ -243,7 +247,7 @@ def _kept(columns: Sequence[Any]) -> Kept:
 
 class PostgresApprovals(Approvals):
     def __init__(self, link: PostgresLink) -> None:
-        super().__init__(PostgresRecords[Approval](link, APPROVALS, is_told=True))
+        super().__init__(PostgresRecords[Approval](link, APPROVALS, is_announced=True))
 
 
 class PostgresArtifacts(Artifacts):

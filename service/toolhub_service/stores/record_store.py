@@ -105,7 +105,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What columns must be. Empty values match everything; all that is said is joined by AND."""
+    """What columns must be. Empty values match everything; all conditions are joined by AND."""
 
     equals: Mapping[str, str] = field(default_factory=dict)
     among: Mapping[str, Collection[str]] = field(default_factory=dict)

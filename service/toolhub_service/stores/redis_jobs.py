@@ -1,8 +1,8 @@
 """Jobs and their histories in Redis, shared by all hubs with the same prefix.
 
-Every change is one script: compare-and-set on the version, the entry appended, the indexes moved and the news told, or
-nothing at all. The arguments of a call, which may be large, are written once, and a result once, in the history. How
-durable an answer is, is the server's to say: see redis_link.
+Every change is one script: compare-and-set on the version, the entry appended, the indexes moved and the news
+published, or nothing at all. The arguments of a call, which may be large, are written once, and a result once, in the
+history. How durable an answer is, is the server's to say: see redis_link.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from toolhub_service.stores.redis_pages import Facts, RedisPages
 # `jobs:key:<digest>` names the job that has an idempotency key.
 
 IN_FEED_BYTES = 4_096
-"""Larger entries are told of without themselves."""
+"""Larger entries are published without their content."""
 
 _PLACES = f"""
 local FINAL = {{{", ".join(f"{state.value} = true" for state in FINAL_STATES)}}}

@@ -2,7 +2,7 @@
 
 Each change is one script, so a compare-and-set. Expiry is by the hubs' clock: a key whose time is over counts as gone,
 and each claim of a new key removes up to a hundred of those. Waiting costs one subscriber of the process's feed, and a
-settled key is told of only where somebody has said that it waits.
+settled key is published only where somebody is registered as waiting.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ call('HSET', P .. 'key:' .. ARGV[1], 'waited', 1)
 return tonumber(expires) - tonumber(ARGV[2])
 """,
 )
-"""name, now, owner → ms until the claim expires, its end being told from now on; 0 when it has ended"""
+"""name, now, owner → ms until the claim expires, its end being published from now on; 0 when it has ended"""
 
 
 class RedisKeys:
@@ -213,10 +213,10 @@ async def _heard_of(news: asyncio.Event, left_s: float, until_s: float) -> bool:
 
 
 def _name(key: EffectKey) -> bytes:
-    """Of any length and any characters, within its scope: told apart, and bounded."""
+    """Of any length and any characters, within its scope: distinct, and bounded."""
     return hashlib.sha256(dumps(list(key))).hexdigest().encode()
 
 
 def _owner_of(key: EffectKey) -> bytes:
-    """The principal, of any length and any characters, told apart."""
+    """The principal, of any length and any characters, distinct."""
     return hashlib.sha256(dumps([key.principal])).hexdigest()[:32].encode()

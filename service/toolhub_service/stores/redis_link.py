@@ -29,7 +29,7 @@ from toolhub_service.stores.redis_pipeline import Pipeline, reason_of, stay_conn
 # All stores of one prefix tell of changes in one stream, `<prefix>feed`. An entry's id is `<number>-0`; the numbers
 # come without gaps from the counter `<prefix>feed:count`, in the script that made the change. A reader that misses a
 # number knows that the stream was trimmed before it came, and one that finds the counter behind its own that data was
-# lost. After a gap, and after every new connection, listeners are told to look at everything again.
+# lost. After a gap, and after every new connection, listeners are asked to look at everything again.
 
 Listener = Callable[[tuple[bytes, ...] | None], None]
 """Takes the fields of one entry, or None after a gap."""
@@ -87,6 +87,7 @@ class RedisFeed:
 
     async def _read(self) -> None:
         self._last = await self._counted()
+        # Not the first connection: what was published between the two has passed unseen.
         if self._ready.is_set():
             self._notify_gap()
         self._ready.set()
@@ -134,6 +135,7 @@ class RedisFeed:
             self._call(listeners, None)
 
     def _call(self, listeners: list[Listener] | tuple[()], values: tuple[bytes, ...] | None) -> None:
+        # In a turn of their own: a listener that raises must not end the reading.
         loop = asyncio.get_running_loop()
         for on_event in listeners:
             loop.call_soon(on_event, values)
@@ -144,7 +146,7 @@ class RedisFeed:
 # KEYS[1] is the prefix of all keys, which scripts append to. (A prefix with a hash tag, `{toolhub}:`, puts all keys
 # into one slot.) A script may run twice when its first answer was lost: one that changes something takes a token of
 # the call and leaves it beside what it wrote, so that the second run answers what the first one did.
-# Whoever forgets records trims what was told of them, and with it what is older: nobody lags that far.
+# Whoever forgets records trims what was published of them, and with it what is older: nobody lags that far.
 
 PRELUDE = f"""
 local P = KEYS[1]

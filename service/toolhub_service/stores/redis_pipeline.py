@@ -30,7 +30,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Randomness
 
-# What becomes of a connection to Redis that breaks, and what is told when it stays broken.
+# What becomes of a connection to Redis that breaks, and which error is raised when it stays broken.
 
 _FIRST_DELAY_S = 0.02
 _LAST_DELAY_S = 1.0
@@ -46,8 +46,9 @@ async def stay_connected(
 ) -> None:
     """Connect and `talk`, again and again, with exponential backoff and jitter between; until cancelled.
 
-    `broken` is told of each end of the connection, before the next attempt. `connect_within_s` is also how long callers
-    wait: several attempts fall into it, so that none is refused when the server has been back for most of that time.
+    `broken` is called at each end of the connection, before the next attempt. `connect_within_s` is also how long
+    callers wait: several attempts fall into it, so that none is refused when the server has been back for most of that
+    time.
     """
     loop = asyncio.get_running_loop()
     last_delay_s = min(_LAST_DELAY_S, connect_within_s / 4)
@@ -104,7 +105,7 @@ def _is(error: Exception, kind: type[ResponseError], code: str) -> bool:
 
 
 def unavailable(reason: str) -> ToolFailure:
-    """What a caller is told; `reason` is for operators and names no address."""
+    """The error for a caller; `reason` is for operators and names no address."""
     return refuse(
         ErrorKind.TOOL_UNAVAILABLE,
         "The hub's shared store (Redis) cannot be used at the moment, and what depends on it is refused rather than "
@@ -165,7 +166,7 @@ class Pipeline:
             raise unavailable(self._trouble or "no answer in time") from None
 
     async def close(self) -> None:
-        """Whoever still waits is told that the store cannot be reached."""
+        """Whoever still waits gets the error that the store cannot be reached."""
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.cancel()

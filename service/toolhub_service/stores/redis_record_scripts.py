@@ -1,8 +1,8 @@
 """What becomes of records, as scripts that are the same for every layout.
 
 `<kind>:<name>` is a hash: record, version, by (the token of the last change), what the layout stores, and `fed`, its
-number in the feed, where changes are told. Which lists it is on says the layout's `places`, in Lua, for scripts take a
-record from those of before and put it on those of now. Scripts answer a record as {name, version, record}.
+number in the feed, where changes are published. Which lists it is on says the layout's `places`, in Lua, for scripts
+take a record from those of before and put it on those of now. Scripts answer a record as {name, version, record}.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Layout:
     """By column: the prefix of the lists that hold all records of one value; the list of all under no column."""
     others: tuple[str, ...] = ()
     """Fields that are not stored: scores."""
-    is_told: bool = False
-    """Whether changes are told in the feed."""
+    has_feed: bool = False
+    """Whether changes are published in the feed."""
     has_revision: bool = False
     """Whether changes are counted."""
     by_member: bool = False
@@ -68,7 +68,7 @@ def _common(layout: Layout) -> str:
     plural = f"{layout.kind}s"
     counted, summed = layout.total
     return f"""
-local KIND, PLURAL, TOLD, SHARED = '{layout.kind}', '{plural}', {str(layout.is_told).lower()}, '{layout.shared}'
+local KIND, PLURAL, HAS_FEED, SHARED = '{layout.kind}', '{plural}', {str(layout.has_feed).lower()}, '{layout.shared}'
 local STORED, OTHERS, COUNTED, SUMMED = {names(layout.stored)}, {names(layout.others)}, '{counted}', '{summed}'
 local COUNTS, NAME_AT = {str(layout.has_revision).lower()}, {AT_DIGITS + 2 if layout.by_member else 1}
 {layout.places}
@@ -154,7 +154,7 @@ local function keep(token, first)
     fields[#fields + 1] = row[field]
   end
   call('HSET', hash(name), unpack(fields))
-  if TOLD then
+  if HAS_FEED then
     call('HSET', hash(name), 'fed', tell(KIND, record))
   end
 end

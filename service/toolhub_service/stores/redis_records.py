@@ -163,7 +163,7 @@ local function places(id, row)
 end
 """,
     lists={"": "approvals", "principal": "approvals:of:"},
-    is_told=True,
+    has_feed=True,
     found=lambda _, facts: dict(zip(("state", "binding", "principal", "tool"), facts, strict=True)),
 )
 ARTIFACT_LAYOUT: Final = Layout(

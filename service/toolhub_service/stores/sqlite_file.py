@@ -108,9 +108,9 @@ def _insert(into: str, rows: int, columns: int, on_conflict: str) -> str:
 
 # The news of one append-only table of the file, in its order, whoever appended.
 #
-# What this process committed lies in memory and is told from there while nobody else has written; else the file is read
-# from the last row told, which gives both in order. Rows are AUTOINCREMENT: never used twice, and without a gap between
-# the commits of others.
+# What this process committed lies in memory and is delivered from there while nobody else has written; else the file is
+# read from the last row delivered, which gives both in order. Rows are AUTOINCREMENT: never used twice, and without a
+# gap between the commits of others.
 
 _AT_ONCE: Final = 500
 
@@ -121,7 +121,7 @@ class Feed(Generic[T]):
     def __init__(
         self, file: SqliteFile, table: str, columns: str, decode: Callable[[Sequence[Any]], T], *, gap: T
     ) -> None:
-        """`gap` is told for an entry that this version cannot read."""
+        """`gap` is delivered for an entry that this version cannot read."""
         self._file = file
         self._table = table
         self._next = f"SELECT row, {columns} FROM {table} WHERE row > ? ORDER BY row LIMIT {_AT_ONCE}"  # noqa: S608 — fixed names
@@ -137,7 +137,7 @@ class Feed(Generic[T]):
         self._on_event = on_event
 
     async def start(self) -> None:
-        """News from now on are told, where somebody listens."""
+        """News from now on are delivered, where somebody listens."""
         if self._on_event is not None:
             self._row = await self._file.read(self._last_row)
             self._is_watching = True

@@ -190,6 +190,7 @@ def _tally(connection: sqlite3.Connection) -> JobTally:
 def _create_all(connection: sqlite3.Connection, wanted: Sequence[tuple[_Written, bytes]]) -> list[Job | None]:
     answers: list[Job | None] = []
     new: list[tuple[_Written, bytes]] = []
+    # Of one group: two submissions under one key may be committed together, and the table knows neither yet.
     keyed: dict[tuple[str, str, str], Job] = {}
     for each in wanted:
         job = each[0].job
@@ -223,10 +224,12 @@ def _put_all(connection: sqlite3.Connection, wanted: Sequence[_Written]) -> list
         if isinstance(answer, JobNews):
             entries.append(each.entry)
         if answer and not isinstance(answer, Exception):
+            # The next change of the same group may build on this one, which no query would find.
             existing[job.job_id] = (job.version, status.sequence, status.state.value)
             changed[job.job_id] = each
     _insert_jobs(connection, list(changed.values()), on_conflict=_REPLACED)
     insert(connection, _ENTRIES, entries)
+    # Arguments may be large, and a job that is over is never run again.
     over = [job_id for job_id, each in changed.items() if each.job.state.is_final]
     if over:
         connection.execute(_FORGET_ARGS, (orjson.dumps(over).decode(),))

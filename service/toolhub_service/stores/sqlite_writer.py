@@ -344,13 +344,13 @@ class FileWriter:
         try:
             self._loop.call_soon_threadsafe(_deliver, news, answers)
         except RuntimeError:
-            self._closing = True  # the loop is closed: nobody is left who could ask or be told
+            self._closing = True  # the loop is closed: nobody is left who could ask or be answered
 
 
 def unavailable(error: BaseException | None = None, cause: str = "disk") -> ToolFailure:
-    """What a caller is told; SQLite's own words name no path and no value."""
-    said = f" ({error})" if isinstance(error, sqlite3.Error) else ""
-    message = f"The hub's own store cannot be read or written{said}. Tell the operator; try again later."
+    """The error for a caller; SQLite's own words name no path and no value."""
+    cause = f" ({error})" if isinstance(error, sqlite3.Error) else ""
+    message = f"The hub's own store cannot be read or written{cause}. Tell the operator; try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=1.0, component="store", cause=cause)
 
 
@@ -379,7 +379,7 @@ def _together(
 
 
 def _deliver(news: list[Callable[[], None]], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    """On the loop: news first, so that who is answered finds them told."""
+    """On the loop: news first, so that who is answered finds them delivered."""
     for notify in news:
         notify()
     for future, answer in answers:

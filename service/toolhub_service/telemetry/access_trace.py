@@ -25,8 +25,8 @@ PEERS_MAX: Final = 256
 """Told apart in one minute, and as many reads of the audit log."""
 
 _EVERY_S: Final = 60.0
+# Refusals of one kind a minute, beyond which a peer is asked to wait.
 _PATIENCE: Final = 20
-"""Refusals of one kind a minute, beyond which a peer is told to wait."""
 
 
 class _Kind(NamedTuple):

@@ -30,12 +30,12 @@ from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
 
 SECRET_MIN_BYTES = 16
+# Deliveries at once: one endpoint that hangs in one of them does not stop the others.
 _WORKERS = 4
-"""Deliveries at once: one endpoint that hangs in one of them does not stop the others."""
 _PAUSE_S = 0.5
 _PAUSE_MAX_S = 60.0
+# Answers below 500 that say: later.
 _RETRIED = frozenset({408, 425, 429})
-"""Answers below 500 that say: later."""
 
 
 class ApprovalWebhook:
@@ -72,7 +72,7 @@ class ApprovalWebhook:
         self._workers: list[asyncio.Task[None]] = []
 
     def offer(self, approval: Approval) -> None:
-        """Have it told. Never waits, never raises."""
+        """Have it delivered. Never waits, never raises."""
         try:
             self._waiting.put_nowait(approval)
         except asyncio.QueueFull:
@@ -101,7 +101,7 @@ class ApprovalWebhook:
             except asyncio.CancelledError:
                 self._give_up(approval, 0, "the hub stopped")
                 raise
-            except Exception as defect:  # noqa: BLE001 - one question that cannot be told must not end the telling
+            except Exception as defect:  # noqa: BLE001 - one question that cannot be delivered must not end the deliveries
                 self._log.error(names.LOG_WEBHOOK_GIVEN_UP, approval_id=approval.approval_id, exc_info=defect)
             finally:
                 self._waiting.task_done()

@@ -20,8 +20,8 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.trace_context import current_trace_id
 
+# Libraries whose chatter is shown from WARNING on, unless everything is.
 _QUIET = ("httpx", "httpcore", "asyncio", "grpc")
-"""Libraries whose chatter is shown from WARNING on, unless everything is."""
 
 
 def configure_logging(

@@ -38,13 +38,13 @@ T = TypeVar("T")
 _MAX_REASONS: Final = 200
 _MAX_UPSTREAMS: Final = 200
 _MAX_METHODS: Final = 200
+# Of what is counted by one thread, and at each call.
 _OF_EVERY_CALL: Final = frozenset(
     {
         *(names.TOOL_INVOCATIONS, names.TOOL_LATENCY, names.IN_FLIGHT),
         *(names.RPC_STARTED, names.RPC_HANDLED, names.RPC_SECONDS, names.RPC_RECEIVED, names.RPC_SENT),
     }
 )
-"""Of what is counted by one thread, and at each call."""
 
 
 class _Children(dict[str, T], Generic[T]):

@@ -24,8 +24,8 @@ _REFUSED_BY_POLICY = frozenset(
         *(ErrorKind.APPROVAL_REJECTED, ErrorKind.PATH_OUTSIDE_SANDBOX, ErrorKind.HTTP_DISALLOWED_HOST),
     }
 )
+# Ids of a call's context that its log line names where they are given.
 _FOR_WHOM = ("user_id", "agent_id", "task_id", "session_id")
-"""Ids of a call's context that its log line names where they are given."""
 
 
 class CallTelemetry:
@@ -40,7 +40,7 @@ class CallTelemetry:
         self._access_log = access_log
         self._records_spans = tracing.tracer is not None
         self.learn: Callable[[SettledCall], None] | None = None
-        """What search learns from: told of calls that ended and had a purpose. Must be cheap and not raise."""
+        """What search learns from: called with calls that ended and had a purpose. Must be cheap and not raise."""
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
         if not self._records_spans:
@@ -240,7 +240,7 @@ def _bounded(label: str, known: set[str], most: int) -> str:
 
 
 def _why(job: Job) -> dict[str, str]:
-    """What its caller was told, for whoever reads the log; nothing where the record holds no error."""
+    """The error of the answer, for whoever reads the log; nothing where the record holds no error."""
     error = job.status.result.error if job.status.result is not None else None
     if error is None:
         return {}

@@ -18,8 +18,8 @@ from toolhub_service.telemetry.metrics import Metrics
 _READ: Final = frozenset({SourceState.READY, SourceState.PARTIAL})
 _WORRYING: Final = {SourceState.DOWN: names.LOG_SOURCE_DOWN, SourceState.PARTIAL: names.LOG_SOURCE_PARTIAL}
 _SAME_DRIFT_MS: Final = 3600 * 1000
+# Changes remembered, over all sources; about 0.3 kB each.
 _DRIFTS_MAX: Final = 50_000
-"""Changes remembered, over all sources; about 0.3 kB each."""
 
 
 class SourceTelemetry:
@@ -37,10 +37,10 @@ class SourceTelemetry:
         self._seconds = metrics.family(names.SOURCE_SECONDS)
         self._troubles = metrics.family(names.SOURCE_TROUBLES)
         self._pins = metrics.family(names.PINS)
+        # What was last logged of a source, so that a log is not a heartbeat.
         self._logged: dict[str, tuple[SourceState, str, int, int]] = {}
-        """What was last logged of a source, so that a log is not a heartbeat."""
+        # When a known record was last logged to have changed, by record and kind of change.
         self._drifts: OrderedDict[tuple[str, ...], int] = OrderedDict()
-        """When a known record was last logged to have changed, by record and kind of change."""
 
     def refreshed(self, status: SourceStatus) -> None:
         name = status.name

@@ -45,13 +45,13 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names, trace_context
 from toolhub_service.telemetry.trace_context import Beginning, Metadata, TraceContext
 
+# Status codes that are the server's fault (RPC semantic conventions, gRPC).
 _SERVER_ERRORS: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
-"""Status codes that are the server's fault (RPC semantic conventions, gRPC)."""
 _AFTERWARDS: Final = frozenset({StepName.ATTACH_EVIDENCE, StepName.RECORD})
+# How long one export may be retried; so long at most does an absent collector hold up the end.
 _EXPORT_S: Final = 3
-"""How long one export may be retried; so long at most does an absent collector hold up the end."""
 UNTRACED: Final = nullcontext()
 
 

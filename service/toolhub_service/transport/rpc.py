@@ -90,7 +90,7 @@ class Layer:
         """Each response message of a generator or unary handler."""
 
     def failure(self, method: Method, context: ServicerContext, error: Exception) -> Exception:
-        """The error that the next layer out, and in the end the caller, is told instead of `error`."""
+        """The error that the next layer out, and in the end the caller, gets instead of `error`."""
         return error
 
     def leave(self, method: Method, state: Any, context: ServicerContext, error: BaseException | None) -> None:

@@ -46,7 +46,7 @@ class TestPostgresRecords(RecordStoreSuite, ListeningSuite):
 
     @pytest.fixture
     def store(self, link: PostgresLink) -> RecordStore[Approval]:
-        return PostgresRecords(link, APPROVALS, is_told=True)
+        return PostgresRecords(link, APPROVALS, is_announced=True)
 
     @pytest.fixture
     def artifacts(self, link: PostgresLink) -> RecordStore[Artifact]:

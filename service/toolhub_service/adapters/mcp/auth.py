@@ -227,8 +227,8 @@ class Tokens:
 
     async def _discovered(self, challenge: httpx2.Response, send: Send) -> _Endpoint | None:
         """The token endpoint; None when the metadata is missing, does not fit the server, or is of another issuer."""
-        said = extract_field_from_www_auth(challenge, "resource_metadata")
-        resource = await _first(build_protected_resource_metadata_discovery_urls(said, self._server_url), send)
+        advertised = extract_field_from_www_auth(challenge, "resource_metadata")
+        resource = await _first(build_protected_resource_metadata_discovery_urls(advertised, self._server_url), send)
         named, own = resource.get("resource"), resource_url_from_server_url(self._server_url)
         if resource and not (isinstance(named, str) and check_resource_allowed(own, named)):
             return None  # RFC 9728 §3.3: metadata counts only for the resource that it names.

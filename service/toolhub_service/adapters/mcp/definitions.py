@@ -1,7 +1,7 @@
 """Makes a `Definition` of each tool in `tools/list`, each by itself, so that a broken one affects no other.
 
 All of it is untrusted. Nothing is walked before its size is known; a schema that cannot be used gives a definition with
-a `problem` and schemas that stand in for its own. What is said of risk may raise it and never lower it: only the
+a `problem` and schemas that stand in for its own. What a server says of risk may raise it and never lower it: only the
 operator's overrides say that a tool changes nothing. `Definition.remote` holds what callers rely on, word for word.
 
 A reading mostly brings what the last one brought. A definition is made anew only when the tool's JSON is another.
@@ -129,17 +129,17 @@ class DefinitionReader:
     def _made(
         self, own_name: str, tool: JsonObject, description: str, problem: str, *, is_async: bool
     ) -> Definition | None:
-        said = self._overrides.of(own_name)
-        if not said.offered:
+        chosen = self._overrides.of(own_name)
+        if not chosen.offered:
             return None
         spec = self._terms.spec(
             known_name(self._terms.name, own_name, "A tool"),
             own_name,
-            said,
+            chosen,
             description=description,
             input_schema=ANY_OBJECT if problem else _object(tool, "inputSchema"),
             output_schema=_ANYTHING if problem else _object(tool, "outputSchema"),
-            annotations=_annotations(_object(tool, "annotations"), said),
+            annotations=_annotations(_object(tool, "annotations"), chosen),
         )
         if is_async:
             spec = replace(spec, cost=CostHints(is_async=True))
@@ -148,8 +148,8 @@ class DefinitionReader:
 
 def task_support(tool: JsonObject) -> str:
     """`required`, `optional` or FORBIDDEN: whether calls run as tasks of the server (2025-11-25)."""
-    said = _object(tool, "execution").get("taskSupport")
-    return said if said in ("required", "optional") and isinstance(said, str) else FORBIDDEN
+    support = _object(tool, "execution").get("taskSupport")
+    return support if support in ("required", "optional") and isinstance(support, str) else FORBIDDEN
 
 
 def _own_name(tool: JsonValue) -> str:
@@ -176,12 +176,12 @@ def _plain_problem(tool: JsonObject) -> str:
     return ""
 
 
-def _annotations(hints: JsonObject, said: ToolTerms) -> Annotations:
+def _annotations(hints: JsonObject, chosen: ToolTerms) -> Annotations:
     """The operator's word, else the more dangerous of what is said and what is not."""
     return Annotations(
-        read_only=said.read_only is True,
-        destructive=hints.get("destructiveHint") is True if said.destructive is None else said.destructive,
-        idempotent=said.idempotent is True,
+        read_only=chosen.read_only is True,
+        destructive=hints.get("destructiveHint") is True if chosen.destructive is None else chosen.destructive,
+        idempotent=chosen.idempotent is True,
         open_world=hints.get("openWorldHint") is True,
         supports_progress=True,
     )

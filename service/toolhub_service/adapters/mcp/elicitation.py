@@ -91,16 +91,19 @@ class Questions:
         # Questions by key that a person has not answered yet, as `{message, schema}`.
         self._pending: dict[str, JsonObject] = {}
         self._rounds = 0
-        self.said: dict[str, JsonValue] = {}  # What people have answered in this call, by the digest of the question
-        # What is left of `said` for a call that has begun anew; None: it has not.
+        # What people have answered in this call, by the digest of the question.
+        self.given_answers: dict[str, JsonValue] = {}
+        # What is left of `given_answers` for a call that has begun anew; None: it has not.
         self.earlier_answers: dict[str, JsonValue] | None = None
         if call.reply is None:
             return
-        self.state, self.answers, self._pending, self._rounds, self.said = json.loads(call.reply.continuation)
+        self.state, self.answers, self._pending, self._rounds, self.given_answers = json.loads(call.reply.continuation)
         key = next(iter(self._pending))
         asked = self._pending.pop(key)
         answer = call.reply.answer
-        self.answers[key] = self.said[_digest(key, asked)] = _DECLINE if answer is None else _accepted(answer, asked)
+        self.answers[key] = self.given_answers[_digest(key, asked)] = (
+            _DECLINE if answer is None else _accepted(answer, asked)
+        )
         self._ask_next()
 
     @property
@@ -118,7 +121,7 @@ class Questions:
             return False
         if self.state is None or self.earlier_answers is not None:
             return False
-        self.state, self.answers, self.earlier_answers = None, {}, dict(self.said)
+        self.state, self.answers, self.earlier_answers = None, {}, dict(self.given_answers)
         return True
 
     def take(self, result: JsonObject) -> None:
@@ -171,7 +174,7 @@ class Questions:
         """Raises QuestionAsked when there is something that a person has not answered yet."""
         for asked in self._pending.values():
             # Read back by whichever hub has the reply, which may be of another release: the order is part of it.
-            continuation = json.dumps([self.state, self.answers, self._pending, self._rounds, self.said])
+            continuation = json.dumps([self.state, self.answers, self._pending, self._rounds, self.given_answers])
             raise QuestionAsked(Question(str(asked["message"]), as_object(asked["schema"]) or {}, continuation))
 
     def _is_too_often(self) -> bool:
@@ -236,7 +239,7 @@ class TaskQuestions(Questions):
 
     def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
         super().__init__(call, elicitation, redact)
-        self.earlier_answers = dict(self.said)
+        self.earlier_answers = dict(self.given_answers)
         self._answered: set[str] = set()
 
     def answers_for(self, task: JsonObject) -> dict[str, JsonValue] | None:

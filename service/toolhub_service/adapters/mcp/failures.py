@@ -144,10 +144,10 @@ def breakage_in(error: MCPError) -> Breakage | None:
     known = breakage_of(error)
     if known is not None:
         return known
-    code, said = error.error.code, error.error.message
-    if said.startswith(_LOST.get(code, ())):
+    code, message = error.error.code, error.error.message
+    if message.startswith(_LOST.get(code, ())):
         return Breakage.LOST
-    return Breakage.UNDECODABLE if code == PARSE_ERROR or (code, said) == _NO_ANSWER_MEANT else None
+    return Breakage.UNDECODABLE if code == PARSE_ERROR or (code, message) == _NO_ANSWER_MEANT else None
 
 
 _CLOSED: Final = "Connection closed"

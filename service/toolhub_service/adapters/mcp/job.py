@@ -124,8 +124,8 @@ class McpTasks:
             raise refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled on its server.")
         result = as_object(task.get("result"))
         if result is None and session.is_modern:
-            said = as_object(task.get("error")) or {}
-            raise failures.tool_said(call, str(said.get("message", "")), self._caller.redact)
+            error = as_object(task.get("error")) or {}
+            raise failures.tool_said(call, str(error.get("message", "")), self._caller.redact)
         if result is not None:
             return await self._caller.outcome(self._server, session, call, result)
         payload, session = await self._poller.answer(lambda: self._payload(call, mark))

@@ -58,7 +58,7 @@ class McpLink:
     def __init__(self, terms: McpTerms, randomness: Randomness) -> None:
         self.terms = terms
         self._redactor = Redactor(terms.secrets)
-        self._said: list[str] = []
+        self._tail: list[str] = []
         self._shown: tuple[str, ...] = ()
         self._deps = Deps(
             terms=terms,
@@ -155,14 +155,14 @@ class McpLink:
         lines = [f"{self.terms.endpoint}: {state}", f"connections: {self.connects} in {self._attempts} attempts"]
         if self._last_error:
             lines.append(f"last trouble: {self._last_error}")
-        said = self._connection.diagnostics() if self._connection else []
-        return (*self._clean_tail(said), *map(self._redactor.text, lines))  # the last of them count most
+        lines_now = self._connection.diagnostics() if self._connection else []
+        return (*self._clean_tail(lines_now), *map(self._redactor.text, lines))  # the last of them count most
 
-    def _clean_tail(self, said: list[str]) -> tuple[str, ...]:
+    def _clean_tail(self, tail: list[str]) -> tuple[str, ...]:
         # Redacted once, and together: one by one the lines take three times as long.
-        if said != self._said:
-            self._said = said
-            self._shown = tuple(self._redactor.text("\n".join(said)).split("\n")) if said else ()
+        if tail != self._tail:
+            self._tail = tail
+            self._shown = tuple(self._redactor.text("\n".join(tail)).split("\n")) if tail else ()
         return self._shown
 
     async def _next_session(self, deadline_s: float) -> McpSession | None:

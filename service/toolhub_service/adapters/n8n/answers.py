@@ -183,7 +183,7 @@ def files_in(items: Sequence[JsonObject]) -> list[ItemFile]:
 async def keep_files(
     found: Sequence[ItemFile], call: Call, artifacts: ArtifactService | None, redact: Redact, execution_id: str
 ) -> Files:
-    """Each kept, or told why it is not."""
+    """Each kept, or the reason why it is not."""
     files = Files()
     for file in found[:FILES_MAX]:
         about = {name: quoted(_text(file.fields, key), redact, _WORD_MAX_CHARS) for name, key in _WORDS.items()}

@@ -91,8 +91,8 @@ class N8nApi:
         self._url = url
         self._headers = (("x-n8n-api-key", api_key),)
         self._reading = asyncio.Semaphore(1)
+        # By execution and its start: under which keys it was called, all there will ever be.
         self._keys: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
-        """By execution and its start: under which keys it was called, all there will ever be."""
 
     async def execution(self, execution_id: str, *, with_data: bool, timeout_s: float = REQUEST_S) -> Execution:
         """Raises NotFound; ApiTooLarge when what it brought is too large to be read."""
@@ -177,7 +177,7 @@ class N8nApi:
         try:
             execution, keys = await self.judged(listed.id, judge)
         except (NotFound, ApiTooLarge):
-            return None  # whose it was cannot be told
+            return None  # whose it was cannot be known
         if keys is not None and len(keys) <= _KEYS_MAX:
             self._keys[listed.id, listed.started_at] = keys
             if len(self._keys) > _REMEMBERED_MAX:

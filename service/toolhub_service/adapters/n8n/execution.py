@@ -37,7 +37,7 @@ class NoData(Exception):
 
 
 class AnswerNotKept(NoData):
-    """The last node has answered the caller, and what it said is kept nowhere."""
+    """The last node has answered the caller, and its answer is kept nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Execution:
     stopped_at: str = ""
     wait_till: str = ""
     mode: str = ""
-    """How it was started, such as `webhook`; empty: not told."""
+    """How it was started, such as `webhook`; empty: not known."""
     data: JsonObject = field(default_factory=dict, repr=False)
     """The whole answer."""
 
@@ -98,7 +98,7 @@ def execution_of(value: JsonValue) -> Execution | None:
 
 
 def result_of(execution: Execution) -> JsonValue:
-    """What the last node gave. Raises NoData when n8n does not tell, AnswerNotKept when only the caller was told."""
+    """What the last node gave. Raises NoData when n8n does not say, AnswerNotKept when only the caller got it."""
     items = [item.get("json") for item in result_items(execution)]
     return items[0] if len(items) == 1 else items or None
 

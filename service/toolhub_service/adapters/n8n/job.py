@@ -36,7 +36,7 @@ _SENT_AT: Final = "sent_at_unix_ms"
 _SAVED: Final = "n8n may have pruned it, or is set not to save executions of this workflow."
 _NO_KEY: Final = "The source has no `api_key` any more, so that nothing can be followed."
 _REFUSED_PAUSE_S: Final = 15.0
-# Questions without an answer, one after the other, before who watches is told.
+# Questions without an answer, one after the other, before it is reported to who watches.
 _SILENT_LOOKS: Final = 3
 
 
@@ -193,7 +193,7 @@ class _ExecutionPoll:
         return Answer(_progress_of(execution), is_over=execution.is_over)
 
     def _no_reply(self, error: ApiError) -> Answer[Progress]:
-        """Once is nothing; what lasts is told. Raises Unreachable."""
+        """Once is not reported; what lasts is. Raises Unreachable."""
         self._silent += 1
         if self._silent < _SILENT_LOOKS:
             raise Unreachable(error.retry_after_s) from error

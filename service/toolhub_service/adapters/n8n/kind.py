@@ -36,9 +36,9 @@ class BusinessError(Section, frozen=True):
     equals: Annotated[
         Any, Meta(description="The value there that means failure; left out: anything but null, false and empty.")
     ] = None
-    message: Annotated[Pointer, Meta(description="JSON Pointer to what the caller is told; empty: a general text.")] = (
-        ""
-    )
+    message: Annotated[
+        Pointer, Meta(description="JSON Pointer to the message for the caller; empty: a general text.")
+    ] = ""
 
 
 class N8nWorkflow(Section, frozen=True):

@@ -1,7 +1,7 @@
 """The workflows of one n8n server: those that the operator has named, and those that its API tells of.
 
 The named ones are there whether n8n is or not. With an `api_key` they are compared with what n8n has, and whatever
-would keep a call from working is told; the API being away takes nothing away that was known.
+would keep a call from working is reported; the API being away takes nothing away that was known.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class N8nToolSource:
         self._reading = asyncio.Lock()
         self._last: tuple[Discovered, ...] = ()
         self._error = ""
+        # By workflow and version: lists do not tell them.
         self._descriptions: dict[tuple[str, str], str] = {}
-        """By workflow and version: lists do not tell them."""
 
     @property
     def name(self) -> str:
@@ -173,7 +173,7 @@ class N8nToolSource:
         await self._close()
 
     async def _read(self) -> _Reading:
-        """What the API tells; without it, what it told last."""
+        """What the API says; without it, what it said last."""
         api, misses_key = self._server.api, self._entry.discover is not None and self._server.api is None
         reading = _Reading({}, list(self._last), [_NO_KEY] if misses_key else [])
         if api is None:

@@ -91,7 +91,7 @@ def _audit_key(paths: Paths, *, has_events: bool) -> Iterator[Finding]:
     try:
         open_keyring(paths.audit_key, create=False)
     except HubFailure as unusable:
-        if unusable.reason.name != "AUDIT_KEY_EXPOSED":  # told among the key files
+        if unusable.reason.name != "AUDIT_KEY_EXPOSED":  # reported among the key files
             yield fail("audit key", unusable.message, "Restore it from a backup: nothing else verifies what it sealed.")
     except OSError as unreadable:
         yield fail("audit key", f"{paths.audit_key}: {unreadable.strerror}", "Let the hub's user read it.")
@@ -158,7 +158,7 @@ async def _postgres(url: str) -> Finding:
 
 
 def is_hub(address: str) -> bool:
-    """Whether a hub answers on that port in plaintext: one with TLS cannot be told from a stranger."""
+    """Whether a hub answers on that port in plaintext: one with TLS cannot be distinguished from a stranger."""
     with grpc.insecure_channel(address) as channel:
         try:
             health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_WAIT_S / 3)
@@ -257,7 +257,8 @@ def _auth(settings: Settings) -> Finding:
 
 
 def _unknown(settings: Settings, names: list[str]) -> list[str]:
-    """Of these principals, those that the policy gives nothing; none where it cannot be read, which is told apart."""
+    """Of these principals, those that the policy gives nothing; none where it cannot be read, which is reported
+    apart."""
     try:
         policy = policy_of(policy_file_of(settings))
     except (InvalidPolicy, OfflineRefused):

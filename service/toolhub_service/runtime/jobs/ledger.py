@@ -199,8 +199,8 @@ def _waits_no_more(before: Job, job: Job) -> bool:
 
 def _why_withdrawn(job: Job) -> str:
     if job.cancelled_by:
-        said = f": {job.cancel_reason}" if job.cancel_reason else "."
-        return f"{job.cancelled_by} has cancelled the job that asked for it{said}"
+        reason = f": {job.cancel_reason}" if job.cancel_reason else "."
+        return f"{job.cancelled_by} has cancelled the job that asked for it{reason}"
     if job.state.is_final:
         return f"The job that asked for it is over: it is {job.state.value}."
     return "The job that asked for it does not wait for it any more."

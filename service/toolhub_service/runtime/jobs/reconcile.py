@@ -102,8 +102,8 @@ class Decisions:
             waited_ms = now_unix_ms - job.status.at_unix_ms
             return moved(job, JobState.QUEUED, now_unix_ms, deadline_unix_ms=job.deadline_unix_ms + waited_ms)
         if approval.state is ApprovalState.REJECTED:
-            said = f": {approval.comment}" if approval.comment else "."
-            return self._given_up(job, f"{approval.decided_by} said no{said}")
+            comment = f": {approval.comment}" if approval.comment else "."
+            return self._given_up(job, f"{approval.decided_by} said no{comment}")
         return self._given_up(job, "nobody decided in time")
 
     def _given_up(self, job: Job, why: str) -> Job | None:

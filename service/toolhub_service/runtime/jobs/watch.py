@@ -371,8 +371,8 @@ class PrincipalJobs:
         job = await self.get(principal, job_id)
         if job.call.principal.id != principal.id and Role.OPERATOR not in principal.roles:
             raise unknown(job_id)
-        said = mended(reason)  # a model's words are not always fit to be kept
-        cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, principal.id, said))
+        mended_reason = mended(reason)  # a model's words are not always fit to be kept
+        cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, principal.id, mended_reason))
         if cancelled is None:
             raise unknown(job_id)
         if cancelled.state is JobState.CANCELLING and not cancelled.runner:

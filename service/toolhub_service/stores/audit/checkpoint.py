@@ -137,7 +137,8 @@ class CheckpointFile:
     def _catch_up(self, descriptor: int) -> None:
         """Learn the last line, which another process may have written; drop a line that a crash left in half."""
         size = os.fstat(descriptor).st_size
-        # Cut since it was read: whoever has written to it is told by `_look`; anybody else learns it from the start.
+        # Cut since it was read: whoever has written to it learns it from `_look`; anybody else learns it from the
+        # start.
         if size < self._read_bytes:
             self._read_bytes, self._last = 0, (0, GENESIS)
         data = os.pread(descriptor, size - self._read_bytes, self._read_bytes)

@@ -272,7 +272,7 @@ def condition(
     return " AND ".join(terms), parameters
 
 
-# Watching the audit log: each watcher has a bounded queue and is told when it was too slow, never waited for.
+# Watching the audit log: each watcher has a bounded queue and a mark when it was too slow, never waited for.
 
 TAIL_LIMIT: Final = 1_000
 """Events that may wait for one watcher."""
@@ -293,7 +293,7 @@ class Tail(AsyncIterator[ChainedEvent]):
         self._ended = False
 
     def offer(self, events: Sequence[ChainedEvent]) -> None:
-        """Hand over new events; those that do not fit are dropped and the watcher will be told."""
+        """Hand over new events; those that do not fit are dropped and counted for the watcher."""
         for event in events:
             if self._lagged or not matches(self.where, event):
                 continue

@@ -343,7 +343,7 @@ def _offer(offers: list[tuple[Tail, list[ChainedEvent]]]) -> None:
 
 
 def _broken(cause: str) -> ToolFailure:
-    """`cause` is `closed`, `queue_full` or `disk`; what the disk said goes to the observer, never to a caller."""
+    """`cause` is `closed`, `queue_full` or `disk`; the disk's error goes to the observer, never to a caller."""
     message = "The audit log cannot be written, so nothing with an effect may run. Tell the operator; try again later."
     return refuse(ErrorKind.IO_ERROR, message, retryable=True, retry_after_s=1.0, component="audit", cause=cause)
 

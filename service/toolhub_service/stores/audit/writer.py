@@ -9,9 +9,8 @@ lingers unasked, which is when the call's answer is appended; the little that is
 sealed by the one who woke it, in the time that this takes; and of a commit it tells the loop before all else, for
 whoever was woken wants the interpreter to itself.
 
-When the disk
-refuses, nothing is lost and nothing is skipped: the group stays at the head of the queue and is tried again every
-second, while every append is told that the log is broken.
+When the disk refuses, nothing is lost and nothing is skipped: the group stays at the head of the queue and is tried
+again every second, while every append is refused.
 """
 
 from __future__ import annotations

@@ -149,9 +149,9 @@ def refusal(message: str, code: int = -32602) -> ToolFailure:
 
 async def test_a_refused_state_begins_the_call_anew_once_a_run() -> None:
     asked = questions_of("sealed")
-    asked.said = {"digest": {"action": "decline"}}
+    asked.given_answers = {"digest": {"action": "decline"}}
     assert asked.restarts(refusal("Invalid or expired requestState"))
-    assert (asked.state, asked.answers, asked.earlier_answers) == (None, {}, asked.said)
+    assert (asked.state, asked.answers, asked.earlier_answers) == (None, {}, asked.given_answers)
     asked.state = "sealed again"
     assert not asked.restarts(refusal("Invalid or expired requestState"))
 
