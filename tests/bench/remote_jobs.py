@@ -28,7 +28,7 @@ from tests.bench.page import arguments, machine, markdown, publish
 from tests.bench.processes import Process, machine_ticks, running, stolen_share
 from tests.bench.watchers import submitted
 from tests.fakes.http_remote_job import HttpRemoteJob
-from tests.fakes.remote_stage import LoopClock, ToldSink, remote_call
+from tests.fakes.remote_harness import LoopClock, ToldSink, remote_call
 from tests.fakes.running_jobs import FakeRunningJobs
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1 import job_state_pb2

@@ -31,7 +31,7 @@ class Storm:
 
 
 @dataclass(slots=True)
-class Aftermath:
+class StormResult:
     broken: list[str]
     states: Counter[str]
     taken_over: int
@@ -48,7 +48,7 @@ class Aftermath:
         return f"{self.open_jobs:.0f} jobs open at a time; {told}; {self.taken_over} taken over; {seen}"
 
 
-async def weathered(storm: Storm, replicas: Sequence[Replica], ledger: Path, trouble: Trouble) -> Aftermath:
+async def weathered(storm: Storm, replicas: Sequence[Replica], ledger: Path, trouble: Trouble) -> StormResult:
     """Say what came of all the jobs that were submitted while `trouble` lasted."""
     async with gathered([replica.port for replica in replicas], Random(storm.seed)) as crowd:
         async with asyncio.TaskGroup() as tasks:
@@ -61,15 +61,15 @@ async def weathered(storm: Storm, replicas: Sequence[Replica], ledger: Path, tro
                 await keeping
                 await crowd.until_none_is_open()
             crowd.send_home(storm.watchers)
-        return await _aftermath(storm, crowd, replicas, ledger)
+        return await _result(storm, crowd, replicas, ledger)
 
 
-async def _aftermath(storm: Storm, crowd: Crowd, replicas: Sequence[Replica], ledger: Path) -> Aftermath:
+async def _result(storm: Storm, crowd: Crowd, replicas: Sequence[Replica], ledger: Path) -> StormResult:
     jobs, seen = {job.job_id: job for job in await crowd.jobs()}, Counter(effects(ledger))
     broken = broken_promises(crowd.submitted, jobs, crowd.watched, seen, is_store_away=storm.is_store_away)
     broken += [f"a replica died by itself with {status}" for replica in replicas for status in replica.died]
     broken += [f"a replica said: {line}" for replica in replicas for line in _defects(replica)]
-    return Aftermath(
+    return StormResult(
         broken,
         Counter(job_state_pb2.JobState.Name(job.status.state) for job in jobs.values()),
         taken_over=sum('"job_taken_over"' in line for replica in replicas for line in replica.words()),

@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos.crowd import Crowd
 from tests.chaos.replicas import broken_audit_logs, kill_at_random, running
-from tests.chaos.scenario import Aftermath, Storm, weathered
+from tests.chaos.scenario import Storm, StormResult, weathered
 from tests.services import RedisServer
 
 KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "3"))
@@ -27,16 +27,16 @@ OUTAGE_S = float(os.environ.get("TOOLHUB_CHAOS_OUTAGE_S", "2"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 10 * KILLS)]
 
-Tell = Callable[[str, Aftermath], None]
+Tell = Callable[[str, StormResult], None]
 
 
 @pytest.fixture
 def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
     """Print what came of a storm, for whoever tunes it."""
 
-    def told(name: str, aftermath: Aftermath) -> None:
+    def told(name: str, result: StormResult) -> None:
         with capsys.disabled():
-            print(f"\n  {name}: {aftermath}")
+            print(f"\n  {name}: {result}")
 
     return told
 
@@ -52,11 +52,11 @@ async def test_two_replicas_on_one_redis_weather_kills(tmp_path: Path, redis_url
             await crowd.busy.wait()
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
-        aftermath = await weathered(Storm(seed=SEED), replicas, ledger, kills)
-    tell(f"two replicas, {engine}, {KILLS} kills", aftermath)
-    assert aftermath.broken == []
-    assert aftermath.taken_over
-    assert aftermath.reconnects
+        result = await weathered(Storm(seed=SEED), replicas, ledger, kills)
+    tell(f"two replicas, {engine}, {KILLS} kills", result)
+    assert result.broken == []
+    assert result.taken_over
+    assert result.reconnects
     assert await broken_audit_logs(replicas) == []
 
 
@@ -71,11 +71,11 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) 
             await crowd.busy.wait()
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
-        aftermath = await weathered(Storm(seed=SEED), replicas, ledger, kills)
-    tell(f"one process, {KILLS} kills", aftermath)
-    assert aftermath.broken == []
-    assert aftermath.taken_over
-    assert aftermath.reconnects
+        result = await weathered(Storm(seed=SEED), replicas, ledger, kills)
+    tell(f"one process, {KILLS} kills", result)
+    assert result.broken == []
+    assert result.taken_over
+    assert result.reconnects
     assert await broken_audit_logs(replicas) == []
 
 
@@ -96,7 +96,7 @@ async def test_two_replicas_weather_an_outage_of_redis(
             await asyncio.sleep(OUTAGE_S)
             own_redis.start()
 
-        aftermath = await weathered(Storm(seed=SEED, is_store_away=True), replicas, ledger, outage)
-    tell(f"two replicas, {engine}, Redis away for {OUTAGE_S:.0f} s", aftermath)
-    assert aftermath.broken == []
-    assert not aftermath.taken_over, "nobody died"
+        result = await weathered(Storm(seed=SEED, is_store_away=True), replicas, ledger, outage)
+    tell(f"two replicas, {engine}, Redis away for {OUTAGE_S:.0f} s", result)
+    assert result.broken == []
+    assert not result.taken_over, "nobody died"

@@ -1,7 +1,7 @@
 """What the suite starts as its client: `python -m tests.conformance.drive URL`.
 
-Tells the desk that waits at the Unix socket TOOLHUB_CONFORMANCE_DESK what to play, and ends when it has been played.
-Without a desk it opens a hub of its own, for a scenario by hand:
+Tells the runner that waits at the Unix socket TOOLHUB_CONFORMANCE_DESK what to play, and ends when it has been played.
+Without a runner it opens a hub of its own, for a scenario by hand:
 
     conformance client --command "python -m tests.conformance.drive" --scenario tools_call --spec-version 2026-07-28
 """
@@ -26,15 +26,15 @@ def main() -> int:
         "url": sys.argv[1],
         "context": json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}")),
     }
-    desk = os.environ.get(DESK)
-    played = _told(Path(desk), asked) if desk else _alone(asked)
+    runner = os.environ.get(DESK)
+    played = _told(Path(runner), asked) if runner else _alone(asked)
     print(played["text"])
     return 1 if played["trouble"] else 0
 
 
-def _told(desk: Path, asked: dict[str, Any]) -> dict[str, Any]:
+def _told(runner: Path, asked: dict[str, Any]) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(desk))
+        connection.connect(str(runner))
         connection.sendall(json.dumps(asked).encode() + b"\n")
         with connection.makefile() as answer:
             return json.loads(answer.read())  # type: ignore[no-any-return]
@@ -44,12 +44,12 @@ def _alone(asked: dict[str, Any]) -> dict[str, Any]:
     import asyncio
     import tempfile
 
-    from tests.conformance.desk import Asked, a_desk
+    from tests.conformance.runner import Asked, a_runner
 
     async def play() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
-            async with a_desk(Path(folder)) as desk:
-                played = await desk.play(Asked(**asked))
+            async with a_runner(Path(folder)) as runner:
+                played = await runner.play(Asked(**asked))
                 return {"text": played.text, "trouble": played.trouble}
 
     return asyncio.run(play())

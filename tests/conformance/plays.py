@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.conformance.stage import Stage
+from tests.conformance.scenario_client import ScenarioClient
 from toolhub.v1 import error_pb2
 
 INVALID_TOOLS: Final = 11
 """Of `http-invalid-tool-headers`."""
 
-Play = Callable[[Stage], Awaitable[None]]
+Play = Callable[[ScenarioClient], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,69 +31,69 @@ class Part:
     """Whether the source must not be read, because its server cannot be trusted with credentials."""
 
 
-async def read_tools(stage: Stage) -> None:
+async def read_tools(scenario_client: ScenarioClient) -> None:
     """What every source does by itself; the tool of the authorization scenarios is called where it is offered."""
-    if "test-tool" in await stage.tools():
-        await stage.value("test-tool")
+    if "test-tool" in await scenario_client.tools():
+        await scenario_client.value("test-tool")
 
 
-async def add_numbers(stage: Stage) -> None:
-    said = await stage.value("add_numbers", {"a": 5, "b": 3})
+async def add_numbers(scenario_client: ScenarioClient) -> None:
+    said = await scenario_client.value("add_numbers", {"a": 5, "b": 3})
     assert "The sum of 5 and 3 is 8" in json.dumps(said)
 
 
-async def take_defaults(stage: Stage) -> None:
-    assert "John Doe" in json.dumps(await stage.value("test_client_elicitation_defaults"))
+async def take_defaults(scenario_client: ScenarioClient) -> None:
+    assert "John Doe" in json.dumps(await scenario_client.value("test_client_elicitation_defaults"))
 
 
-async def be_cut_off(stage: Stage) -> None:
+async def be_cut_off(scenario_client: ScenarioClient) -> None:
     """The stream that answers ends before its answer, which comes by the one that takes it up."""
-    assert "Reconnection test completed" in json.dumps(await stage.value("test_reconnection"))
+    assert "Reconnection test completed" in json.dumps(await scenario_client.value("test_reconnection"))
 
 
-async def be_asked(stage: Stage) -> None:
+async def be_asked(scenario_client: ScenarioClient) -> None:
     """Each question becomes an approval; another tool is called while it waits."""
     for tool, said in (("test_mrtr_echo_state", "echo-state-ok"), ("test_mrtr_no_state", "no-state-ok")):
-        approval_id = await stage.asked(tool)
-        await stage.value("test_mrtr_unrelated")
-        await stage.answer(approval_id, {"confirmed": True})
-        assert said in json.dumps(await stage.value(tool, approval_id=approval_id))
-    await stage.value("test_mrtr_no_result_type")
+        approval_id = await scenario_client.asked(tool)
+        await scenario_client.value("test_mrtr_unrelated")
+        await scenario_client.answer(approval_id, {"confirmed": True})
+        assert said in json.dumps(await scenario_client.value(tool, approval_id=approval_id))
+    await scenario_client.value("test_mrtr_no_result_type")
 
 
-async def call_all_plain(stage: Stage) -> None:
+async def call_all_plain(scenario_client: ScenarioClient) -> None:
     for tool in ("test_headers", "my-hyphenated-tool"):
-        await stage.value(tool)
+        await scenario_client.value(tool)
 
 
-async def mirror_arguments(stage: Stage) -> None:
+async def mirror_arguments(scenario_client: ScenarioClient) -> None:
     """As the scenario gives them; what is null there is not of its schema's type, so it is left out, as it may be."""
-    for call in stage.context["toolCalls"]:
+    for call in scenario_client.context["toolCalls"]:
         given = {name: value for name, value in call["arguments"].items() if value is not None}
-        await stage.value(call["name"], given)
+        await scenario_client.value(call["name"], given)
 
 
-async def call_even_the_invalid(stage: Stage) -> None:
+async def call_even_the_invalid(scenario_client: ScenarioClient) -> None:
     """Every tool of the server: the hub must not let a call of the invalid ones out."""
-    await stage.value("valid_tool", {"region": "north"})
-    invalid = await stage.quarantined()
+    await scenario_client.value("valid_tool", {"region": "north"})
+    invalid = await scenario_client.quarantined()
     assert len(invalid) == INVALID_TOOLS
     for tool in invalid:
-        error = await stage.refusal(tool)
+        error = await scenario_client.refusal(tool)
         assert error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED, error
 
 
-async def look_closely(stage: Stage) -> None:
+async def look_closely(scenario_client: ScenarioClient) -> None:
     """Whatever may look at a schema does: it is described, called, and refused, for nobody fetches what it needs."""
-    (tool,) = await stage.quarantined()
-    await stage.input_schema(tool, to_operator=True)
-    error = await stage.refusal(tool, {"id": "ann", "profile": {"displayName": "Ann"}})
+    (tool,) = await scenario_client.quarantined()
+    await scenario_client.input_schema(tool, to_operator=True)
+    error = await scenario_client.refusal(tool, {"id": "ann", "profile": {"displayName": "Ann"}})
     assert error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED, error
 
 
-async def hand_back_the_schema(stage: Stage) -> None:
-    schema = await stage.input_schema("json_schema_2020_12_tool")
-    await stage.value("json_schema_echo", {"schema": schema})
+async def hand_back_the_schema(scenario_client: ScenarioClient) -> None:
+    schema = await scenario_client.input_schema("json_schema_2020_12_tool")
+    await scenario_client.value("json_schema_echo", {"schema": schema})
 
 
 PARTS: Final[Mapping[str, Part]] = {

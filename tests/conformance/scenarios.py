@@ -53,16 +53,16 @@ SECOND_ERA: Final = (
     "auth/iss-normalized",
 )
 CREDENTIALS: Final = ("auth/client-credentials-basic", "auth/client-credentials-jwt")
-"""The extension that the hub has, in both eras."""
+"""The extension that the hub has, in both generations."""
 EXTENSIONS: Final = (
     "auth/enterprise-managed-authorization",
     "auth/dpop",
     "auth/dpop-nonce",
     "auth/wif-jwt-bearer",
 )
-"""Further extensions, in the era that the suite runs them in by itself."""
+"""Further extensions, in the generation that the suite runs them in by itself."""
 OLDEST: Final = ("auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback")
-"""Of 2025-03-26, which the hub does not speak; told to a client of the older era."""
+"""Of 2025-03-26, which the hub does not speak; told to a client of the older generation."""
 NOT_RUN: Final[Mapping[str, str]] = {
     f"sep-2640-client-{name}": "The skills extension (SEP-2640): a hub offers tools, and reads no skills."
     for name in ("no-prefetch", "verify-digest", "verify-size", "verify-frontmatter")

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.conformance.desk import Asked, Desk, Played, a_desk
 from tests.conformance.drive import DESK
 from tests.conformance.listening import listening_ports
+from tests.conformance.runner import Asked, Played, ScenarioRunner, a_runner
 from tests.conformance.scenarios import BASELINE, CREDENTIALS, EXTENSIONS, OLDEST, VERSIONS
 from tests.servers import node_program
 
@@ -34,7 +34,7 @@ class Run:
 
     version: str
     protocol: str
-    """Of the sources: `auto`, or `fixed` to the version's era."""
+    """Of the sources: `auto`, or `fixed` to the version's generation."""
     words: tuple[str, ...]
     """What the suite is told to run."""
     scenarios: tuple[str, ...]
@@ -66,7 +66,7 @@ class Ran:
 
 
 def runs() -> list[Run]:
-    """All there are: the dated scenarios with both ways of finding the era, the others once."""
+    """All there are: the dated scenarios with both ways of finding the generation, the others once."""
     listed = []
     for version in ("2025-11-25", "2026-07-28"):
         dated = tuple(name for name in VERSIONS[version] if name not in (*CREDENTIALS, *EXTENSIONS))
@@ -74,7 +74,7 @@ def runs() -> list[Run]:
         listed += [Run(version, protocol, suite, dated) for protocol in ("auto", "fixed")]
     listed.append(Run("2025-03-26", "auto", ("--suite", "all", "--spec-version", "2025-03-26"), OLDEST))
     listed.append(Run("2025-11-25", "auto", ("--suite", "extensions"), (*CREDENTIALS, *EXTENSIONS)))
-    for name in CREDENTIALS:  # the suite's extensions have no date, so the later era is asked for one by one
+    for name in CREDENTIALS:  # the suite's extensions have no date, so the later generation is asked for one by one
         forced = ("--scenario", name, "--spec-version", "2026-07-28", "--force")
         listed.append(Run("2026-07-28", "auto", forced, (name,)))
     return listed
@@ -102,13 +102,13 @@ async def run_suite(suite: Sequence[str], run: Run, folder: Path) -> Ran:
     """`folder` does not exist yet. Raises TimeoutError when the suite does not come to an end."""
     processes: list[asyncio.subprocess.Process] = []
     played: dict[str, Played] = {}
-    desk_socket, results = folder / "desk", folder / "results"
+    desk_socket, results = folder / "runner", folder / "results"
 
     def origins() -> list[str]:
         """Every server of the suite: an operator would know the authorization server of theirs."""
         return [f"http://localhost:{port}" for process in processes for port in listening_ports(process.pid)]
 
-    async with a_desk(folder, protocol=run.protocol, origins=origins) as desk, _served(desk, played, desk_socket):
+    async with a_runner(folder, protocol=run.protocol, origins=origins) as runner, _served(runner, played, desk_socket):
         process = await asyncio.create_subprocess_exec(
             *suite,
             *("client", "--command", f"{sys.executable} -S -m tests.conformance.drive"),
@@ -145,12 +145,12 @@ def _outcomes(results: Path, played: dict[str, Played]) -> dict[str, Outcome]:
 
 
 @asynccontextmanager
-async def _served(desk: Desk, played: dict[str, Played], path: Path) -> AsyncIterator[None]:
-    """The desk at its Unix socket."""
+async def _served(runner: ScenarioRunner, played: dict[str, Played], path: Path) -> AsyncIterator[None]:
+    """The runner at its Unix socket."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = Asked(**json.loads(await reader.readline()))
-        outcome = played[asked.scenario] = await desk.play(asked)
+        outcome = played[asked.scenario] = await runner.play(asked)
         writer.write(json.dumps({"text": outcome.text, "trouble": outcome.trouble}).encode())
         writer.close()
 

@@ -1,4 +1,5 @@
-"""The official conformance suite against a whole hub: every scenario of both eras passes, but for what is listed.
+"""The official conformance suite against a whole hub: every scenario of both generations passes, but for what is
+listed.
 
 Each check counts, warnings too. The suite runs once for the module, in a few processes side by side.
 """
@@ -15,7 +16,7 @@ from tests.conformance.report import PAGE, table
 from tests.conformance.scenarios import NOT_RUN, VERSIONS, expected_failures
 from tests.conformance.suite import ROOT, Outcome, Ran, Run, listed, run_all, runs
 
-ERAS: Final = ("2025-11-25", "2026-07-28")
+GENERATIONS: Final = ("2025-11-25", "2026-07-28")
 CASES: Final = [
     pytest.param(run, name, id=f"{name}-{run.version}-{run.protocol}") for run in runs() for name in run.scenarios
 ]
@@ -52,7 +53,7 @@ def test_the_suite_itself_finds_no_failure_that_is_not_listed_and_none_that_is_l
 
 
 @pytest.mark.parametrize("protocol", ["auto", "fixed"])
-@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("version", GENERATIONS)
 def test_a_source_speaks_the_era_of_its_server(ran: Mapping[Run, Ran], version: str, protocol: str) -> None:
     (one,) = [
         each for run, each in ran.items() if (run.version, run.protocol) == (version, protocol) and "all" in run.words

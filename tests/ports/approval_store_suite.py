@@ -7,12 +7,13 @@ it, not started either; None where nothing is shared).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from tests.ports.recording_listener import ApprovalListener
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore, Binding
 from toolhub_service.domain.call import Question
 from toolhub_service.domain.json import JsonObject
@@ -49,37 +50,14 @@ def then(approval: Approval, state: ApprovalState, **changes: Any) -> Approval:
     return replace(approval, state=state, version=approval.version + 1, **changes)
 
 
-class Ear:
-    """Hears changes and lets a test wait for them."""
-
-    def __init__(self) -> None:
-        self.heard: list[Approval | None] = []
-        self._more = asyncio.Event()
-
-    def __call__(self, approval: Approval | None) -> None:
-        self.heard.append(approval)
-        self._more.set()
-
-    async def until(self, enough: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not enough():
-                self._more.clear()
-                await self._more.wait()
-
-    def versions(self, approval_id: str = "apr-1") -> list[int]:
-        """What was heard of an approval, without repeats."""
-        heard = [each.version for each in self.heard if each is not None and each.approval_id == approval_id]
-        return list(dict.fromkeys(heard))
-
-
 class ApprovalStoreSuite:
     @pytest.fixture
-    def ear(self) -> Ear:
-        return Ear()
+    def listener(self) -> ApprovalListener:
+        return ApprovalListener()
 
     @pytest.fixture
-    async def started(self, store: ApprovalStore, ear: Ear) -> AsyncIterator[ApprovalStore]:
-        store.listen(ear)
+    async def started(self, store: ApprovalStore, listener: ApprovalListener) -> AsyncIterator[ApprovalStore]:
+        store.listen(listener)
         await store.start()
         yield store
         await store.close()
@@ -103,7 +81,7 @@ class ApprovalStoreSuite:
         assert await started.get("apr-2") is None
 
     async def test_question_its_answer_and_what_only_the_tool_understands_survive(
-        self, started: ApprovalStore, another: ApprovalStore, ear: Ear
+        self, started: ApprovalStore, another: ApprovalStore, listener: ApprovalListener
     ) -> None:
         schema: JsonObject = {
             "type": "object",
@@ -123,8 +101,8 @@ class ApprovalStoreSuite:
         answered = then(asked, ApprovalState.APPROVED, answer={"n": 2**69})
         assert await another.put(answered)
         assert await started.get("apr-1") == answered
-        await ear.until(lambda: ear.versions() == [1, 2])
-        assert [each for each in ear.heard if each is not None and each.approval_id == "apr-1"][-1] == answered
+        await listener.until(lambda: listener.versions() == [1, 2])
+        assert [each for each in listener.news if each is not None and each.approval_id == "apr-1"][-1] == answered
 
     @pytest.mark.parametrize("state", OPEN)
     async def test_open_approval_of_the_same_binding_stands(
@@ -262,7 +240,7 @@ class ApprovalStoreSuite:
         assert count == 2
 
     async def test_listener_hears_every_change_of_every_process_in_order(
-        self, started: ApprovalStore, another: ApprovalStore, ear: Ear
+        self, started: ApprovalStore, another: ApprovalStore, listener: ApprovalListener
     ) -> None:
         approval = an_approval()
         await another.create(approval)
@@ -270,28 +248,30 @@ class ApprovalStoreSuite:
         await started.put(decided)
         used = then(decided, ApprovalState.USED)
         await another.put(used)
-        await ear.until(lambda: ear.versions() == [1, 2, 3])
-        assert [each for each in ear.heard if each is not None][-1] == used
+        await listener.until(lambda: listener.versions() == [1, 2, 3])
+        assert [each for each in listener.news if each is not None][-1] == used
 
-    async def test_listener_does_not_hear_what_was_refused(self, started: ApprovalStore, ear: Ear) -> None:
+    async def test_listener_does_not_hear_what_was_refused(
+        self, started: ApprovalStore, listener: ApprovalListener
+    ) -> None:
         await started.create(an_approval())
         await started.create(an_approval("apr-2"))
         await started.put(replace(an_approval(), version=7))
         await started.put(then(an_approval(), ApprovalState.REJECTED))
-        await ear.until(lambda: ear.versions() == [1, 2])
-        assert ear.versions("apr-2") == []
+        await listener.until(lambda: listener.versions() == [1, 2])
+        assert listener.versions("apr-2") == []
 
     async def test_listener_hears_only_what_comes_after_the_start(
         self, store: ApprovalStore, other: ApprovalStore | None
     ) -> None:
-        ear, writer = Ear(), other or store
+        listener, writer = ApprovalListener(), other or store
         if other is not None:
             await other.start()
         await writer.create(an_approval("before"))
-        store.listen(ear)
+        store.listen(listener)
         await store.start()
         await writer.create(an_approval("after", principal="agent-b"))
-        await ear.until(lambda: ear.versions("after") == [1])
-        assert ear.versions("before") == []
+        await listener.until(lambda: listener.versions("after") == [1])
+        assert listener.versions("before") == []
         for each in {store, writer}:
             await each.close()

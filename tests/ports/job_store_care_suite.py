@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ports.job_store_cast import FINAL, HOUR_MS, T0, a_job, ended, in_state, kept, running
+from tests.ports.job_records import FINAL, HOUR_MS, T0, a_job, ended, in_state, kept, running
 from toolhub_service.domain.job import JobFilter, JobTally, amended, moved
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import JobState

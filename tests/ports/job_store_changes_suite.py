@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from tests.ports.job_store_cast import FINAL, RESULT, T0, a_job, ended, in_state, kept, running
+from tests.ports.job_records import FINAL, RESULT, T0, a_job, ended, in_state, kept, running
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import ExecContext, Mode
 from toolhub_service.domain.job import ForbiddenTransition, JobFilter, RemoteMark, amended, moved

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from tests.ports.job_store_cast import HOUR_MS, RESULT, T0, Ear, a_job, ended, in_state, kept, running
+from tests.ports.job_records import HOUR_MS, RESULT, T0, a_job, ended, in_state, kept, running
+from tests.ports.recording_listener import JobListener
 from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.job import Job, JobFilter, amended, moved
 from toolhub_service.domain.job_ports import JobStore
@@ -81,50 +82,50 @@ class JobStoreLooks:
 
     # Listening
 
-    async def test_listener_hears_every_entry_and_nothing_else(self, started: JobStore, ear: Ear) -> None:
+    async def test_listener_hears_every_entry_and_nothing_else(self, started: JobStore, listener: JobListener) -> None:
         job = a_job()
         runs = running(job)
         begun = amended(runs, begun=True)
         done = ended(begun)
         await kept(started, job, runs, begun, done)
-        await ear.until(lambda: len(ear.sequences("job-1")) == 3)
-        assert ear.sequences("job-1") == [1, 2, 3]
+        await listener.until(lambda: len(listener.sequences("job-1")) == 3)
+        assert listener.sequences("job-1") == [1, 2, 3]
         entries = {entry.sequence: entry for entry in (job.status, runs.status, done.status)}
-        assert all(news.status in (None, entries[news.sequence]) for news in ear.news if news.job_id)
+        assert all(news.status in (None, entries[news.sequence]) for news in listener.news if news.job_id)
 
-    async def test_refused_change_is_not_heard(self, started: JobStore, ear: Ear) -> None:
+    async def test_refused_change_is_not_heard(self, started: JobStore, listener: JobListener) -> None:
         job = await kept(started, a_job(key="k-1"))
         assert await started.create(a_job("job-2", key="k-1")) == job
         assert not await started.put(replace(running(job), version=7))
         assert await started.put(running(job))
-        await ear.until(lambda: ear.sequences("job-1") == [1, 2])
-        assert ear.sequences("job-2") == []
+        await listener.until(lambda: listener.sequences("job-1") == [1, 2])
+        assert listener.sequences("job-2") == []
 
     async def test_listener_hears_other_processes_in_order(
-        self, started: JobStore, another: JobStore, ear: Ear
+        self, started: JobStore, another: JobStore, listener: JobListener
     ) -> None:
         await kept(another, *in_state(a_job(), JobState.CANCELLING))
-        await ear.until(lambda: len(ear.sequences("job-1")) == 3)
-        assert ear.sequences("job-1") == [1, 2, 3]
+        await listener.until(lambda: len(listener.sequences("job-1")) == 3)
+        assert listener.sequences("job-1") == [1, 2, 3]
 
     async def test_listener_hears_only_what_comes_after_the_start(
         self, store: JobStore, other: JobStore | None
     ) -> None:
-        ear, writer = Ear(), other or store
+        listener, writer = JobListener(), other or store
         if other is not None:
             await other.start()
         await kept(writer, a_job("before"))
-        store.listen(ear)
+        store.listen(listener)
         await store.start()
         await kept(writer, a_job("after"))
-        await ear.until(lambda: bool(ear.sequences("after")))
-        assert ear.sequences("before") == []
+        await listener.until(lambda: bool(listener.sequences("after")))
+        assert listener.sequences("before") == []
         for each in {store, writer}:
             await each.close()
 
     @pytest.mark.promise("watch.gapless")
     async def test_nothing_is_missed_and_order_holds_when_two_processes_write_one_job(
-        self, started: JobStore, another: JobStore, ear: Ear
+        self, started: JobStore, another: JobStore, listener: JobListener
     ) -> None:
         names = [f"job-{number}" for number in range(10)]
 
@@ -137,15 +138,17 @@ class JobStoreLooks:
             assert await another.put(ended(job))
 
         await asyncio.gather(*map(work, names))
-        await ear.until(lambda: all(len(ear.sequences(name)) == 23 for name in names))
-        assert all(ear.sequences(name) == list(range(1, 24)) for name in names)
-        assert all(news.status is None or news.status.sequence == news.sequence for news in ear.news)
+        await listener.until(lambda: all(len(listener.sequences(name)) == 23 for name in names))
+        assert all(listener.sequences(name) == list(range(1, 24)) for name in names)
+        assert all(news.status is None or news.status.sequence == news.sequence for news in listener.news)
 
-    async def test_listener_hears_large_entries(self, started: JobStore, another: JobStore, ear: Ear) -> None:
+    async def test_listener_hears_large_entries(
+        self, started: JobStore, another: JobStore, listener: JobListener
+    ) -> None:
         runs = running(a_job())
         done = ended(runs)
         result = RESULT._replace(value="x" * 1024 * 1024)
         await kept(another, a_job(), runs, replace(done, status=replace(done.status, result=result)))
-        await ear.until(lambda: ear.sequences("job-1") == [1, 2, 3])
-        last = ear.news[-1].status
+        await listener.until(lambda: listener.sequences("job-1") == [1, 2, 3])
+        last = listener.news[-1].status
         assert last is None or last.result == result

@@ -15,20 +15,20 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.ports.job_store_care_suite import JobStoreCare
-from tests.ports.job_store_cast import Ear
 from tests.ports.job_store_changes_suite import JobStoreChanges
 from tests.ports.job_store_looks_suite import JobStoreLooks
+from tests.ports.recording_listener import JobListener
 from toolhub_service.domain.job_ports import JobStore
 
 
 class JobStoreSuite(JobStoreChanges, JobStoreLooks, JobStoreCare):
     @pytest.fixture
-    def ear(self) -> Ear:
-        return Ear()
+    def listener(self) -> JobListener:
+        return JobListener()
 
     @pytest.fixture
-    async def started(self, store: JobStore, ear: Ear) -> AsyncIterator[JobStore]:
-        store.listen(ear)
+    async def started(self, store: JobStore, listener: JobListener) -> AsyncIterator[JobStore]:
+        store.listen(listener)
         await store.start()
         yield store
         await store.close()

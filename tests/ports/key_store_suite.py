@@ -1,6 +1,7 @@
 """What every store of idempotency keys must do, whoever shares it. Inherit `KeyStoreSuite` and give an empty store.
 
-The fixtures `store` (room for CAPACITY keys) and `clock` (the store's own) are the subclass's.
+The fixtures `store` (room for CAPACITY keys) and `clock` (the store's own) are the subclass's. `SharedKeysSuite` is for
+stores whose keys several processes share, and wants `keys` and `others`: the stores of two such processes.
 """
 
 from __future__ import annotations
@@ -259,3 +260,34 @@ class KeyStoreSuite:
             assert await store.claim(key, a_record(clock, "owner-2"), replacing="owner-1") is None
             assert await store.settle(key, "owner-2", RESULT, in_ttl(clock))
         await refused(store, by("greedy", "one-more"), clock)
+
+
+class SharedKeysSuite:
+    @pytest.mark.promise("idempotency.shared")
+    async def test_processes_share_claims_and_answers(
+        self, keys: KeyStore, others: KeyStore, clock: ManualClock
+    ) -> None:
+        claims = [(keys, others)[n % 2].claim(KEY, a_record(clock, f"owner-{n}")) for n in range(50)]
+        answers = await asyncio.gather(*claims)
+        assert answers.count(None) == 1
+        owner = f"owner-{answers.index(None)}"
+        assert await others.settle(KEY, owner, RESULT, in_ttl(clock))
+        standing = await keys.claim(KEY, a_record(clock, "late"))
+        assert standing is not None
+        assert standing.result == RESULT
+
+    @pytest.mark.parametrize("how", ["settle", "release", "replace"])
+    @pytest.mark.promise("idempotency.shared")
+    async def test_waiter_wakes_when_another_process_ends_the_claim(
+        self, keys: KeyStore, others: KeyStore, clock: ManualClock, how: str
+    ) -> None:
+        await keys.claim(KEY, a_record(clock))
+        waiting = [asyncio.create_task(keys.ended(KEY, "owner-1", LONG_S)) for _ in range(3)]
+        assert not await keys.ended(KEY, "owner-1", AT_ONCE)
+        if how == "settle":
+            assert await others.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+        elif how == "release":
+            assert await others.release(KEY, "owner-1")
+        else:
+            assert await others.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1") is None
+        assert await asyncio.gather(*waiting) == [True] * 3

@@ -1,4 +1,4 @@
-"""What every `RemoteJob` must do. Inherit `RemoteJobSuite` and give a `RemoteStage`: a driver and a remote side that
+"""What every `RemoteJob` must do. Inherit `RemoteJobSuite` and give a `RemoteHarness`: a driver and a remote side that
 misbehaves when it is told to.
 
 The suite is about what is told apart: refused (nothing runs), unclear (nobody can tell) and still to be asked.
@@ -38,7 +38,7 @@ class Trouble(Enum):
     RESULT_GONE = "the result is gone"
 
 
-class RemoteStage(Protocol):
+class RemoteHarness(Protocol):
     @property
     def remote(self) -> RemoteJob: ...
 
@@ -61,117 +61,117 @@ class RemoteStage(Protocol):
         ...
 
 
-async def followed(stage: RemoteStage, mark: RemoteMark) -> list[Progress]:
+async def followed(harness: RemoteHarness, mark: RemoteMark) -> list[Progress]:
     async with asyncio.timeout(WITHIN_S):
-        return [progress async for progress in stage.remote.follow(stage.call, mark)]
+        return [progress async for progress in harness.remote.follow(harness.call, mark)]
 
 
 class RemoteJobSuite:
-    """The fixture `stage` is the subclass's."""
+    """The fixture `harness` is the subclass's."""
 
-    async def test_a_start_is_accepted_under_the_minted_key(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        assert (mark.key, mark.accepted, stage.effects) == (MINTED.key, True, 1)
+    async def test_a_start_is_accepted_under_the_minted_key(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        assert (mark.key, mark.accepted, harness.effects) == (MINTED.key, True, 1)
         assert mark.remote_id
 
-    async def test_a_refused_start_begins_nothing(self, stage: RemoteStage) -> None:
-        stage.meet(Trouble.START_REFUSED)
+    async def test_a_refused_start_begins_nothing(self, harness: RemoteHarness) -> None:
+        harness.meet(Trouble.START_REFUSED)
         with pytest.raises(ToolFailure):
-            await stage.remote.start(stage.call, MINTED)
-        assert stage.effects == 0
+            await harness.remote.start(harness.call, MINTED)
+        assert harness.effects == 0
 
-    async def test_a_start_whose_answer_is_lost_is_unclear_and_is_found(self, stage: RemoteStage) -> None:
-        stage.meet(Trouble.START_ANSWER_LOST)
+    async def test_a_start_whose_answer_is_lost_is_unclear_and_is_found(self, harness: RemoteHarness) -> None:
+        harness.meet(Trouble.START_ANSWER_LOST)
         with pytest.raises(RemoteUnclear):
-            await stage.remote.start(stage.call, MINTED)
-        found = await stage.remote.find(stage.call, MINTED)
+            await harness.remote.start(harness.call, MINTED)
+        found = await harness.remote.find(harness.call, MINTED)
         assert found is not None
-        assert (found.accepted, stage.effects) == (True, 1)
+        assert (found.accepted, harness.effects) == (True, 1)
 
-    async def test_a_start_that_is_lost_on_its_way_is_unclear_and_is_not_found(self, stage: RemoteStage) -> None:
-        stage.meet(Trouble.START_LOST)
+    async def test_a_start_that_is_lost_on_its_way_is_unclear_and_is_not_found(self, harness: RemoteHarness) -> None:
+        harness.meet(Trouble.START_LOST)
         with pytest.raises(RemoteUnclear):
-            await stage.remote.start(stage.call, MINTED)
-        assert await stage.remote.find(stage.call, MINTED) is None
-        assert stage.effects == 0
+            await harness.remote.start(harness.call, MINTED)
+        assert await harness.remote.find(harness.call, MINTED) is None
+        assert harness.effects == 0
 
-    async def test_what_is_found_is_what_was_started(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        found = await stage.remote.find(stage.call, MINTED)
+    async def test_what_is_found_is_what_was_started(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        found = await harness.remote.find(harness.call, MINTED)
         assert found is not None
         assert found.remote_id == mark.remote_id
-        assert await stage.remote.find(stage.call, UNKNOWN_KEY) is None
+        assert await harness.remote.find(harness.call, UNKNOWN_KEY) is None
 
-    async def test_a_lookup_without_an_answer_is_unclear(self, stage: RemoteStage) -> None:
-        stage.meet(Trouble.FIND_BROKEN)
+    async def test_a_lookup_without_an_answer_is_unclear(self, harness: RemoteHarness) -> None:
+        harness.meet(Trouble.FIND_BROKEN)
         with pytest.raises(RemoteUnclear):
-            await stage.remote.find(stage.call, MINTED)
+            await harness.remote.find(harness.call, MINTED)
 
-    async def test_it_is_followed_to_its_end_and_collected(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        stage.let_go()
-        await followed(stage, mark)
-        outcome = await stage.remote.collect(stage.call, mark)
+    async def test_it_is_followed_to_its_end_and_collected(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        harness.let_go()
+        await followed(harness, mark)
+        outcome = await harness.remote.collect(harness.call, mark)
         assert outcome.value is not None
 
-    async def test_following_survives_a_broken_connection(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        stage.meet(Trouble.FOLLOW_CUT)
-        stage.let_go()
-        await followed(stage, mark)
-        assert (await stage.remote.collect(stage.call, mark)).value is not None
+    async def test_following_survives_a_broken_connection(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        harness.meet(Trouble.FOLLOW_CUT)
+        harness.let_go()
+        await followed(harness, mark)
+        assert (await harness.remote.collect(harness.call, mark)).value is not None
 
-    async def test_what_the_remote_side_has_forgotten_is_unclear_and_never_over(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        stage.meet(Trouble.FORGOTTEN)
+    async def test_what_the_remote_side_has_forgotten_is_unclear_and_never_over(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        harness.meet(Trouble.FORGOTTEN)
         with pytest.raises(RemoteUnclear):
-            await followed(stage, mark)
+            await followed(harness, mark)
 
-    async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        assert await stage.remote.cancel(stage.call, mark) is True
-        await followed(stage, mark)
+    async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        assert await harness.remote.cancel(harness.call, mark) is True
+        await followed(harness, mark)
         with pytest.raises(ToolFailure) as caught:
-            await stage.remote.collect(stage.call, mark)
+            await harness.remote.collect(harness.call, mark)
         assert caught.value.error.kind is ErrorKind.CANCELLED
 
-    async def test_one_that_is_over_can_be_asked_to_stop_without_harm(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        stage.let_go()
-        await followed(stage, mark)
-        await stage.remote.cancel(stage.call, mark)
-        assert (await stage.remote.collect(stage.call, mark)).value is not None
+    async def test_one_that_is_over_can_be_asked_to_stop_without_harm(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        harness.let_go()
+        await followed(harness, mark)
+        await harness.remote.cancel(harness.call, mark)
+        assert (await harness.remote.collect(harness.call, mark)).value is not None
 
-    async def test_a_remote_side_that_cannot_stop_says_so(self, stage: RemoteStage) -> None:
-        stage.meet(Trouble.STOP_IMPOSSIBLE)
-        mark = await stage.remote.start(stage.call, MINTED)
-        assert await stage.remote.cancel(stage.call, mark) is False
+    async def test_a_remote_side_that_cannot_stop_says_so(self, harness: RemoteHarness) -> None:
+        harness.meet(Trouble.STOP_IMPOSSIBLE)
+        mark = await harness.remote.start(harness.call, MINTED)
+        assert await harness.remote.cancel(harness.call, mark) is False
 
-    async def test_a_request_to_stop_without_an_answer_is_unclear(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        stage.meet(Trouble.STOP_BROKEN)
+    async def test_a_request_to_stop_without_an_answer_is_unclear(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        harness.meet(Trouble.STOP_BROKEN)
         with pytest.raises(RemoteUnclear):
-            await stage.remote.cancel(stage.call, mark)
+            await harness.remote.cancel(harness.call, mark)
 
-    async def test_collecting_survives_a_broken_connection(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        stage.let_go()
-        await followed(stage, mark)
-        stage.meet(Trouble.COLLECT_CUT)
-        assert (await stage.remote.collect(stage.call, mark)).value is not None
+    async def test_collecting_survives_a_broken_connection(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        harness.let_go()
+        await followed(harness, mark)
+        harness.meet(Trouble.COLLECT_CUT)
+        assert (await harness.remote.collect(harness.call, mark)).value is not None
 
-    async def test_a_result_that_is_gone_is_unclear(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
-        stage.let_go()
-        await followed(stage, mark)
-        stage.meet(Trouble.RESULT_GONE)
+    async def test_a_result_that_is_gone_is_unclear(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
+        harness.let_go()
+        await followed(harness, mark)
+        harness.meet(Trouble.RESULT_GONE)
         with pytest.raises(RemoteUnclear):
-            await stage.remote.collect(stage.call, mark)
+            await harness.remote.collect(harness.call, mark)
 
-    async def test_a_follower_that_leaves_leaves_nothing_behind(self, stage: RemoteStage) -> None:
-        mark = await stage.remote.start(stage.call, MINTED)
+    async def test_a_follower_that_leaves_leaves_nothing_behind(self, harness: RemoteHarness) -> None:
+        mark = await harness.remote.start(harness.call, MINTED)
         before = asyncio.all_tasks()
-        following = asyncio.create_task(followed(stage, mark))
+        following = asyncio.create_task(followed(harness, mark))
         await asyncio.sleep(0)
         following.cancel()
         await asyncio.wait({following})

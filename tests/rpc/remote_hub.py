@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 
 from tests.fakes.http_remote_job import HttpJobAdapter, HttpRemoteJob, remote_tool
-from tests.fakes.remote_stage import BRISK
+from tests.fakes.remote_harness import BRISK
 from tests.hub import OPEN_POLICY, RunningHub, channel_to, settings_of
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller, PollTerms

@@ -62,7 +62,7 @@ async def test_offset_past_the_end_is_out_of_range(server: ArtifactServer) -> No
 
 
 @pytest.mark.promise("artifact.owned")
-async def test_foreign_unknown_and_expired_are_not_found_and_told_alike(server: ArtifactServer) -> None:
+async def test_foreign_unknown_and_expired_are_not_found_and_reported_alike(server: ArtifactServer) -> None:
     written = await server.write(DATA)
     art = written.artifact_id
     told = [
@@ -214,7 +214,7 @@ async def test_expired_artifact_is_swept_with_its_bytes(server: ArtifactServer) 
     assert server.kept.files() == []
 
 
-async def test_stores_that_fail_are_told_as_statuses(server: ArtifactServer) -> None:
+async def test_stores_that_fail_are_reported_as_statuses(server: ArtifactServer) -> None:
     server.kept.records.is_broken = True
     told = await failed(server.write(DATA))
     assert (told.code, told.reason) == (grpc.StatusCode.UNAVAILABLE, "TOOL_UNAVAILABLE")

@@ -108,7 +108,7 @@ async def test_langchains_file_tools_do_what_their_example_says(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("example", ["mcp_servers", "langchain_files"])
-def test_an_example_is_told_of_and_explains_itself(example: str) -> None:
+def test_an_example_is_announced_and_explains_itself(example: str) -> None:
     assert example in links(EXAMPLES / "README.md")
     assert (EXAMPLES / example / "sources.yaml").read_text().startswith("# ")
     assert "sources.yaml" in links(EXAMPLES / example / "README.md")

@@ -189,7 +189,7 @@ async def test_defect_never_shows_its_text_and_is_logged_whole(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("name", ["crash_later", "crash_written"])
-async def test_defect_in_the_middle_of_a_stream_is_told_the_same_way(stage: Stage, name: str) -> None:
+async def test_defect_in_the_middle_of_a_stream_is_reported_the_same_way(stage: Stage, name: str) -> None:
     internal(await failed_stream(stage.call(name, "unary_stream")(b"")))
     assert len(stage.crashes) == 1
     await stage.outer.over.wait()

@@ -198,7 +198,9 @@ async def test_slow_watcher_holds_up_neither_the_job_nor_the_others(
     assert rest[-1] == last
 
 
-async def test_reports_are_told_ten_times_a_second_and_the_last_one_in_any_case(office: Office, robot: Client) -> None:
+async def test_progress_is_published_ten_times_a_second_and_the_last_report_in_any_case(
+    office: Office, robot: Client
+) -> None:
     job = await robot.submit(office.talks.name)
     history = await robot.seen(job.job_id, lambda entry: entry.sequence >= 6)
     office.talks.let_go.set()
@@ -210,7 +212,7 @@ async def test_reports_are_told_ten_times_a_second_and_the_last_one_in_any_case(
 
 
 @pytest.mark.promise("jobs.owners-only")
-async def test_unknown_and_foreign_jobs_are_not_found_and_told_alike(office: Office, robot: Client) -> None:
+async def test_unknown_and_foreign_jobs_are_not_found_and_reported_alike(office: Office, robot: Client) -> None:
     job_id, other = (await robot.submit(ECHO)).job_id, office.by("other")
     told = [
         await failed(other.job(job_id)),

@@ -58,7 +58,7 @@ async def works(
 
 @pytest.fixture
 async def office(tmp_path: Path) -> AsyncIterator[Works]:
-    script = Script(era="modern", has_extension=True)
+    script = Script(generation="modern", has_extension=True)
     async with serving(script) as url, works(tmp_path, script, url) as opened:
         yield opened
 
@@ -117,7 +117,7 @@ async def test_key_is_not_free_while_the_task_waits(office: Works) -> None:
 
 
 async def test_task_that_waits_is_found_again_by_another_hub(tmp_path: Path) -> None:
-    script = Script(era="modern", has_extension=True)
+    script = Script(generation="modern", has_extension=True)
     async with serving(script) as url:
         async with works(tmp_path, script, url) as office:
             job_id = await office.begun()

@@ -1,4 +1,5 @@
-"""Tasks of MCP servers as jobs of a whole hub, in both eras: followed, cancelled, lost, and found after a death."""
+"""Tasks of MCP servers as jobs of a whole hub, in both generations: followed, cancelled, lost, and found after a
+death."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 
 WITHIN_S = 60.0
 ENDLESS = 1_000_000_000
-ERAS = [("legacy", "long"), ("modern", "perhaps")]
+GENERATIONS = [("legacy", "long"), ("modern", "perhaps")]
 """With the tool that runs as a task."""
 BRISK = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.5"}
 
@@ -60,17 +61,17 @@ def _check_made(agent: Agent, end: job_pb2.JobStatus) -> None:
 
 
 @asynccontextmanager
-async def an_agent(home: Path, era: str, tool: str, **terms: Any) -> AsyncIterator[Agent]:
-    script = Script(era=era, has_extension=True)
+async def an_agent(home: Path, generation: str, tool: str, **terms: Any) -> AsyncIterator[Agent]:
+    script = Script(generation=generation, has_extension=True)
     async with serving(script) as url:
         sources = {"work": {"url": url, **terms}}
         async with real.sourced_hub(home, sources) as hub:
             yield Agent(hub.channel, script, f"work/{tool}")
 
 
-@pytest.mark.parametrize(("era", "tool"), ERAS)
-async def test_job_follows_its_task_and_brings_its_result(tmp_path: Path, era: str, tool: str) -> None:
-    async with an_agent(tmp_path, era, tool) as agent:
+@pytest.mark.parametrize(("generation", "tool"), GENERATIONS)
+async def test_job_follows_its_task_and_brings_its_result(tmp_path: Path, generation: str, tool: str) -> None:
+    async with an_agent(tmp_path, generation, tool) as agent:
         history = await agent.ended(await agent.submit({"polls": 3, "text": "made"}))
         _check_made(agent, history[-1])
         told = [status.progress.message for status in history if status.progress.message]
@@ -78,9 +79,9 @@ async def test_job_follows_its_task_and_brings_its_result(tmp_path: Path, era: s
         assert any(each.ref == "t-1" for each in history[-1].result.evidence)
 
 
-@pytest.mark.parametrize(("era", "tool"), ERAS)
-async def test_job_is_cancelling_until_the_server_has_stopped(tmp_path: Path, era: str, tool: str) -> None:
-    async with an_agent(tmp_path, era, tool) as agent:
+@pytest.mark.parametrize(("generation", "tool"), GENERATIONS)
+async def test_job_is_cancelling_until_the_server_has_stopped(tmp_path: Path, generation: str, tool: str) -> None:
+    async with an_agent(tmp_path, generation, tool) as agent:
         agent.script.confirms = False
         job_id = await agent.begin()
         assert await agent.cancel(job_id) == "CANCELLING"
@@ -91,9 +92,9 @@ async def test_job_is_cancelling_until_the_server_has_stopped(tmp_path: Path, er
         assert (state(end), end.result.error.kind) == ("CANCELLED", error_pb2.ERROR_KIND_CANCELLED)
 
 
-@pytest.mark.parametrize(("era", "tool"), ERAS)
-async def test_job_whose_task_is_forgotten_is_lost_and_says_why(tmp_path: Path, era: str, tool: str) -> None:
-    async with an_agent(tmp_path, era, tool) as agent:
+@pytest.mark.parametrize(("generation", "tool"), GENERATIONS)
+async def test_job_whose_task_is_forgotten_is_lost_and_says_why(tmp_path: Path, generation: str, tool: str) -> None:
+    async with an_agent(tmp_path, generation, tool) as agent:
         job_id = await agent.begin()
         agent.script.tasks.clear()
         end = (await agent.ended(job_id))[-1]
@@ -103,9 +104,9 @@ async def test_job_whose_task_is_forgotten_is_lost_and_says_why(tmp_path: Path, 
             assert words in end.result.error.message
 
 
-@pytest.mark.parametrize(("era", "tool"), ERAS)
-async def test_deadline_of_the_job_reaches_the_task(tmp_path: Path, era: str, tool: str) -> None:
-    async with an_agent(tmp_path, era, tool) as agent:
+@pytest.mark.parametrize(("generation", "tool"), GENERATIONS)
+async def test_deadline_of_the_job_reaches_the_task(tmp_path: Path, generation: str, tool: str) -> None:
+    async with an_agent(tmp_path, generation, tool) as agent:
 
         async def late(timeout_s: float) -> list[job_pb2.JobStatus]:
             return await agent.ended(await agent.submit({"polls": ENDLESS}, budget={"timeout_s": timeout_s}))
@@ -129,10 +130,10 @@ async def test_task_that_asks_in_the_middle_is_answered_and_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.promise("jobs.remote-once")
-@pytest.mark.parametrize(("era", "tool"), ERAS)
-async def test_job_finds_its_task_again_after_kill_9(tmp_path: Path, era: str, tool: str) -> None:
+@pytest.mark.parametrize(("generation", "tool"), GENERATIONS)
+async def test_job_finds_its_task_again_after_kill_9(tmp_path: Path, generation: str, tool: str) -> None:
     """The hub dies while the server works; the next one follows the same task to its end."""
-    script = Script(era=era, has_extension=True)
+    script = Script(generation=generation, has_extension=True)
     async with serving(script) as url:
         real.write_sources(tmp_path, {"work": {"url": url}})
         async with _process(tmp_path, script, tool) as (first, process):
@@ -172,7 +173,8 @@ async def _offers(agent: Agent) -> None:
     ("elicitation", "words"), [("defaults", "User declined"), ("ask", "User declined"), ("decline", "Report: tea\n")]
 )
 async def test_reference_server_whose_task_asks_goes_on(tmp_path: Path, elicitation: str, words: str) -> None:
-    """The older era: it asks on the stream of tasks/result, and only clients that said that they can be asked."""
+    """The older generation: it asks on the stream of tasks/result, and only clients that said that they can be
+    asked."""
     async with real.sourced_hub(tmp_path, {"all": real.everything(elicitation=elicitation)}) as hub:
         agent = Agent(hub.channel, Script(), "all/simulate-research-query")
         end = (await agent.ended(await agent.submit({"topic": "tea", "ambiguous": True})))[-1]

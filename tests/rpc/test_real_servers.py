@@ -301,7 +301,7 @@ async def _check(stage: Stage, call: Call, result: result_pb2.ToolResult, spec: 
         assert artifact.sha256 == hashlib.sha256(data).hexdigest()
 
 
-async def test_what_a_tool_says_went_wrong_is_told_as_such(stage: Stage) -> None:
+async def test_what_a_tool_says_went_wrong_is_reported_as_such(stage: Stage) -> None:
     outside = await stage.refused("files/read_text_file", {"path": "/etc/passwd"})
     missing = await stage.refused("git/git_show", {"repo_path": str(stage.home / "repo"), "revision": "nowhere"})
     nowhere = await stage.refused("time/get_current_time", {"timezone": "Mars/Olympus"})

@@ -1,4 +1,5 @@
-"""Many calls of one connection at once, and calls that end early: what a hub asks of a server reaches it, both eras."""
+"""Many calls of one connection at once, and calls that end early: what a hub asks of a server reaches it, both
+generations."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import pytest_asyncio
 from tests.hub import RunningHub, request
 from tests.overtaken import overtaken
 from tests.rpc import real_servers as real
-from tests.unit.adapters.mcp.stage import PYTHON_PATH, ROOT, plain_http
+from tests.unit.adapters.mcp.links import PYTHON_PATH, ROOT, plain_http
 from toolhub.v1 import error_pb2
 from toolhub.v1 import job_service_pb2 as jobs_pb
 from toolhub.v1 import tool_service_pb2 as pb
@@ -25,7 +26,7 @@ from toolhub.v1.job_state_pb2 import JobState
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 PLAIN = ("plain_stdio", "plain_http", "plain_http_legacy")
-"""Servers of tests that count what was cancelled; the first two speak the era of 2026."""
+"""Servers of tests that count what was cancelled; the first two speak the generation of 2026."""
 ALL_AT_ONCE: dict[str, Any] = {"max_concurrency": 100}
 
 
@@ -35,7 +36,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     async with AsyncExitStack() as servers:
         everything = await servers.enter_async_context(real.everything_over_http())
         modern = await servers.enter_async_context(plain_http())
-        legacy = await servers.enter_async_context(plain_http("--era", "2025-11-25"))
+        legacy = await servers.enter_async_context(plain_http("--generation", "2025-11-25"))
         own = real.program(sys.executable, "-m", "tests.fakes.mcp_servers.plain", cwd=str(ROOT))
         sources = {
             "stdio": real.everything(**ALL_AT_ONCE),

@@ -17,7 +17,7 @@ import pytest
 from tests.hub import RunningHub, channel_to, request
 from tests.processes import ended, served
 from tests.rpc import real_servers as real
-from tests.unit.adapters.mcp.stage import plain_http
+from tests.unit.adapters.mcp.links import plain_http
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub

@@ -17,7 +17,7 @@ from tests.fakes.n8n import fake_n8n
 from tests.hub import RunningHub, running_hub
 from tests.rpc.real_servers import program, write_sources
 from tests.rpc.statuses import failed
-from tests.unit.adapters.mcp.stage import ROOT, plain_http
+from tests.unit.adapters.mcp.links import ROOT, plain_http
 from tests.unit.adapters.n8n.flows import flow
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb

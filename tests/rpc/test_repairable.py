@@ -70,7 +70,7 @@ async def test_message_alone_tells_what_to_send_instead(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_object_sent_as_its_text_is_told_from_other_things_that_are_no_object(hub: RunningHub) -> None:
+async def test_object_sent_as_its_text_is_distinguished_from_other_things_that_are_no_object(hub: RunningHub) -> None:
     asked = request("core/fs.readText", {}, request_id=ONE)
     asked.intent.args_json = json.dumps(json.dumps({"path": "there.txt"})).encode()
     assert "Send the object itself" in (await hub.stub.Invoke(asked)).result.error.message

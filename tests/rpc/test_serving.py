@@ -32,7 +32,7 @@ TOOL = "core/util.time.now"
 
 @pytest.mark.promise("serving.health-and-reflection")
 @pytest.mark.parametrize("service", ["", *SERVICES])
-async def test_health_is_told_by_service(hub: RunningHub, service: str) -> None:
+async def test_health_is_reported_by_service(hub: RunningHub, service: str) -> None:
     stub = health_pb2_grpc.HealthStub(hub.channel)
     assert (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status == SERVING
 

@@ -52,7 +52,7 @@ async def test_first_message_has_the_revision_and_says_whether_the_callers_is_an
             assert (first.revision, told(first), first.reset) == (revision, [], reset)
 
 
-async def test_every_change_is_told_with_the_tool_as_it_now_stands(hub: RunningHub) -> None:
+async def test_every_change_is_reported_with_the_tool_as_it_now_stands(hub: RunningHub) -> None:
     async with watching(hub) as watch:
         await watch.read()
         await register(hub, "acme/b", "acme/a")

@@ -304,7 +304,7 @@ async def test_files_of_a_hub_whose_log_is_in_postgresql_are_not_verified_but_th
         verify_audit(settings_of(tmp_path, settings))
 
 
-async def test_database_that_is_gone_is_told_and_not_each_of_its_events(tmp_path: Path) -> None:
+async def test_database_that_is_gone_is_reported_and_not_each_of_its_events(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
         assert await _write(hub, "a") is None
     paths = Paths(settings_of(tmp_path))

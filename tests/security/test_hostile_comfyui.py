@@ -16,7 +16,7 @@ from aiohttp import web
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.comfyui import HOSTILE_FILES, MANY_FILES, How, Op
 from tests.fakes.comfyui_templates import BLUR, changed
-from tests.fakes.remote_stage import LoopClock, ToldSink
+from tests.fakes.remote_harness import LoopClock, ToldSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.comfyui.comfy_stage import SECRET, ComfyStage, comfy_stage, failure_of
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, NoReply
@@ -252,7 +252,7 @@ async def test_a_deadline_asks_the_server_to_stop_what_runs(stage: ComfyStage) -
 
 
 @pytest.mark.parametrize("words", ["traceback", "path", "secret"])
-async def test_what_failed_is_told_without_paths_secrets_and_tracebacks(stage: ComfyStage, words: str) -> None:
+async def test_what_failed_is_reported_without_paths_secrets_and_tracebacks(stage: ComfyStage, words: str) -> None:
     said = {
         "traceback": "it broke",
         "path": "cannot open /opt/comfyui/models/secret.safetensors or C:\\models\\x.bin",

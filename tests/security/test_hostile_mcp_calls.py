@@ -12,16 +12,16 @@ import pytest_asyncio
 
 from tests.fakes.mcp_servers.hostile_calls import CALLS, KINDS
 from tests.overtaken import overtaken
-from tests.security.hostile_stage import STAGE, Stage, hostile_stage
-from tests.unit.adapters.mcp.stage import descriptors, until
+from tests.security.hostile_harness import STAGE, HostileHarness, hostile_hub
+from tests.unit.adapters.mcp.links import descriptors, until
 from toolhub.v1 import error_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
-    f"{over}-{era}": {"hostile": ("calls",), "over": over, "era": era}
+    f"{over}-{generation}": {"hostile": ("calls",), "over": over, "generation": generation}
     for over in ("stdio", "http")
-    for era in ("legacy", "modern")
+    for generation in ("legacy", "modern")
 }
 SHORT_S = 0.7
 """For calls that nobody answers."""
@@ -90,9 +90,9 @@ ATTACKS = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with hostile_stage(tmp_path_factory.mktemp("calls"), WAYS) as stage:
-        yield stage
+async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HostileHarness]:
+    async with hostile_hub(tmp_path_factory.mktemp("calls"), WAYS) as harness:
+        yield harness
 
 
 async def test_no_attack_is_left_out() -> None:
@@ -105,12 +105,14 @@ def named(attack: Attack) -> str:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=named)
-async def test_a_tool_that_misbehaves_fails_typed_and_the_next_call_works(stage: Stage, attack: Attack) -> None:
+async def test_a_tool_that_misbehaves_fails_typed_and_the_next_call_works(
+    harness: HostileHarness, attack: Attack
+) -> None:
     async def on(way: str) -> None:
         expected = attack.otherwise.get(way, attack.kind)
 
         async def result_of(timeout_s: float) -> Any:
-            return await stage.call(f"{way}/{attack.tool}", dict(attack.args), timeout_s)
+            return await harness.call(f"{way}/{attack.tool}", dict(attack.args), timeout_s)
 
         if expected == UNKNOWN:
             result = await overtaken(result_of, lambda it: attack.told in it.error.message, first_s=attack.within_s)
@@ -119,28 +121,28 @@ async def test_a_tool_that_misbehaves_fails_typed_and_the_next_call_works(stage:
         assert (way, result.error.kind) == (way, expected), result.error.message
         assert result.ok == (expected == OK)
         assert attack.told in result.error.message
-        assert (await stage.call(f"{way}/add", {"a": 2, "b": 3})).result_json == b'{"sum":5}'
-        assert (await stage.call(f"{way}/echo", {"text": "é"})).result_json == '{"text":"é"}'.encode()
+        assert (await harness.call(f"{way}/add", {"a": 2, "b": 3})).result_json == b'{"sum":5}'
+        assert (await harness.call(f"{way}/echo", {"text": "é"})).result_json == '{"text":"é"}'.encode()
 
     await asyncio.gather(*map(on, WAYS))
 
 
-async def test_a_result_that_is_too_large_for_an_answer_is_cut_and_kept_whole(stage: Stage) -> None:
+async def test_a_result_that_is_too_large_for_an_answer_is_cut_and_kept_whole(harness: HostileHarness) -> None:
     for way in WAYS:
-        result = await stage.call(f"{way}/huge_result", {"megabytes": 2})
+        result = await harness.call(f"{way}/huge_result", {"megabytes": 2})
         assert result.truncated
         (artifact,) = result.artifacts
         assert artifact.size_bytes > 2_000_000
 
 
-async def test_an_answer_of_no_text_leaves_the_others_of_the_same_moment_alone(stage: Stage) -> None:
+async def test_an_answer_of_no_text_leaves_the_others_of_the_same_moment_alone(harness: HostileHarness) -> None:
     """Half a line stands before the next answer in the same pipe."""
     for way in WAYS:
 
         async def together(within_s: float, way: str = way) -> list[Any]:
             return await asyncio.gather(
-                stage.call(f"{way}/garbage", {"kind": "half"}, within_s),
-                *(stage.call(f"{way}/echo", {"text": str(number)}) for number in range(20)),
+                harness.call(f"{way}/garbage", {"kind": "half"}, within_s),
+                *(harness.call(f"{way}/echo", {"text": str(number)}) for number in range(20)),
             )
 
         _, *others = await overtaken(together, lambda results: results[0].error.kind == UNKNOWN, first_s=SHORT_S)
@@ -149,18 +151,22 @@ async def test_an_answer_of_no_text_leaves_the_others_of_the_same_moment_alone(s
 
 async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_behind(tmp_path: Path) -> None:
     names = ("stdio-modern", "http-legacy", "http-modern")
-    async with hostile_stage(tmp_path, {name: WAYS[name] for name in names}) as stage:
+    async with hostile_hub(tmp_path, {name: WAYS[name] for name in names}) as harness:
         for name in names:
-            await stage.call(f"{name}/echo", {"text": "hi"})
+            await harness.call(f"{name}/echo", {"text": "hi"})
         (tasks, files), programs = await settled(), len(children(tmp_path))
         attacks = [attack for attack in ATTACKS if attack.within_s == SHORT_S or attack.args.get("megabytes") != 7]
         for name in names:
             await asyncio.gather(
-                *(stage.call(f"{name}/{each.tool}", dict(each.args), SHORT_S) for each in attacks if each.tool != "die")
+                *(
+                    harness.call(f"{name}/{each.tool}", dict(each.args), SHORT_S)
+                    for each in attacks
+                    if each.tool != "die"
+                )
             )
-            await stage.call(f"{name}/die")
+            await harness.call(f"{name}/die")
         for name in names:
-            assert (await stage.call(f"{name}/echo", {"text": "hi"})).ok
+            assert (await harness.call(f"{name}/echo", {"text": "hi"})).ok
         await until(lambda: len(asyncio.all_tasks()) <= tasks and descriptors() <= files + 2)
         assert len(children(tmp_path)) == programs
     await until(lambda: not children(tmp_path))
@@ -179,19 +185,19 @@ async def settled() -> tuple[int, int]:
 
 @pytest.mark.parametrize("word", ["undead", "deaf"])
 async def test_a_server_that_does_not_want_to_end_is_ended_with_the_hub(tmp_path: Path, word: str) -> None:
-    async with hostile_stage(tmp_path, {"pipe": {"hostile": ("calls", word), "over": "stdio"}}) as stage:
+    async with hostile_hub(tmp_path, {"pipe": {"hostile": ("calls", word), "over": "stdio"}}) as harness:
 
         async def left(within_s: float) -> Any:
-            return await stage.call("pipe/slow", {"seconds": 60}, within_s)
+            return await harness.call("pipe/slow", {"seconds": 60}, within_s)
 
         await overtaken(left, lambda result: result.error.kind == UNKNOWN, first_s=SHORT_S)
-        assert (await stage.call("pipe/echo", {"text": "hi"})).ok
+        assert (await harness.call("pipe/echo", {"text": "hi"})).ok
         assert children(tmp_path)
     await until(lambda: not children(tmp_path))
 
 
 def children(folder: Path) -> set[int]:
-    """Processes of the stage in this folder, whoever their parent is by now; other tests have theirs."""
+    """Processes of the harness in this folder, whoever their parent is by now; other tests have theirs."""
     mark, found = f"{STAGE}={folder}\0".encode(), set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from tests.security.hostile_stage import (
+from tests.security.hostile_harness import (
     ACTIVE,
     DOWN,
     PARTIAL,
     QUARANTINED,
     READY,
-    Stage,
+    HostileHarness,
     assert_shown,
     assert_status_fit,
-    hostile_stage,
+    hostile_hub,
 )
 from toolhub.v1 import registry_service_pb2 as pb
 
@@ -26,7 +26,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 READING_S = 10.0
 """What never answers is read beside all the others; a starved machine must be able to read the largest of them."""
-WAYS = {"pipe": {"over": "stdio"}, "web": {"over": "http", "era": "legacy"}, "new": {"over": "http", "era": "modern"}}
+WAYS = {
+    "pipe": {"over": "stdio"},
+    "web": {"over": "http", "generation": "legacy"},
+    "new": {"over": "http", "generation": "modern"},
+}
 
 
 class Fate(NamedTuple):
@@ -125,7 +129,7 @@ CONNECT_S = {"hello-never": 2.0, "hello-garbage": 2.0, "hello-flood": 2.0, "hell
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, Stage]]:
+async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, HostileHarness]]:
     """Two hubs, for a hub has at most 64 sources; by source."""
     pipes, webs = (
         {
@@ -136,22 +140,24 @@ async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict
         for is_pipe in (True, False)
     )
     async with (
-        hostile_stage(tmp_path_factory.mktemp("pipes"), pipes, reading_timeout_s=READING_S) as piped,
-        hostile_stage(tmp_path_factory.mktemp("webs"), webs, reading_timeout_s=READING_S) as webbed,
+        hostile_hub(tmp_path_factory.mktemp("pipes"), pipes, reading_timeout_s=READING_S) as piped,
+        hostile_hub(tmp_path_factory.mktemp("webs"), webs, reading_timeout_s=READING_S) as webbed,
     ):
         yield dict.fromkeys(pipes, piped) | dict.fromkeys(webs, webbed)
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_server_that_lies_about_its_tools_is_told_as_what_it_is(stages: dict[str, Stage], name: str) -> None:
-    stage, (_, _, fate) = stages[name], CASES[name]
-    status = await stage.status(name)
+async def test_a_server_that_lies_about_its_tools_is_reported_as_what_it_is(
+    stages: dict[str, HostileHarness], name: str
+) -> None:
+    harness, (_, _, fate) = stages[name], CASES[name]
+    status = await harness.status(name)
     if status.state != fate.state or fate.told not in status.message:  # sixty servers have started at once
-        (status,) = await stage.read(name)
+        (status,) = await harness.read(name)
     assert_status_fit([status])
     assert status.state == fate.state, status.message
     assert fate.told in status.message
-    tools = await stage.tools(name, is_fresh=False)
+    tools = await harness.tools(name, is_fresh=False)
     for tool, why in fate.bad.items():
         assert tools[tool].state == QUARANTINED
         assert why in tools[tool].state_reason
@@ -159,15 +165,15 @@ async def test_a_server_that_lies_about_its_tools_is_told_as_what_it_is(stages: 
     for tool in fate.good:
         assert tools[tool].state == ACTIVE, tools[tool].state_reason
     if "echo" in fate.good:
-        assert (await stage.call(f"{name}/echo", {"text": "hi"})).result_json == b'{"text":"hi"}'
+        assert (await harness.call(f"{name}/echo", {"text": "hi"})).result_json == b'{"text":"hi"}'
     assert len(tools) == status.tools == (len(tools) if fate.total < 0 else fate.total)
     for tool in fate.bad:
-        refused = await stage.call(f"{name}/{tool}", {})
+        refused = await harness.call(f"{name}/{tool}", {})
         assert refused.error.kind, refused
         assert tool in refused.error.message
 
 
-async def test_no_name_of_a_tool_hides_anything_or_leaves_the_grammar(stages: dict[str, Stage]) -> None:
+async def test_no_name_of_a_tool_hides_anything_or_leaves_the_grammar(stages: dict[str, HostileHarness]) -> None:
     for name in ("pipe-odd-names", "web-odd-names"):
         tools = await stages[name].tools(name)
         assert {"etc" in tool for tool in tools} == {True, False}
@@ -177,14 +183,14 @@ async def test_no_name_of_a_tool_hides_anything_or_leaves_the_grammar(stages: di
             assert tool.isascii()
 
 
-async def test_what_a_server_says_of_harm_is_not_believed(stages: dict[str, Stage]) -> None:
+async def test_what_a_server_says_of_harm_is_not_believed(stages: dict[str, HostileHarness]) -> None:
     for name in ("pipe-liar", "web-liar"):
         tool: Any = (await stages[name].tools(name))["erase_everything"]
         assert not tool.annotations.read_only
         assert not tool.annotations.idempotent
 
 
-async def test_what_waits_says_what_was_found_and_hides_nothing_of_it(stages: dict[str, Stage]) -> None:
+async def test_what_waits_says_what_was_found_and_hides_nothing_of_it(stages: dict[str, HostileHarness]) -> None:
     for way in ("pipe", "web", "new"):
         name = a_name("hidden", way)
         for pin in await stages[name].pins(name, states=[1]):
@@ -193,7 +199,9 @@ async def test_what_waits_says_what_was_found_and_hides_nothing_of_it(stages: di
             assert_shown(pin.diff.replace("\n", ""), 10_000)
 
 
-async def test_of_names_that_read_alike_the_first_waits_and_the_others_are_told(stages: dict[str, Stage]) -> None:
+async def test_of_names_that_read_alike_the_first_waits_and_the_others_are_reported(
+    stages: dict[str, HostileHarness],
+) -> None:
     for way in ("pipe", "web", "new"):
         name = a_name("shadow", way)
         (pin,) = [pin for pin in await stages[name].pins(name) if pin.tool.endswith("core.fs.readText")]
@@ -203,10 +211,10 @@ async def test_of_names_that_read_alike_the_first_waits_and_the_others_are_told(
         assert "`core__fs_readText` was left out" in message
 
 
-async def test_every_list_of_the_hub_stays_bounded_and_names_all_sources(stages: dict[str, Stage]) -> None:
-    for stage in set(stages.values()):
-        mine = {name for name in CASES if stages[name] is stage}
-        answer = await stage.hub.registry.ListSources(pb.ListSourcesRequest())
+async def test_every_list_of_the_hub_stays_bounded_and_names_all_sources(stages: dict[str, HostileHarness]) -> None:
+    for harness in set(stages.values()):
+        mine = {name for name in CASES if stages[name] is harness}
+        answer = await harness.hub.registry.ListSources(pb.ListSourcesRequest())
         assert answer.ByteSize() < 1_000_000
         assert mine <= {status.source for status in answer.sources}
         assert_status_fit(answer.sources)

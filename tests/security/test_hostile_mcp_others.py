@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.security.hostile_stage import Stage, hostile_stage
+from tests.security.hostile_harness import HostileHarness, hostile_hub
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,18 +37,18 @@ LISTS = ("many", "huge-description", "exponential", "cyclic", "heavy-schemas", "
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HostileHarness]:
     """The servers are processes of their own, so that the loop is the hub's alone."""
     sources: dict[str, dict[str, Any]] = {
         "good": {"over": "stdio", "hostile": ()},
         "bad": {"over": "stdio", "hostile": ("calls",)},
         "list": {"over": "stdio", "hostile": ("calls",), "may_become": True},
     }
-    async with hostile_stage(tmp_path_factory.mktemp("others"), sources) as stage:
-        yield stage
+    async with hostile_hub(tmp_path_factory.mktemp("others"), sources) as harness:
+        yield harness
 
 
-async def assert_others_go_on(stage: Stage, attack: Callable[[], Awaitable[object]]) -> None:
+async def assert_others_go_on(harness: HostileHarness, attack: Callable[[], Awaitable[object]]) -> None:
     """Attack until enough calls elsewhere were answered meanwhile; each of them must succeed."""
     answered = attacks = 0
     while answered < OTHERS_AT_LEAST:
@@ -56,28 +56,28 @@ async def assert_others_go_on(stage: Stage, attack: Callable[[], Awaitable[objec
         attacks += 1
         attacking = asyncio.ensure_future(attack())
         while not attacking.done():
-            assert (await stage.call("core/util.time.now")).ok
-            assert (await stage.call("good/echo", {"text": "x"})).ok
+            assert (await harness.call("core/util.time.now")).ok
+            assert (await harness.call("good/echo", {"text": "x"})).ok
             answered += not attacking.done()
         await attacking
 
 
 @pytest.mark.parametrize("tool", ATTACKS)
-async def test_a_call_that_attacks_holds_up_no_other(stage: Stage, tool: str) -> None:
+async def test_a_call_that_attacks_holds_up_no_other(harness: HostileHarness, tool: str) -> None:
     async def attack() -> None:
         for _ in range(2):
-            await stage.call(f"bad/{tool.strip()}", ATTACKS[tool], 0.5)
+            await harness.call(f"bad/{tool.strip()}", ATTACKS[tool], 0.5)
 
-    await assert_others_go_on(stage, attack)
+    await assert_others_go_on(harness, attack)
 
 
 @pytest.mark.parametrize("word", LISTS)
-async def test_a_list_that_attacks_holds_up_no_other(stage: Stage, word: str) -> None:
-    calm = await stage.become("list", "calls")
+async def test_a_list_that_attacks_holds_up_no_other(harness: HostileHarness, word: str) -> None:
+    calm = await harness.become("list", "calls")
 
     async def attack() -> None:
-        attacked = await stage.become("list", "calls", word)
+        attacked = await harness.become("list", "calls", word)
         assert word == "storm" or (attacked.state, attacked.tools) != (calm.state, calm.tools)
-        assert (await stage.become("list", "calls")).tools == calm.tools
+        assert (await harness.become("list", "calls")).tools == calm.tools
 
-    await assert_others_go_on(stage, attack)
+    await assert_others_go_on(harness, attack)

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from tests.fakes.http_server import Asked, RawServer, response, serving
 from tests.fakes.n8n import How
-from tests.fakes.remote_stage import ToldSink
+from tests.fakes.remote_harness import ToldSink
 from tests.overtaken import overtaken
-from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, SYNC, Stage, against, staged
+from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, against, staged
 from toolhub_service.adapters.n8n.adapter import base_url
 from toolhub_service.adapters.n8n.client import N8nClient
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nSource
@@ -32,7 +32,7 @@ Says = Callable[[Asked], bytes]
 
 
 @asynccontextmanager
-async def hostile(says: Says, **more: Any) -> AsyncIterator[tuple[RawServer, Stage]]:
+async def hostile(says: Says, **more: Any) -> AsyncIterator[tuple[RawServer, N8nHarness]]:
     """A source before a server that says what it likes."""
 
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
@@ -42,8 +42,8 @@ async def hostile(says: Says, **more: Any) -> AsyncIterator[tuple[RawServer, Sta
 
     async with serving(answer) as raw:
         named = more.pop("workflows", {"tool": SYNC})
-        async with against(raw.url("").rstrip("/"), named, **{"lookup_timeout_s": 0.05, **more}) as stage:
-            yield raw, stage
+        async with against(raw.url("").rstrip("/"), named, **{"lookup_timeout_s": 0.05, **more}) as harness:
+            yield raw, harness
 
 
 def _json(value: Any, status: int = 200, **headers: str) -> bytes:
@@ -59,8 +59,8 @@ class TestItsAnswers:
     async def test_no_redirect_is_followed(self, status: int) -> None:
         async with serving(_nothing) as elsewhere:
             where = elsewhere.url("/stolen")
-            async with hostile(lambda _: response(status=status, location=where)) as (raw, stage):
-                error = await stage.failure("tool", {"text": "confidential"})
+            async with hostile(lambda _: response(status=status, location=where)) as (raw, harness):
+                error = await harness.failure("tool", {"text": "confidential"})
             assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
             assert len(raw.asked) == 1
             assert not elsewhere.asked
@@ -68,59 +68,59 @@ class TestItsAnswers:
     async def test_no_redirect_of_the_api_takes_the_key_along(self) -> None:
         async with serving(_nothing) as elsewhere:
             where = elsewhere.url("/api/v1/workflows")
-            async with hostile(lambda _: response(status=302, location=where), api_key=KEY) as (_, stage):
-                assert (await stage.discover()).problems
+            async with hostile(lambda _: response(status=302, location=where), api_key=KEY) as (_, harness):
+                assert (await harness.discover()).problems
             assert not elsewhere.asked
 
     @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
     async def test_what_is_nested_without_end_is_no_result(self, opening: bytes) -> None:
-        async with hostile(lambda _: response(opening * 50_000)) as (_, stage):
-            error = await stage.failure("tool")
+        async with hostile(lambda _: response(opening * 50_000)) as (_, harness):
+            error = await harness.failure("tool")
         assert error.kind is ErrorKind.UPSTREAM_ERROR
         assert "ran" in error.message
 
     async def test_a_bomb_is_cut_as_it_unfolds(self) -> None:
         bomb = gzip.compress(b'"' + b"x" * 20_000_000 + b'"')
-        async with hostile(lambda _: response(bomb, content_encoding="gzip")) as (_, stage):
-            error = await stage.failure("tool")
+        async with hostile(lambda _: response(bomb, content_encoding="gzip")) as (_, harness):
+            error = await harness.failure("tool")
         assert error.kind is ErrorKind.HTTP_TOO_LARGE
 
     async def test_headers_without_end_are_no_answer(self) -> None:
         many = "".join(f"x-{n}: y\r\n" for n in range(1_000)).encode()
-        async with hostile(lambda _: b"HTTP/1.1 200 OK\r\n" + many + b"content-length: 2\r\n\r\n{}") as (_, stage):
-            assert (await stage.failure("tool")).kind is ErrorKind.OUTCOME_UNKNOWN
+        async with hostile(lambda _: b"HTTP/1.1 200 OK\r\n" + many + b"content-length: 2\r\n\r\n{}") as (_, harness):
+            assert (await harness.failure("tool")).kind is ErrorKind.OUTCOME_UNKNOWN
 
     @pytest.mark.parametrize("junk", [b"", b"\x00" * 100, b"HTTP/9.9 what\r\n\r\n", b"HTTP/1.1 200 OK\r\nbad\r\n\r\n"])
     async def test_what_is_no_http_is_an_unknown_outcome(self, junk: bytes) -> None:
-        async with hostile(lambda _: junk) as (raw, stage):
-            assert (await stage.failure("tool")).kind is ErrorKind.OUTCOME_UNKNOWN
+        async with hostile(lambda _: junk) as (raw, harness):
+            assert (await harness.failure("tool")).kind is ErrorKind.OUTCOME_UNKNOWN
         assert len(raw.asked) == 1
 
     async def test_an_answer_that_never_ends_is_left_at_the_deadline(self) -> None:
-        async with staged({"echo": SYNC}, with_api=False) as stage:
-            stage.n8n.fails("/webhook/*", How.STALL)
+        async with staged({"echo": SYNC}, with_api=False) as harness:
+            harness.n8n.fails("/webhook/*", How.STALL)
             error = await overtaken(
-                lambda timeout_s: stage.failure("echo", timeout_s=timeout_s),
+                lambda timeout_s: harness.failure("echo", timeout_s=timeout_s),
                 lambda error: error.kind is ErrorKind.OUTCOME_UNKNOWN,
             )
         assert not error.is_retryable
 
     async def test_no_cookie_is_kept(self) -> None:
-        async with hostile(lambda _: _json({}, set_cookie="id=1; Path=/")) as (raw, stage):
+        async with hostile(lambda _: _json({}, set_cookie="id=1; Path=/")) as (raw, harness):
             for _ in range(2):
-                await stage.value("tool")
+                await harness.value("tool")
         assert all("cookie" not in asked.headers for asked in raw.asked)
 
     async def test_traces_hints_paths_and_secrets_do_not_get_through(self) -> None:
         body = {"message": "broken by s3cret at /home/node/x.js:1:2\n    at run (/opt/n8n/a.ts:3)", "hint": "set PATH"}
-        async with hostile(lambda _: _json({**body, "stacktrace": "/opt/n8n/secret.ts"}, 500)) as (_, stage):
-            told = repr(await stage.failure("tool"))
+        async with hostile(lambda _: _json({**body, "stacktrace": "/opt/n8n/secret.ts"}, 500)) as (_, harness):
+            told = repr(await harness.failure("tool"))
         for leaked in ("s3cret", "/home", "/opt", "set PATH", "stacktrace"):
             assert leaked not in told
 
     async def test_words_without_end_are_cut(self) -> None:
-        async with hostile(lambda _: _json({"message": "x" * 1_000_000}, 500)) as (_, stage):
-            error = await stage.failure("tool")
+        async with hostile(lambda _: _json({"message": "x" * 1_000_000}, 500)) as (_, harness):
+            error = await harness.failure("tool")
         assert len(repr(error)) < 10_000
 
 
@@ -132,9 +132,9 @@ class TestItsExecutions:
         def says(asked: Asked) -> bytes:
             return _json({"data": []}) if _is_api(asked) else _json({"executionId": name})
 
-        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (raw, stage):
-            call = await stage.call("tool", job_id=JOB_ID)
-            error = await stage.ended(stage.adapter.execute(call, ToldSink()))
+        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
+            call = await harness.call("tool", job_id=JOB_ID)
+            error = await harness.ended(harness.adapter.execute(call, ToldSink()))
         assert isinstance(error, ToolError)
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
         paths = {asked.target.partition("?")[0] for asked in raw.asked}
@@ -146,9 +146,9 @@ class TestItsExecutions:
                 return _json({"id": "2", "status": "success", "data": {}})
             return _json({"executionId": "1"})
 
-        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (raw, stage):
-            call = await stage.call("tool", job_id=JOB_ID)
-            running = asyncio.create_task(stage.adapter.execute(call, ToldSink()))
+        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
+            call = await harness.call("tool", job_id=JOB_ID)
+            running = asyncio.create_task(harness.adapter.execute(call, ToldSink()))
             while len(raw.asked) < 6:
                 raw.arrived.clear()
                 await asyncio.wait_for(raw.arrived.wait(), 10)
@@ -163,10 +163,10 @@ class TestItsExecutions:
                 return _json({"id": "1", "status": "SUCCEEDED!", "finished": True, "data": {}})
             return _json({"executionId": "1"})
 
-        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (_, stage):
+        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (_, harness):
             sink = ToldSink()
-            call = await stage.call("tool", job_id=JOB_ID)
-            running = asyncio.create_task(stage.adapter.execute(call, sink))
+            call = await harness.call("tool", job_id=JOB_ID)
+            running = asyncio.create_task(harness.adapter.execute(call, sink))
             await sink.said("succeeded!")
             assert not running.done()
             running.cancel()
@@ -189,9 +189,9 @@ class TestItsExecutions:
                 return _json({"id": "1", "status": "success", "data": data})
             return _json({"executionId": "1"})
 
-        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (_, stage):
-            call = await stage.call("tool", job_id=JOB_ID)
-            error = await stage.ended(stage.adapter.execute(call, ToldSink()))
+        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (_, harness):
+            call = await harness.call("tool", job_id=JOB_ID)
+            error = await harness.ended(harness.adapter.execute(call, ToldSink()))
         assert isinstance(error, ToolError)
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "RESULT_UNCLEAR")
 
@@ -203,8 +203,8 @@ class TestItsWorkflows:
                 return _json({"message": "Not Found"}, 404)
             return _json({"data": list(rows), "nextCursor": None, **page})
 
-        async with hostile(says, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, stage):
-            return await stage.discover()
+        async with hostile(says, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, harness):
+            return await harness.discover()
 
     @pytest.mark.parametrize("path", ["../rest/login", "a/../../rest", "a b", "a?b", ":id", "", 5, "x" * 600, "ü"])
     async def test_a_webhook_elsewhere_is_not_offered(self, path: Any) -> None:
@@ -235,19 +235,19 @@ class TestItsWorkflows:
             asked_for.append(1)
             return _json({"data": [], "nextCursor": str(next(cursors))})
 
-        async with hostile(says, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, stage):
-            assert "not read to its end" in (await stage.discover()).problems[0]
+        async with hostile(says, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, harness):
+            assert "not read to its end" in (await harness.discover()).problems[0]
         assert len(asked_for) == 50
 
     async def test_it_cannot_take_the_place_of_a_named_one(self) -> None:
         def says(asked: Asked) -> bytes:
             return _json({"data": [_row("tool", path="evil")], "nextCursor": None})
 
-        async with hostile(says, api_key=KEY, discover=N8nDiscovery()) as (raw, stage):
-            found = await stage.discover()
+        async with hostile(says, api_key=KEY, discover=N8nDiscovery()) as (raw, harness):
+            found = await harness.discover()
             assert [(made.spec.name, made.is_operators) for made in found.definitions] == [("flows/tool", True)]
             raw.asked.clear()
-            await stage.run("tool")
+            await harness.run("tool")
         assert {asked.target for asked in raw.asked if not _is_api(asked)} == {"/webhook/tool"}
 
 
@@ -255,15 +255,15 @@ class TestSecrets:
     @pytest.mark.promise("n8n.webhook-untold")
     async def test_the_key_of_the_api_never_goes_to_a_webhook_nor_its_headers_to_the_api(self) -> None:
         terms = {"tool": replace(SYNC, headers={"x-hub-token": "hook-secret"})}
-        async with hostile(lambda _: _json({}), api_key=KEY, workflows=terms) as (raw, stage):
-            await stage.run("tool")
+        async with hostile(lambda _: _json({}), api_key=KEY, workflows=terms) as (raw, harness):
+            await harness.run("tool")
         for asked in raw.asked:
             assert (KEY in asked.headers.values()) is _is_api(asked)
             assert ("hook-secret" in asked.headers.values()) is not _is_api(asked)
 
     async def test_arguments_get_into_no_header(self) -> None:
-        async with hostile(lambda _: _json({})) as (raw, stage):
-            assert isinstance(await stage.run("tool", {"x-evil: 1\r\nHost": "a\r\nb"}), Outcome)
+        async with hostile(lambda _: _json({})) as (raw, harness):
+            assert isinstance(await harness.run("tool", {"x-evil: 1\r\nHost": "a\r\nb"}), Outcome)
         assert "x-evil" not in raw.asked[0].headers
 
 

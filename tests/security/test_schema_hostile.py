@@ -98,7 +98,7 @@ def test_a_value_too_large_for_an_expensive_schema_is_refused_and_a_smaller_one_
     assert "several calls" in violation.hint
 
 
-def test_millions_of_broken_items_are_told_without_listing_them() -> None:
+def test_millions_of_broken_items_are_reported_without_listing_them() -> None:
     (violation,) = compile_schema({"items": {"type": "integer"}}).validate(["x"] * 2_000_000)
     assert violation.path == "/0"
     assert "at least" in violation.hint
@@ -141,7 +141,7 @@ def test_messages_carry_no_line_breaks_or_invisible_characters_of_names() -> Non
     assert all(violation.message.isprintable() and violation.hint.isprintable() for violation in violations)
 
 
-def test_what_was_expected_is_told_only_as_far_as_it_is_short() -> None:
+def test_what_was_expected_is_reported_only_as_far_as_it_is_short() -> None:
     long = {"enum": ["v" * 10_000], "default": "d" * 10_000, "type": "string", "description": "d" * 10_000}
     schema = compile_schema({"properties": {"a": long}, "required": ["a"]})
     for value in ({}, {"a": "x"}):

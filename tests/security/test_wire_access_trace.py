@@ -109,7 +109,7 @@ async def test_refused_role_is_one_event_with_its_principal(watched: Watched) ->
     assert (event.attributes["reason"], event.attributes["count"]) == ("ROLE_MISSING", "3")
 
 
-async def test_missing_key_and_two_keys_are_told_apart(watched: Watched) -> None:
+async def test_missing_key_and_two_keys_are_distinguished(watched: Watched) -> None:
     await failed(watched.hub.stub.Invoke(request(TOOL)))
     both: Metadata = (*bearer(watched.robot), ("x-api-key", watched.boss))
     assert (await failed(watched.hub.stub.Invoke(request(TOOL), metadata=both))).reason == "CREDENTIAL_REFUSED"

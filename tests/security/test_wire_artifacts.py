@@ -94,7 +94,7 @@ async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
 
 
 @pytest.mark.promise("artifact.owned")
-async def test_another_s_artifact_is_told_like_one_that_never_was(depot: Depot) -> None:
+async def test_another_s_artifact_is_answered_like_one_that_never_was(depot: Depot) -> None:
     art = (await depot.write("alice", b"c4nary")).artifact_id
     unknown = "art_" + "0" * 32
     asks: tuple[Callable[[str], Any], ...] = (

@@ -104,7 +104,7 @@ async def test_what_a_tool_answers_or_raises_becomes_a_result(wild_hub: RunningH
 
 
 @pytest.mark.parametrize("how", ["odd error", "deep error", "deepest error"])
-async def test_an_error_with_odd_details_is_told(wild_hub: RunningHub, how: str) -> None:
+async def test_an_error_with_odd_details_is_reported(wild_hub: RunningHub, how: str) -> None:
     result = await wild_hub.invoke("acme/wild.run", {"how": how})
     assert result.error.kind == error_pb2.ERROR_KIND_NOT_FOUND
     assert result.error.message in ("a ? b", "deep")
@@ -122,7 +122,7 @@ async def test_evidence_and_raw_answers_that_are_not_utf8_do_not_undo_the_answer
 
 
 @pytest.mark.parametrize("number", [2**63, 2**70, -(2**63), 10**300])
-async def test_bounds_that_no_double_holds_are_told(wild_hub: RunningHub, number: int) -> None:
+async def test_bounds_that_no_double_holds_are_reported(wild_hub: RunningHub, number: int) -> None:
     result = await wild_hub.invoke("acme/wild.run", {"id": number})
     assert result.error.kind == error_pb2.ERROR_KIND_INPUT_SCHEMA_INVALID
     assert result.error.violations[0].expected.string_value.lstrip("-") == str(2**62)

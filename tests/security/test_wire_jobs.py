@@ -74,7 +74,7 @@ async def yard(tmp_path: Path) -> AsyncIterator[Yard]:
 # Other people's
 
 
-async def test_another_s_job_is_not_there_and_is_told_like_one_that_never_was(yard: Yard) -> None:
+async def test_another_s_job_is_not_there_and_is_answered_like_one_that_never_was(yard: Yard) -> None:
     job = await yard.by("alice").submit(WAIT)
     for name, ask in yard.asks("bob", job.job_id).items():
         foreign, unknown = await failed(ask()), await failed(yard.asks("bob", UNKNOWN)[name]())

@@ -213,12 +213,12 @@ async def test_job_that_was_approved_after_its_tool_drifted_does_not_run(far: Fa
     assert far.called == []
 
 
-@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("generation", ["modern", "legacy"])
 @pytest.mark.parametrize(("headers", "sent"), [({}, "Basic bWU6cEB3"), ({"Authorization": "Bearer x"}, "Bearer x")])
 async def test_credentials_of_a_url_go_with_each_call_as_a_header(
-    tmp_path: Path, era: str, headers: dict[str, str], sent: str
+    tmp_path: Path, generation: str, headers: dict[str, str], sent: str
 ) -> None:
-    script = Script(era=era)
+    script = Script(generation=generation)
     async with serving(script) as url:
         source = {"url": url.replace("://", "://me:p%40w@"), "headers": headers}
         (tmp_path / "hub").mkdir()

@@ -20,7 +20,7 @@ import pytest
 from tests.fakes.comfyui import Op, fake_comfyui
 from tests.fakes.comfyui.png import Picture, encoded
 from tests.fakes.n8n import FakeN8n, fake_n8n
-from tests.fakes.remote_stage import ToldSink
+from tests.fakes.remote_harness import ToldSink
 from tests.hub import RunningHub, request
 from tests.rpc.comfy_hub import comfy_hub
 from tests.rpc.job_client import state
@@ -189,36 +189,36 @@ async def refreshed(hub: RunningHub) -> Any:
 
 class TestStrangersAtAComfyUi:
     async def test_bytes_that_know_an_earlier_frame_stay_one_file(self, tmp_path: Path) -> None:
-        async with comfy_stage(tmp_path) as stage:
+        async with comfy_stage(tmp_path) as harness:
             picture = encoded(Picture(8, 8))
-            await stage.run("scale", {"image": await stage.upload(picture), "width": 8})
-            (before,) = (asked for asked in stage.comfy.asked if asked.op is Op.UPLOAD)
+            await harness.run("scale", {"image": await harness.upload(picture), "width": 8})
+            (before,) = (asked for asked in harness.comfy.asked if asked.op is Op.UPLOAD)
             frame = before.headers["Content-Type"].partition("boundary=")[2]
             field = f'\r\n--{frame}\r\nContent-Disposition: form-data; name="overwrite"\r\n\r\ntrue\r\n--{frame}--\r\n'
             whole = picture + field.encode()
-            outcome = await stage.run("scale", {"image": await stage.upload(whole), "width": 8}, job_id="job-2")
-            stored = [path.read_bytes() for path in (stage.comfy.folders.root / "input" / "toolhub").glob("*/*.png")]
+            outcome = await harness.run("scale", {"image": await harness.upload(whole), "width": 8}, job_id="job-2")
+            stored = [path.read_bytes() for path in (harness.comfy.folders.root / "input" / "toolhub").glob("*/*.png")]
         assert outcome.artifacts
         assert whole in stored
 
     async def test_an_artifact_that_has_gone_since_it_was_named_is_not_uploaded(self, tmp_path: Path) -> None:
-        async with comfy_stage(tmp_path) as stage:
-            call = stage.call("scale", {"image": await stage.upload(encoded(Picture(8, 8))), "width": 8})
-            for artifact_id in tuple(stage.artifacts.records.found):
-                await stage.artifacts.records.remove(artifact_id)
-            error = await failure_of(asyncio.create_task(stage.adapter.execute(call, ToldSink())))
+        async with comfy_stage(tmp_path) as harness:
+            call = harness.call("scale", {"image": await harness.upload(encoded(Picture(8, 8))), "width": 8})
+            for artifact_id in tuple(harness.artifacts.records.found):
+                await harness.artifacts.records.remove(artifact_id)
+            error = await failure_of(asyncio.create_task(harness.adapter.execute(call, ToldSink())))
         assert error.kind is ErrorKind.NOT_FOUND
-        assert (stage.comfy.count(Op.UPLOAD), stage.comfy.submitted) == (0, [])
+        assert (harness.comfy.count(Op.UPLOAD), harness.comfy.submitted) == (0, [])
 
     async def test_a_store_that_is_full_ends_the_job_and_says_so(self, tmp_path: Path) -> None:
         """What was made lies on the server; a job that goes on asking for it would never end."""
-        async with comfy_stage(tmp_path) as stage:
+        async with comfy_stage(tmp_path) as harness:
 
             async def full(*_: Any, **__: Any) -> Any:
                 raise refuse(ErrorKind.BUDGET_EXCEEDED, "Your artifacts fill their quota; delete some.")
 
-            stage.artifacts.artifacts.keep = full  # type: ignore[method-assign]
-            error = await stage.error("blur")
+            harness.artifacts.artifacts.keep = full  # type: ignore[method-assign]
+            error = await harness.error("blur")
         assert (error.kind, error.is_retryable) == (ErrorKind.BUDGET_EXCEEDED, False)
         assert "quota" in error.message
 
@@ -252,7 +252,7 @@ class TestStrangersAtAComfyUi:
         assert Seen(Stage.SUCCEEDED, messages={"execution_cached": {"nodes": nodes}}).cached == ("1", "2")
 
     @pytest.mark.parametrize("headers", [{"X-Key": "s3cret\r\nx-evil: 1"}, {"Host": "evil"}, {"X-Key": "ключ-s3cret"}])
-    async def test_headers_that_break_out_are_told_without_their_values(
+    async def test_headers_that_break_out_are_reported_without_their_values(
         self, tmp_path: Path, headers: dict[str, str]
     ) -> None:
         backends = {"gpu-1": {"url": "http://127.0.0.1:1", "headers": headers}}

@@ -1,4 +1,4 @@
-"""The hostile server speaks MCP well enough to be believed, in both eras and over both transports."""
+"""The hostile server speaks MCP well enough to be believed, in both generations and over both transports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.mcp_servers.hostile_calls import KINDS
 from tests.fakes.mcp_servers.hostile_tools import LIST_WORDS, page_of, tools_of
 from toolhub_service.schema import strict_json
 
-ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
+GENERATIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
 
@@ -41,10 +41,10 @@ def said(result: Any) -> str:
     return str(result.content[0].text)
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_good_tools_work_and_change_when_it_is_told_to(connect: Connect, era: str) -> None:
-    async with asyncio.timeout(60), connect("calls", era=era) as client:
-        assert client.protocol_version == ERAS[era]
+@pytest.mark.parametrize("generation", GENERATIONS)
+async def test_good_tools_work_and_change_when_it_is_told_to(connect: Connect, generation: str) -> None:
+    async with asyncio.timeout(60), connect("calls", generation=generation) as client:
+        assert client.protocol_version == GENERATIONS[generation]
         before = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert said(await client.call_tool("echo", {"text": "é"})) == "é"
         assert (await client.call_tool("add", {"a": 2, "b": 3})).structured_content == {"sum": 5}

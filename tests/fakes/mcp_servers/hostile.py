@@ -1,9 +1,9 @@
 """An MCP server that means harm: our own JSON-RPC, so that it can say what no SDK would let it say.
 
 Over stdio (`stdio_command(*words)` gives the words that start it) or over HTTP in the test's own process
-(`async with hostile_http("storm") as (server, url)`); both eras, the handshake of 2025-11-25 and server/discover of
-2026-07-28. What it does is said by words, at its start, by `server.become(...)`, by a file (`--control PATH`, read anew
-at each list; words divided by spaces) or by its tool `become` with `{"words": [...]}`; `become` replaces all
+(`async with hostile_http("storm") as (server, url)`); both generations, the handshake of 2025-11-25 and server/discover
+of 2026-07-28. What it does is said by words, at its start, by `server.become(...)`, by a file (`--control PATH`, read
+anew at each list; words divided by spaces) or by its tool `become` with `{"words": [...]}`; `become` replaces all
 words and tells who listens that the list has changed.
 
 Words about the list (`echo` and `add` are always good tools, and `calls` adds those that misbehave)
@@ -57,9 +57,10 @@ class HostileServer:
     """One server; over HTTP it lives in the test's process, which can look at what reached it."""
 
     def __init__(
-        self, *words: str, era: str = "both", ref_url: str = "http://127.0.0.1:1/schema", control: str = ""
+        self, *words: str, generation: str = "both", ref_url: str = "http://127.0.0.1:1/schema", control: str = ""
     ) -> None:
-        """`era`: both, legacy or modern. `ref_url`: what `remote-ref` points to. `control`: a file with words."""
+        """`generation`: both, legacy or modern. `ref_url`: what `remote-ref` points to. `control`: a file with
+        words."""
         self.words: set[str] = set()
         self.asked: Counter[str] = Counter()
         """Requests by method."""
@@ -67,7 +68,7 @@ class HostileServer:
         """Tools and arguments."""
         self.listening = asyncio.Event()
         """Somebody has asked to be told of changes."""
-        self._era = era
+        self._era = generation
         self._ref_url = ref_url
         self._control = Path(control) if control else None
         self._listeners: dict[Wire, Message] = {}
@@ -190,10 +191,10 @@ def _notification(method: str, params: Message) -> Message:
     return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
-def stdio_command(*words: str, era: str = "both", ref_url: str = "", control: str | Path = "") -> list[str]:
+def stdio_command(*words: str, generation: str = "both", ref_url: str = "", control: str | Path = "") -> list[str]:
     """The program and its arguments, for any working directory and environment."""
     code = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from {__name__} import main; main()"
-    options = {"--era": era, "--ref-url": ref_url, "--control": str(control)}
+    options = {"--generation": generation, "--ref-url": ref_url, "--control": str(control)}
     given = [part for name, value in options.items() if value for part in (name, value)]
     return [sys.executable, "-c", code, *given, *words]
 
@@ -210,12 +211,14 @@ def main() -> None:
     """Over stdio."""
     parser = argparse.ArgumentParser(description="An MCP server that means harm.")
     parser.add_argument("words", nargs="*", metavar="WORD", help=", ".join(sorted(WORDS)))
-    parser.add_argument("--era", choices=("both", "legacy", "modern"), default="both")
+    parser.add_argument("--generation", choices=("both", "legacy", "modern"), default="both")
     parser.add_argument("--ref-url", default="http://127.0.0.1:1/schema")
     parser.add_argument("--control", default="", help="a file with words, read at each list")
     given = parser.parse_args()
 
     async def run() -> None:
-        await serve_stdio(HostileServer(*given.words, era=given.era, ref_url=given.ref_url, control=given.control))
+        await serve_stdio(
+            HostileServer(*given.words, generation=given.generation, ref_url=given.ref_url, control=given.control)
+        )
 
     asyncio.run(run())

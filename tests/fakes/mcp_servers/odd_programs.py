@@ -37,7 +37,7 @@ def deaf() -> None:
 
 
 def chatty() -> None:
-    """A server of the older era that mixes its log into its output and answers `big` with a line of 300 kB."""
+    """A server of the older generation that mixes its log into its output and answers `big` with a line of 300 kB."""
     print("hello from the logger")
     for line in sys.stdin:
         message = json.loads(line)

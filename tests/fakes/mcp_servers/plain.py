@@ -1,8 +1,8 @@
-"""A server that does as it should: `python -m tests.fakes.mcp_servers.plain [--http PORT] [--era ERA] [--json]
-[--unlisted NAME …]`.
+"""A server that does as it should: `python -m tests.fakes.mcp_servers.plain [--http PORT] [--generation GENERATION]
+[--json] [--unlisted NAME …]`.
 
 Over HTTP it prints `listening on PORT` on standard output once it listens; PORT 0 takes a free one. It speaks both
-eras; with `--http` and `--era 2025-11-25` it does not know server/discover, so that clients shake hands.
+generations; with `--http` and `--generation 2025-11-25` it does not know server/discover, so that clients shake hands.
 Tools: echo, add, sleep, begun, cancelled, fail, progress, big, change, noise, pid, crash.
 """
 
@@ -127,13 +127,13 @@ async def serve_http(mcp: MCPServer, port: int, *, json_response: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--http", type=int)
-    parser.add_argument("--era", default="both")
+    parser.add_argument("--generation", default="both")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--unlisted", nargs="*", default=())
     options = parser.parse_args()
     mcp = server()
     mcp.unlisted = frozenset(options.unlisted)
-    if options.era == "2025-11-25":
+    if options.generation == "2025-11-25":
         mcp._lowlevel_server._request_handlers.pop("server/discover")
     if options.http is None:
         asyncio.run(mcp.run_stdio_async())

@@ -1,4 +1,4 @@
-"""An MCP server by hand, in either era, that does what its tools' names say: right, wrong or not at all.
+"""An MCP server by hand, in either generation, that does what its tools' names say: right, wrong or not at all.
 
 Standard library only, so that it starts in a blink, and nothing of the SDK stands between a test and the wire. It
 speaks on standard input and output when run as a program (`python scripted.py modern|legacy`), or on a port of loopback
@@ -65,7 +65,7 @@ class Died(Exception):
 class Script:
     """One server: its tools, its pages of the list, and what it has seen."""
 
-    era: str = "modern"
+    generation: str = "modern"
     pages: list[list[Any]] = field(default_factory=lambda: [TOOLS])
     has_extension: bool = False
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -88,21 +88,21 @@ class Script:
         except Refusal as refusal:
             error = {"code": refusal.code, "message": str(refusal)}
             return {"jsonrpc": "2.0", "id": message["id"], "error": error}
-        if self.era == "modern":
+        if self.generation == "modern":
             result = {"resultType": "complete", **result}
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
     async def _result(self, method: str, params: dict[str, Any], send: Send) -> dict[str, Any]:
         capabilities: dict[str, Any] = {"tools": {"listChanged": False}}
-        if self.era == "modern" and self.has_extension:
+        if self.generation == "modern" and self.has_extension:
             capabilities["extensions"] = {EXTENSION: {}}
-        if self.era == "legacy":
+        if self.generation == "legacy":
             capabilities["tasks"] = {"requests": {"tools": {"call": {}}}, "cancel": {}, "list": {}}
-        if method == "server/discover" and self.era == "modern":
+        if method == "server/discover" and self.generation == "modern":
             meta = {"io.modelcontextprotocol/serverInfo": INFO}
             cache = {"ttlMs": 0, "cacheScope": "private"}
             return {"supportedVersions": [MODERN], "capabilities": capabilities, "_meta": meta, **cache}
-        if method == "initialize" and self.era == "legacy":
+        if method == "initialize" and self.generation == "legacy":
             return {"protocolVersion": LEGACY, "capabilities": capabilities, "serverInfo": INFO}
         if method == "tools/list":
             return self._page(params)
@@ -117,7 +117,7 @@ class Script:
         page: dict[str, Any] = {"tools": self.pages[index]}
         if index + 1 < len(self.pages):
             page["nextCursor"] = str(index + 1)
-        if self.era == "modern":
+        if self.generation == "modern":
             page |= {"ttlMs": self.ttl_ms, "cacheScope": "private"}
         return page
 
@@ -136,11 +136,11 @@ class Script:
         self.tasks[name].result["isError"] = bool(args.get("fails"))
         self.tasks[name].wants = dict(args.get("wants", {}))
         told = self._told(name)
-        return {"resultType": "task", **told} if self.era == "modern" else {"task": told}
+        return {"resultType": "task", **told} if self.generation == "modern" else {"task": told}
 
     def _told(self, name: str) -> dict[str, Any]:
         at = "2026-11-22T00:00:00Z"
-        interval = "pollIntervalMs" if self.era == "modern" else "pollInterval"
+        interval = "pollIntervalMs" if self.generation == "modern" else "pollInterval"
         told = {"taskId": name, "status": self.tasks[name].status, "createdAt": at, "lastUpdatedAt": at, "ttl": 60_000}
         return {**told, interval: 10, "statusMessage": f"{self.tasks[name].polls_left} to go"}
 
@@ -162,10 +162,10 @@ class Script:
         if task.status == "working":
             task.polls_left -= 1
             if task.polls_left == 0:
-                task.status = "failed" if task.result["isError"] and self.era == "legacy" else "completed"
+                task.status = "failed" if task.result["isError"] and self.generation == "legacy" else "completed"
             if task.polls_left == -100 or (task.wants and task.polls_left == 1):
                 task.status = "input_required"
-        over = {"result": task.result} if self.era == "modern" and task.status == "completed" else {}
+        over = {"result": task.result} if self.generation == "modern" and task.status == "completed" else {}
         if task.wants and task.status == "input_required":
             over["inputRequests"] = task.wants
         return {**self._told(name), **over}
@@ -333,7 +333,7 @@ async def _reply(
         return
     if message["method"] == "tools/call":
         script.headers.append(headers)
-    session = "mcp-session-id: s-1\r\n" if script.era == "legacy" and message["method"] == "initialize" else ""
+    session = "mcp-session-id: s-1\r\n" if script.generation == "legacy" and message["method"] == "initialize" else ""
     writer.write(f"HTTP/1.1 200 OK\r\n{session}content-type: text/event-stream\r\nconnection: close\r\n\r\n".encode())
 
     async def send(event: dict[str, Any]) -> None:
@@ -350,4 +350,4 @@ async def _reply(
 
 
 if __name__ == "__main__":
-    asyncio.run(speak(Script(era=sys.argv[1])))
+    asyncio.run(speak(Script(generation=sys.argv[1])))

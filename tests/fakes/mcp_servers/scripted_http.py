@@ -8,8 +8,8 @@ import sys
 from tests.fakes.mcp_servers.scripted import Script, serving
 
 
-async def _serve(era: str, port: int) -> None:
-    async with serving(Script(era=era), port) as url:
+async def _serve(generation: str, port: int) -> None:
+    async with serving(Script(generation=generation), port) as url:
         sys.stdout.write(url + "\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

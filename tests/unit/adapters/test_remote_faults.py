@@ -15,7 +15,7 @@ import pytest
 
 from tests.fakes.job_server import job_server
 from tests.fakes.job_server_faults import How, Op
-from tests.fakes.remote_stage import Stage, a_client
+from tests.fakes.remote_harness import RemoteJobHarness, a_client
 from tests.fakes.running_jobs import Life
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
@@ -87,29 +87,29 @@ every_case = pytest.mark.parametrize("case", [*CASES, *BLIND, *STOPS], ids=lambd
 
 
 @asynccontextmanager
-async def _world(case: Case, client: httpx.AsyncClient) -> AsyncIterator[Stage]:
+async def _world(case: Case, client: httpx.AsyncClient) -> AsyncIterator[RemoteJobHarness]:
     """The first process over a server that misbehaves, and somebody who cancels where the case says so."""
     async with job_server(**case.traits) as server:
         for op, how, times in case.script:
             server.script.add(op, how, times)
-        stage = Stage(server, client)
-        somebody = asyncio.create_task(_cancel(stage, case))
-        yield stage
+        harness = RemoteJobHarness(server, client)
+        somebody = asyncio.create_task(_cancel(harness, case))
+        yield harness
         somebody.cancel()
 
 
-async def _cancel(stage: Stage, case: Case) -> None:
+async def _cancel(harness: RemoteJobHarness, case: Case) -> None:
     """Once it runs; what cannot be stopped goes on after it was asked to."""
     if case.is_cancelled:
-        await stage.server.was_asked(Op.STATUS)
-        stage.kept.cancelled.set()
-        await stage.server.was_asked(Op.CANCEL)
+        await harness.server.was_asked(Op.STATUS)
+        harness.kept.cancelled.set()
+        await harness.server.was_asked(Op.CANCEL)
         if case.ending == DONE:
-            stage.server.let_go.set()
+            harness.server.let_go.set()
 
 
-async def _run(stage: Stage, case: Case) -> Outcome | ToolError | None:
-    return await stage.run(work={"result": "made", **case.work})
+async def _run(harness: RemoteJobHarness, case: Case) -> Outcome | ToolError | None:
+    return await harness.run(work={"result": "made", **case.work})
 
 
 def _ending(outcome: Outcome | ToolError | None) -> Ending:
@@ -117,11 +117,11 @@ def _ending(outcome: Outcome | ToolError | None) -> Ending:
     return DONE if isinstance(outcome, Outcome) else outcome.kind.value
 
 
-def _check_truth(stage: Stage, outcome: Outcome | ToolError | None) -> None:
+def _check_truth(harness: RemoteJobHarness, outcome: Outcome | ToolError | None) -> None:
     """What is told is what the server knows."""
-    effects = stage.server.effects.total()
+    effects = harness.server.effects.total()
     assert effects <= 1
-    states = [task.state for task in stage.server.memory.tasks.values()]
+    states = [task.state for task in harness.server.memory.tasks.values()]
     ending = _ending(outcome)
     if isinstance(outcome, Outcome):
         assert (effects, states, outcome.value) == (1, ["succeeded"], {"value": "made"})
@@ -130,8 +130,8 @@ def _check_truth(stage: Stage, outcome: Outcome | ToolError | None) -> None:
         assert states == ["cancelled"]
     elif ending == UNKNOWN:
         assert isinstance(outcome, ToolError)
-        assert stage.kept.history[-1].key in outcome.message
-        assert stage.server.url in outcome.message
+        assert harness.kept.history[-1].key in outcome.message
+        assert harness.server.url in outcome.message
     else:
         assert effects == 0 or states == ["failed"]
 
@@ -139,12 +139,12 @@ def _check_truth(stage: Stage, outcome: Outcome | ToolError | None) -> None:
 @every_case
 @pytest.mark.promise("jobs.lost-is-honest")
 async def test_every_fault_ends_in_what_is_true(case: Case) -> None:
-    async with a_client() as client, _world(case, client) as stage:
-        outcome = await _run(stage, case)
+    async with a_client() as client, _world(case, client) as harness:
+        outcome = await _run(harness, case)
         assert _ending(outcome) == case.ending
-        _check_truth(stage, outcome)
-        assert stage.server.asked[Op.START] == case.posts
-        assert stage.server.effects.total() == case.effects
+        _check_truth(harness, outcome)
+        assert harness.server.asked[Op.START] == case.posts
+        assert harness.server.effects.total() == case.effects
 
 
 @pytest.mark.parametrize("gently", [False, True], ids=["killed", "drained"])
@@ -155,17 +155,17 @@ async def test_death_at_any_point_of_any_fault_is_made_good_by_the_next_run(case
     async with a_client() as client:
         for point in range(1, 100):
             async with _world(case, client) as world:
-                stage = world.successor(Life(point, gently=gently))
-                outcome = await _run(stage, case)
-                if not stage.life.is_over:
+                harness = world.successor(Life(point, gently=gently))
+                outcome = await _run(harness, case)
+                if not harness.life.is_over:
                     assert point > 5
                     return
                 assert outcome is None
-                stops_asked = stage.server.asked[Op.CANCEL]
-                assert case.is_cancelled or stops_asked == 0, f"drained at {stage.life.contacts[-1]}"
-                outcome = await _run(stage.successor(), case)
-                assert _ending(outcome) in allowed, f"died {stage.life.contacts[-1]}"
-                _check_truth(stage, outcome)
+                stops_asked = harness.server.asked[Op.CANCEL]
+                assert case.is_cancelled or stops_asked == 0, f"drained at {harness.life.contacts[-1]}"
+                outcome = await _run(harness.successor(), case)
+                assert _ending(outcome) in allowed, f"died {harness.life.contacts[-1]}"
+                _check_truth(harness, outcome)
     raise AssertionError("it never ends")
 
 
@@ -185,7 +185,7 @@ async def test_two_deaths_in_a_row_are_made_good_too() -> None:
     async with a_client() as client:
         for first in range(1, 12):
             for second in range(1, 12):
-                async with _world(case, client) as stage:
+                async with _world(case, client) as harness:
                     lives = (Life(first), Life(second), Life())
-                    outcomes = [await _run(stage.successor(life), case) for life in lives]
-                    _check_truth(stage, next(outcome for outcome in outcomes if outcome is not None))
+                    outcomes = [await _run(harness.successor(life), case) for life in lives]
+                    _check_truth(harness, next(outcome for outcome in outcomes if outcome is not None))

@@ -14,7 +14,7 @@ from tests.fakes.clock import FixedRandomness
 from tests.fakes.http_remote_job import HttpRemoteJob
 from tests.fakes.job_server import JobServer, job_server
 from tests.fakes.job_server_faults import How, Op
-from tests.fakes.remote_stage import SOON, a_client, remote_call
+from tests.fakes.remote_harness import SOON, a_client, remote_call
 from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Question, Unreachable
 from toolhub_service.adapters.upstream import retry_after_s
@@ -186,7 +186,7 @@ _SCRIPT = {
 
 
 class ScriptedStage:
-    """Implements `RemoteStage`."""
+    """Implements `RemoteHarness`."""
 
     def __init__(self, server: JobServer, remote: HttpRemoteJob) -> None:
         self.remote = remote
@@ -209,6 +209,6 @@ class ScriptedStage:
 
 class TestHttpRemoteJob(RemoteJobSuite):
     @pytest.fixture
-    async def stage(self) -> AsyncIterator[ScriptedStage]:
+    async def harness(self) -> AsyncIterator[ScriptedStage]:
         async with job_server() as server, a_client() as client:
             yield ScriptedStage(server, HttpRemoteJob(client, server.url, Poller(FixedRandomness(), SOON)))

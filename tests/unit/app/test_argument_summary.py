@@ -26,11 +26,11 @@ from toolhub_service.adapters.source_kind import summary_of
         (True, "anything"),
     ],
 )
-def test_an_argument_is_told_in_a_few_words(schema: Any, told: str) -> None:
+def test_an_argument_is_reported_in_a_few_words(schema: Any, told: str) -> None:
     assert summary_of({"properties": {"a": schema}}) == {"a": told}
 
 
-def test_what_must_be_given_is_told_and_what_is_no_schema_of_arguments_has_none() -> None:
+def test_what_must_be_given_is_reported_and_what_is_no_schema_of_arguments_has_none() -> None:
     assert summary_of({"properties": {"a": {"type": "string"}}, "required": ["a"]}) == {"a": "string, required"}
     assert summary_of({"properties": 3, "required": "a"}) == {}
     assert summary_of({}) == {}

@@ -49,7 +49,7 @@ async def test_files_are_followed_while_the_audit_log_cannot_be_written(tmp_path
     await hub.close()
 
 
-async def test_calls_that_the_candidate_failed_on_are_told_once(
+async def test_calls_that_the_candidate_failed_on_are_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub = await open_hub(settings_of(tmp_path, {"policy": {"reload_s": 0}}))

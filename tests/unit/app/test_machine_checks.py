@@ -28,7 +28,7 @@ def test_a_folder_that_is_not_made_yet_is_judged_by_the_one_above(tmp_path: Path
     assert not (tmp_path / "a").exists()
 
 
-def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     assert states(tmp_path / "data") == [State.FAIL]
 
@@ -39,7 +39,7 @@ def test_a_network_file_system_is_no_place_for_the_audit_log(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(("free_bytes", "state"), [(1, State.FAIL), (100 * 1024**2, State.WARN), (1 << 40, State.OK)])
-def test_a_full_disk_is_told_before_it_matters(
+def test_a_full_disk_is_reported_before_it_matters(
     free_bytes: int, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=free_bytes)

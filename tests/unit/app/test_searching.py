@@ -66,7 +66,7 @@ def test_search_goes_by_words_where_no_embedder_is_named_and_learns_nothing_wher
         ("acme_embedding:none", ("acme_embedding",), "it has no `dimension`"),
     ],
 )
-def test_embedder_that_cannot_be_had_is_told_in_the_hubs_own_words(
+def test_embedder_that_cannot_be_had_is_reported_in_the_hubs_own_words(
     tmp_path: Path, code: None, path: str, trusted: tuple[str, ...], why: str
 ) -> None:
     with pytest.raises(HubFailure) as refused:

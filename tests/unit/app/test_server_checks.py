@@ -35,14 +35,14 @@ async def test_a_postgres_that_answers_is_well(postgres_url: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "scheme"), [("TOOLHUB_STORES_REDIS_URL", "redis"), ("TOOLHUB_STORES_POSTGRES_URL", "postgresql")]
 )
-async def test_a_server_that_is_away_is_told_without_its_password(setting: str, scheme: str) -> None:
+async def test_a_server_that_is_away_is_reported_without_its_password(setting: str, scheme: str) -> None:
     (finding,) = await found(**{setting: f"{scheme}://me:hidden-word@127.0.0.1:{free_port()}/0"})
     assert finding.state is State.FAIL
     assert "no connection" in finding.text
     assert "hidden-word" not in finding.text + finding.advice
 
 
-async def test_the_ports_of_a_hub_are_told_from_those_of_strangers(tmp_path: Path) -> None:
+async def test_the_ports_of_a_hub_are_distinguished_from_those_of_strangers(tmp_path: Path) -> None:
     port = free_port()
     async with running_hub(tmp_path, settings={"metrics": {"listen": f"127.0.0.1:{port}"}}) as running:
         assert await asyncio.to_thread(is_hub, running.address)
@@ -61,7 +61,7 @@ async def test_the_ports_of_a_hub_are_told_from_those_of_strangers(tmp_path: Pat
         ({"KIND": "postgres", "POSTGRES_URL": "postgresql://db/hub"}, State.OK, "stores.postgres_url"),
     ],
 )
-def test_which_stores_are_shared_is_told(environment: dict[str, str], state: State, told: str) -> None:
+def test_which_stores_are_shared_is_reported(environment: dict[str, str], state: State, told: str) -> None:
     settings = load_settings(None, {f"TOOLHUB_STORES_{name}": value for name, value in environment.items()})
     (finding,) = store_checks(settings)
     assert (finding.name, finding.state) == ("stores", state)

@@ -59,7 +59,9 @@ WHOLE = {"command": "sh"}
         ),
     ],
 )
-def test_what_a_source_lacks_is_told_by_its_place(tmp_path: Path, entry: dict[str, Any], missing: list[str]) -> None:
+def test_what_a_source_lacks_is_reported_by_its_place(
+    tmp_path: Path, entry: dict[str, Any], missing: list[str]
+) -> None:
     settings = settings_of(tmp_path, {"tools": {"trusted_namespaces": ["acme", "langchain_community"]}})
     assert list(missing_for(to_source("far", entry), settings)) == missing
 

@@ -55,7 +55,7 @@ async def test_source_that_cannot_be_opened_is_known_however_many_ask_at_once(tm
         assert {answer["far"].state for answer in answers} == {source_pb2.SOURCE_STATE_DOWN}
 
 
-async def test_invalid_file_is_told_to_who_asks_for_as_long_as_it_is_invalid(tmp_path: Path) -> None:
+async def test_invalid_file_is_reported_to_who_asks_for_as_long_as_it_is_invalid(tmp_path: Path) -> None:
     async with following(tmp_path, files=SCRIPTED) as hub:
         files = hub.opened("files")
         write_sources(tmp_path, {"files": {"comand": "x"}})

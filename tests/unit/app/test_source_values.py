@@ -16,7 +16,7 @@ def values() -> SourceValues:
     return SourceValues(Redactor())
 
 
-def test_each_long_line_of_a_key_is_secret_for_it_is_told_line_by_line(tmp_path: Path, values: SourceValues) -> None:
+def test_each_long_line_of_a_key_is_secret_for_it_is_shown_line_by_line(tmp_path: Path, values: SourceValues) -> None:
     (tmp_path / "key").write_text("-----BEGIN X-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\nshort\n-----END X-----\n")
 
     values.one(SecretRef(file=str(tmp_path / "key")))

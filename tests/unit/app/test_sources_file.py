@@ -100,7 +100,7 @@ CLIENT = "sources: {far: {url: 'https://a.example/mcp', oauth: {client_id: hub, 
         ("sources: {files: {command: !!python/object/apply:os.system [id]}}", "not YAML"),
     ],
 )
-def test_what_cannot_be_meant_is_told_by_its_place(text: str, told: str) -> None:
+def test_what_cannot_be_meant_is_reported_by_its_place(text: str, told: str) -> None:
     with pytest.raises(SettingsInvalid) as refusal:
         parse_sources(text, "sources.yaml")
     assert str(refusal.value).startswith("sources.yaml: ")
@@ -132,7 +132,7 @@ def test_file_that_was_there_and_vanished_is_an_error_and_no_farewell(tmp_path: 
         file.load()
 
 
-def test_invalid_file_is_told_once_and_seen_again_when_it_is_repaired(tmp_path: Path) -> None:
+def test_invalid_file_is_reported_once_and_seen_again_when_it_is_repaired(tmp_path: Path) -> None:
     path = tmp_path / "sources.yaml"
     path.write_text("sources: [")
     file = SourcesFile(path)
@@ -152,7 +152,7 @@ def test_values_come_from_where_they_are_kept(tmp_path: Path) -> None:
     assert resolve_value(SecretRef(file=str(secret), prefix="Bearer ")) == "Bearer c4nary"
 
 
-def test_missing_value_is_told_by_where_it_should_be(tmp_path: Path) -> None:
+def test_missing_value_is_reported_by_where_it_should_be(tmp_path: Path) -> None:
     with pytest.raises(ValueMissing, match="variable NOT_THERE is not set"):
         resolve_value(SecretRef(env="NOT_THERE"), {})
     with pytest.raises(ValueMissing, match="No such file"):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.hub import RunningHub, running_hub
 from tests.rpc.real_servers import POLICY, program, write_sources
-from tests.unit.adapters.mcp.stage import ROOT
+from tests.unit.adapters.mcp.links import ROOT
 from toolhub.v1 import error_pb2
 from toolhub_service.app.serving import follow
 from toolhub_service.app.source_runtime import SourceRuntime
@@ -123,7 +123,7 @@ async def test_source_is_opened_anew_when_somebody_asks_after_its_secret_or_cert
 
 
 @pytest.mark.parametrize("kind", ["mcp", "langchain"])
-async def test_extra_that_is_not_installed_is_told_and_its_source_alone_is_down(
+async def test_extra_that_is_not_installed_is_reported_and_its_source_alone_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setitem(sys.modules, f"toolhub_service.adapters.{kind}.adapter", None)

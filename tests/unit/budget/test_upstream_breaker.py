@@ -208,7 +208,7 @@ class TestOfALedger:
         assert house.state() is BreakerState.OPEN
 
 
-def test_breaker_whose_rest_is_over_is_told_as_half_open_though_nobody_calls() -> None:
+def test_breaker_whose_rest_is_over_is_reported_as_half_open_though_nobody_calls() -> None:
     house = House()
     house.fail(2)
     house.clock.advance(4.9)

@@ -164,7 +164,7 @@ def test_environment_takes_only_names_that_the_rule_leaves_open() -> None:
         assert caught.value.error.kind is ErrorKind.INVALID_INPUT
 
 
-def test_faults_of_a_rule_are_told_when_a_policy_is_loaded() -> None:
+def test_faults_of_a_rule_are_reported_when_a_policy_is_loaded() -> None:
     assert rule_faults(LIST) == []
     bad = CommandRule(name="a/b", path="b", flags=(FlagRule("x"), FlagRule("-y", "[")), positionals="(?=a)")
     assert len(rule_faults(bad)) == 5

@@ -207,7 +207,7 @@ def test_a_finding_names_the_place() -> None:
     assert finding.message.startswith("inputSchema.properties.path.description: ")
 
 
-def test_long_text_is_told_and_text_without_end_is_serious() -> None:
+def test_long_text_is_reported_and_text_without_end_is_serious() -> None:
     assert findings_of("word " * 500) == ()
     [told] = findings_of("word " * 1_000)
     assert not told.is_serious
@@ -233,7 +233,7 @@ def test_the_work_is_bounded_whatever_is_sent() -> None:
     assert len(judge_definition({f"<HIDDEN>{n}\u200b": "x" for n in range(1_000)})) <= 20
 
 
-def test_blanks_of_unusual_width_are_told_and_many_of_them_are_serious() -> None:
+def test_blanks_of_unusual_width_are_reported_and_many_of_them_are_serious() -> None:
     [few] = findings_of("Adds two\u2003numbers.")
     assert "blanks of unusual width" in few.message
     assert not few.is_serious

@@ -37,7 +37,7 @@ def kind_of(path: str) -> ErrorKind:
         ("-rf", "-rf"),
     ],
 )
-def test_a_path_is_told_in_its_one_spelling(path: str, judged: str) -> None:
+def test_a_path_is_reported_in_its_one_spelling(path: str, judged: str) -> None:
     assert judge_path(path) == judged
     assert judge_path(judged) == judged
 

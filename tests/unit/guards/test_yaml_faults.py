@@ -26,7 +26,7 @@ SECRET = "hunter2canary"
         f"? {SECRET}\n? [{SECRET}]",
     ],
 )
-def test_a_broken_file_is_told_by_its_place_and_none_of_its_text(tmp_path: Path, line: str) -> None:
+def test_a_broken_file_is_reported_by_its_place_and_none_of_its_text(tmp_path: Path, line: str) -> None:
     text = f"sources:\n  {line}\n"
     with pytest.raises(SettingsInvalid) as sources:
         parse_sources(text, "sources.yaml")

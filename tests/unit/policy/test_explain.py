@@ -96,7 +96,7 @@ def test_the_gate_that_refused_is_marked(call: PlannedCall, id: str) -> None:
     assert considered(call)[id].matched
 
 
-def test_impersonation_is_told() -> None:
+def test_impersonation_is_reported() -> None:
     trusted = PolicySnapshot.load({"impersonate": ["local"]})
     first: Any = explain(trusted, a_call(TIME_NOW, user_id="ann")).considerations[0]
     assert (first.matched, first.why) == (False, "the caller may act for others")

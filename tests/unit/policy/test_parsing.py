@@ -110,7 +110,7 @@ def test_refuses_a_document_with(name: str) -> None:
         ("a: b\nc\n", "line 3: not YAML: a key has no `:` after it (column 1)"),
     ],
 )
-def test_text_that_is_no_yaml_is_told_with_its_place_and_without_the_parsers_tokens(text: str, told: str) -> None:
+def test_text_that_is_no_yaml_is_reported_with_its_place_and_without_the_parsers_tokens(text: str, told: str) -> None:
     """At 178792e it was told as `expected the node content, but found '<stream end>'`."""
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(text)
@@ -197,7 +197,7 @@ KNOWN = Known(
         ),
     ],
 )
-def test_what_fits_nothing_is_told(text: str, place: str, told: str) -> None:
+def test_what_fits_nothing_is_reported(text: str, place: str, told: str) -> None:
     ((path, problem),) = unmatched(parse_policy(text)[0], KNOWN)
     assert path == place
     assert told in problem

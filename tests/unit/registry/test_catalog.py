@@ -143,7 +143,7 @@ def test_a_broken_schema_is_refused_and_named(place: str) -> None:
     assert place.replace("_s", "S") in failure.message
 
 
-def test_the_place_inside_a_broken_schema_is_told_when_it_is_known() -> None:
+def test_the_place_inside_a_broken_schema_is_reported_when_it_is_known() -> None:
     def check(schema: JsonObject) -> None:
         violation = Violation(path="/properties/x/type", keyword="enum", message="no such type")
         raise refuse(ErrorKind.INPUT_SCHEMA_INVALID, "broken", violations=(violation,))

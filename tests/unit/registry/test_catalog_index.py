@@ -148,7 +148,7 @@ async def test_an_index_of_mostly_holes_is_renewed_while_tools_change(is_started
     await following.close()
 
 
-async def test_a_tool_that_cannot_be_read_is_told_and_keeps_no_other_from_being_found(
+async def test_a_tool_that_cannot_be_read_is_reported_and_keeps_no_other_from_being_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(spec: ToolSpec) -> dict[Field, str]:

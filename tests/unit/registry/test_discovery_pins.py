@@ -12,7 +12,7 @@ from msgspec import structs
 
 from tests.fakes.tool_sources import ScriptedSource, away, definition, restored
 from tests.ports.catalog_suite import tool
-from tests.unit.registry.discovery_stage import POLL_S, Stage
+from tests.unit.registry.discovery_harness import POLL_S, DiscoveryHarness
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.reasons import Reason
@@ -27,7 +27,7 @@ from toolhub_service.stores.memory import MemoryPins
 READ = definition("files", "read")
 WRITE = definition("files", "write", "Writes a thing.")
 OTHER_READ = definition("files", "read", "Reads another thing.")
-Staged = Callable[..., Stage]
+Staged = Callable[..., DiscoveryHarness]
 
 
 class FaultyPins(MemoryPins):
@@ -69,134 +69,134 @@ UNREADABLE = HubFailure(Reason.PIN_UNREADABLE, "what it holds cannot be read")
 
 @pytest_asyncio.fixture
 async def staged() -> AsyncIterator[Staged]:
-    stages: list[Stage] = []
+    stages: list[DiscoveryHarness] = []
 
-    def make(**settings: object) -> Stage:
-        stages.append(Stage(**settings))  # type: ignore[arg-type]
+    def make(**settings: object) -> DiscoveryHarness:
+        stages.append(DiscoveryHarness(**settings))  # type: ignore[arg-type]
         return stages[-1]
 
     yield make
-    for stage in stages:
-        await stage.sources.close()
+    for harness in stages:
+        await harness.sources.close()
 
 
-async def begun(stage: Stage, source: ScriptedSource, **terms: object) -> Stage:
-    stage.sources.add(source, **terms)  # type: ignore[arg-type]
-    await stage.sources.start()
-    assert await stage.sources.settled(timeout_s=60)
-    return stage
+async def begun(harness: DiscoveryHarness, source: ScriptedSource, **terms: object) -> DiscoveryHarness:
+    harness.sources.add(source, **terms)  # type: ignore[arg-type]
+    await harness.sources.start()
+    assert await harness.sources.settled(timeout_s=60)
+    return harness
 
 
 async def test_what_the_operator_wrote_is_never_pinned(staged: Staged) -> None:
     own = replace(WRITE, is_operators=True)
-    stage = await begun(staged(), ScriptedSource("files", READ, own, trust=Trust.APPROVAL))
-    assert stage.state("files/read") is ToolState.QUARANTINED
-    assert stage.state("files/write") is ToolState.ACTIVE
-    assert {pin.tool for pin in await stage.pins.of_source("files")} == {"files/read"}
+    harness = await begun(staged(), ScriptedSource("files", READ, own, trust=Trust.APPROVAL))
+    assert harness.state("files/read") is ToolState.QUARANTINED
+    assert harness.state("files/write") is ToolState.ACTIVE
+    assert {pin.tool for pin in await harness.pins.of_source("files")} == {"files/read"}
 
 
 async def test_what_the_operator_wrote_may_be_called_while_no_decision_can_be_looked_up(staged: Staged) -> None:
     pins = FaultyPins()
     pins.failure = UNREADABLE
-    stage = await begun(staged(pins=pins), ScriptedSource("files", READ, replace(WRITE, is_operators=True)))
-    assert stage.state("files/read") is ToolState.QUARANTINED
-    assert stage.state("files/write") is ToolState.ACTIVE
+    harness = await begun(staged(pins=pins), ScriptedSource("files", READ, replace(WRITE, is_operators=True)))
+    assert harness.state("files/read") is ToolState.QUARANTINED
+    assert harness.state("files/write") is ToolState.ACTIVE
 
 
 async def test_a_definition_of_the_operator_that_cannot_be_used_says_so_itself(staged: Staged) -> None:
     own = replace(WRITE, is_operators=True, problem="Its `webhook` is not active; activate the workflow.")
-    stage = await begun(staged(), ScriptedSource("files", own))
-    assert stage.state("files/write") is ToolState.QUARANTINED
-    assert stage.why("files/write") == "Its `webhook` is not active; activate the workflow."
+    harness = await begun(staged(), ScriptedSource("files", own))
+    assert harness.state("files/write") is ToolState.QUARANTINED
+    assert harness.why("files/write") == "Its `webhook` is not active; activate the workflow."
 
 
-async def drifted(stage: Stage, source: ScriptedSource) -> Pin:
+async def drifted(harness: DiscoveryHarness, source: ScriptedSource) -> Pin:
     """The tool `read` has changed and is quarantined."""
     source.definitions = (OTHER_READ, *source.definitions[1:])
-    await stage.sources.refresh(["files"])
-    assert stage.state("files/read") is ToolState.QUARANTINED
-    return await stage.pin("files/read")
+    await harness.sources.refresh(["files"])
+    assert harness.state("files/read") is ToolState.QUARANTINED
+    return await harness.pin("files/read")
 
 
-async def decide(stage: Stage, pin: Pin, *, approve: bool = True) -> Pin:
-    return await stage.desk.decide(pin.source, pin.tool, pin.digest, approve=approve, by="ann", comment="seen")
+async def decide(harness: DiscoveryHarness, pin: Pin, *, approve: bool = True) -> Pin:
+    return await harness.desk.decide(pin.source, pin.tool, pin.digest, approve=approve, by="ann", comment="seen")
 
 
-async def test_first_use_is_told_and_drift_is_told_once(staged: Staged) -> None:
+async def test_first_use_is_reported_and_drift_is_reported_once(staged: Staged) -> None:
     source = ScriptedSource("files", READ, WRITE)
-    stage = await begun(staged(), source)
-    assert {(pin.tool, pin.decided_by) for pin in stage.witness.new} == {
+    harness = await begun(staged(), source)
+    assert {(pin.tool, pin.decided_by) for pin in harness.witness.new} == {
         ("files/read", FIRST_USE),
         ("files/write", FIRST_USE),
     }
-    pin = await drifted(stage, source)
-    await stage.sources.refresh([])
-    assert stage.witness.drift == [pin]
-    assert stage.state("files/write") is ToolState.ACTIVE
+    pin = await drifted(harness, source)
+    await harness.sources.refresh([])
+    assert harness.witness.drift == [pin]
+    assert harness.state("files/write") is ToolState.ACTIVE
 
 
 async def test_a_decision_changes_the_catalog_before_it_is_answered(staged: Staged) -> None:
     source = ScriptedSource("files", READ)
-    stage = await begun(staged(), source)
-    pin = await drifted(stage, source)
-    approved = await decide(stage, pin)
+    harness = await begun(staged(), source)
+    pin = await drifted(harness, source)
+    approved = await decide(harness, pin)
     assert (approved.state, approved.decided_by, approved.comment) == (PinState.APPROVED, "ann", "seen")
-    assert stage.state("files/read") is ToolState.ACTIVE
-    assert stage.witness.decisions == [approved]
+    assert harness.state("files/read") is ToolState.ACTIVE
+    assert harness.witness.decisions == [approved]
     assert source.readings == 2
-    await decide(stage, approved, approve=False)
-    assert stage.state("files/read") is ToolState.QUARANTINED
+    await decide(harness, approved, approve=False)
+    assert harness.state("files/read") is ToolState.QUARANTINED
 
 
-async def test_deciding_the_same_twice_is_no_error_and_told_once(staged: Staged) -> None:
+async def test_deciding_the_same_twice_is_no_error_and_reported_once(staged: Staged) -> None:
     source = ScriptedSource("files", READ)
-    stage = await begun(staged(), source)
-    pin = await drifted(stage, source)
-    assert await decide(stage, pin) == await decide(stage, pin)
-    assert len(stage.witness.decisions) == 1
+    harness = await begun(staged(), source)
+    pin = await drifted(harness, source)
+    assert await decide(harness, pin) == await decide(harness, pin)
+    assert len(harness.witness.decisions) == 1
 
 
 async def test_a_decision_on_what_nobody_has_seen_is_refused(staged: Staged) -> None:
-    stage = await begun(staged(), ScriptedSource("files", READ))
+    harness = await begun(staged(), ScriptedSource("files", READ))
     with pytest.raises(HubFailure) as caught:
-        await stage.sources.decide("files", "files/read", "0" * 64, approve=True, by="ann", comment="")
+        await harness.sources.decide("files", "files/read", "0" * 64, approve=True, by="ann", comment="")
     assert caught.value.reason.name == "PIN_NOT_FOUND"
 
 
 async def test_pins_can_be_paged_and_compared(staged: Staged) -> None:
     source = ScriptedSource("files", READ)
-    stage = await begun(staged(), source)
-    stage.clock.advance(1)
-    pin = await drifted(stage, source)
-    pins, total = await stage.sources.pins(PinFilter(states=frozenset({PinState.PENDING})), after=None, limit=10)
+    harness = await begun(staged(), source)
+    harness.clock.advance(1)
+    pin = await drifted(harness, source)
+    pins, total = await harness.sources.pins(PinFilter(states=frozenset({PinState.PENDING})), after=None, limit=10)
     assert (list(pins), total) == ([pin], 1)
-    before = await stage.desk.approved(pin)
+    before = await harness.desk.approved(pin)
     assert before is not None
     assert before.definition == READ.remote
-    assert await stage.desk.approved(before) is None
+    assert await harness.desk.approved(before) is None
 
 
 async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(staged: Staged) -> None:
     pins = FaultyPins()
     source = ScriptedSource("files", READ)
-    stage = await begun(staged(pins=pins), source)
-    seen = await drifted(stage, source)
+    harness = await begun(staged(pins=pins), source)
+    seen = await drifted(harness, source)
     pins.failure = AWAY
-    before = await stage.desk.approved(seen)
+    before = await harness.desk.approved(seen)
     assert before is not None
     assert before.definition == READ.remote
     with pytest.raises(ToolFailure):
-        await stage.desk.approved(structs.replace(seen, source="elsewhere"))
+        await harness.desk.approved(structs.replace(seen, source="elsewhere"))
 
 
-async def test_a_decision_is_told_as_no_reading(staged: Staged) -> None:
+async def test_a_decision_does_not_count_as_a_reading(staged: Staged) -> None:
     source = ScriptedSource("files", READ)
-    stage = await begun(staged(), source)
-    seen = await drifted(stage, source)
-    readings = len(stage.witness.statuses)
-    await decide(stage, seen)
-    assert [status.quarantined_count for status in stage.witness.judgements][-1] == 0
-    assert len(stage.witness.statuses) == readings
+    harness = await begun(staged(), source)
+    seen = await drifted(harness, source)
+    readings = len(harness.witness.statuses)
+    await decide(harness, seen)
+    assert [status.quarantined_count for status in harness.witness.judgements][-1] == 0
+    assert len(harness.witness.statuses) == readings
 
 
 @pytest.mark.promise("pins.decision-is-exact")
@@ -216,9 +216,9 @@ async def test_a_decision_in_another_process_is_followed_without_a_reading(stage
 async def test_two_that_read_a_new_source_at_once_agree(staged: Staged) -> None:
     shared = MemoryPins()
     both = [staged(pins=shared) for _ in range(2)]
-    await asyncio.gather(*(begun(stage, ScriptedSource("files", READ, WRITE)) for stage in both))
-    assert [stage.state("files/read") for stage in both] == [ToolState.ACTIVE] * 2
-    assert sorted(len(stage.witness.new) for stage in both) == [0, 2]
+    await asyncio.gather(*(begun(harness, ScriptedSource("files", READ, WRITE)) for harness in both))
+    assert [harness.state("files/read") for harness in both] == [ToolState.ACTIVE] * 2
+    assert sorted(len(harness.witness.new) for harness in both) == [0, 2]
 
 
 async def test_of_two_that_saw_a_new_source_differ_the_first_is_trusted(staged: Staged) -> None:
@@ -226,30 +226,30 @@ async def test_of_two_that_saw_a_new_source_differ_the_first_is_trusted(staged: 
     other = await begun(staged(), ScriptedSource("files", OTHER_READ))
     first = structs.replace(await other.pin("files/read"), seen_at_unix_ms=1)
     pins.before_put = lambda: [first]
-    stage = await begun(staged(pins=pins), source)
-    assert stage.state("files/read") is ToolState.QUARANTINED
-    assert [pin.change for pin in stage.witness.drift] == [PinChange.CHANGED]
+    harness = await begun(staged(pins=pins), source)
+    assert harness.state("files/read") is ToolState.QUARANTINED
+    assert [pin.change for pin in harness.witness.drift] == [PinChange.CHANGED]
     states = {pin.state for pin in await pins.of_source("files") if pin.digest == first.digest}
     assert states == {PinState.APPROVED}
 
 
 async def test_whoever_was_slower_judges_anew_from_what_then_stands(staged: Staged) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
-    stage = await begun(staged(pins=pins), source)
-    standing = await stage.pin("files/read")
+    harness = await begun(staged(pins=pins), source)
+    standing = await harness.pin("files/read")
     source.definitions = ()
     pins.before_put = lambda: [rejected(standing)]
-    await stage.sources.refresh([])
-    assert (await stage.pin("files/read")).state is PinState.REJECTED
-    assert stage.witness.drift == []
+    await harness.sources.refresh([])
+    assert (await harness.pin("files/read")).state is PinState.REJECTED
+    assert harness.witness.drift == []
 
 
 @pytest.mark.promise("pins.survive-restart")
 async def test_the_state_of_pins_survives_a_restart(staged: Staged) -> None:
     shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
-    stage = await begun(staged(pins=shared), source)
-    await drifted(stage, source)
-    await stage.sources.close()
+    harness = await begun(staged(pins=shared), source)
+    await drifted(harness, source)
+    await harness.sources.close()
     again = await begun(staged(pins=shared), ScriptedSource("files", OTHER_READ, WRITE))
     assert again.state("files/read") is ToolState.QUARANTINED
     assert again.state("files/write") is ToolState.ACTIVE
@@ -258,10 +258,10 @@ async def test_the_state_of_pins_survives_a_restart(staged: Staged) -> None:
 async def test_after_a_restart_approved_tools_are_unavailable_until_the_source_answers(staged: Staged) -> None:
     shared = MemoryPins()
     source = ScriptedSource("files", READ, WRITE)
-    stage = await begun(staged(pins=shared), source)
+    harness = await begun(staged(pins=shared), source)
     source.definitions = (OTHER_READ, WRITE)
-    await stage.sources.refresh([])
-    await stage.sources.close()
+    await harness.sources.refresh([])
+    await harness.sources.close()
     source = ScriptedSource("files", READ, WRITE)
     source.failure = away()
     again = await begun(staged(pins=shared), source, restored=restored("files"))
@@ -290,10 +290,10 @@ async def test_what_cannot_be_restored_harms_nothing_else(staged: Staged) -> Non
 
 async def test_what_was_rejected_or_removed_is_not_restored(staged: Staged) -> None:
     shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
-    stage = await begun(staged(pins=shared), source)
+    harness = await begun(staged(pins=shared), source)
     source.definitions = (READ,)
-    await stage.sources.refresh([])
-    await decide(stage, await stage.pin("files/read"), approve=False)
+    await harness.sources.refresh([])
+    await decide(harness, await harness.pin("files/read"), approve=False)
     source = ScriptedSource("files")
     source.failure = away()
     again = await begun(staged(pins=shared), source, restored=restored("files"))
@@ -302,30 +302,30 @@ async def test_what_was_rejected_or_removed_is_not_restored(staged: Staged) -> N
 
 async def test_while_the_store_is_away_what_was_known_stays_callable_and_nothing_new_is(staged: Staged) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ, WRITE)
-    stage = await begun(staged(pins=pins), source)
+    harness = await begun(staged(pins=pins), source)
     pins.failure = AWAY
     source.definitions = (OTHER_READ, WRITE)
-    await stage.sources.refresh([])
-    assert stage.state("files/write") is ToolState.ACTIVE
-    assert stage.state("files/read") is ToolState.QUARANTINED
-    assert stage.status().state is SourceState.PARTIAL
+    await harness.sources.refresh([])
+    assert harness.state("files/write") is ToolState.ACTIVE
+    assert harness.state("files/read") is ToolState.QUARANTINED
+    assert harness.status().state is SourceState.PARTIAL
     pins.failure = None
-    await stage.sources.refresh([])
-    assert stage.status().state is SourceState.READY
-    assert len(stage.witness.drift) == 1
+    await harness.sources.refresh([])
+    assert harness.status().state is SourceState.READY
+    assert len(harness.witness.drift) == 1
 
 
 async def test_a_source_seen_first_while_the_store_is_away_is_not_trusted(staged: Staged) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
     pins.failure = AWAY
-    stage = await begun(staged(pins=pins), source)
-    assert stage.state("files/read") is ToolState.UNAVAILABLE
+    harness = await begun(staged(pins=pins), source)
+    assert harness.state("files/read") is ToolState.UNAVAILABLE
     pins.failure = None
-    await stage.sources.refresh([])
-    assert stage.state("files/read") is ToolState.ACTIVE
+    await harness.sources.refresh([])
+    assert harness.state("files/read") is ToolState.ACTIVE
     pins.failure = AWAY
     with pytest.raises(ToolFailure):
-        await decide(stage, stage.witness.new[0])
+        await decide(harness, harness.witness.new[0])
 
 
 async def test_what_cannot_be_kept_now_is_not_trusted_on_first_use(staged: Staged) -> None:
@@ -335,41 +335,41 @@ async def test_what_cannot_be_kept_now_is_not_trusted_on_first_use(staged: Stage
 
     pins = ReadOnly()
     pins.failure = AWAY
-    stage = await begun(staged(pins=pins), ScriptedSource("files", READ))
-    assert stage.state("files/read") is ToolState.UNAVAILABLE
-    assert stage.witness.new == []
+    harness = await begun(staged(pins=pins), ScriptedSource("files", READ))
+    assert harness.state("files/read") is ToolState.UNAVAILABLE
+    assert harness.witness.new == []
 
 
 async def test_with_unreadable_pins_nothing_of_the_source_is_callable(staged: Staged) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
-    stage = await begun(staged(pins=pins), source)
+    harness = await begun(staged(pins=pins), source)
     pins.failure = UNREADABLE
-    await stage.sources.refresh([])
-    assert stage.state("files/read") is ToolState.QUARANTINED
-    assert "cannot be read" in stage.status().reason
-    assert stage.witness.troubles[0] == ("files", UNREADABLE)
+    await harness.sources.refresh([])
+    assert harness.state("files/read") is ToolState.QUARANTINED
+    assert "cannot be read" in harness.status().reason
+    assert harness.witness.troubles[0] == ("files", UNREADABLE)
 
 
 async def test_a_source_that_is_trusted_always_needs_no_store(staged: Staged) -> None:
     pins = FaultyPins()
     pins.failure = UNREADABLE
-    stage = await begun(staged(pins=pins), ScriptedSource("files", READ, trust=Trust.ALWAYS))
-    assert stage.state("files/read") is ToolState.ACTIVE
+    harness = await begun(staged(pins=pins), ScriptedSource("files", READ, trust=Trust.ALWAYS))
+    assert harness.state("files/read") is ToolState.ACTIVE
 
 
-async def test_an_outage_of_the_store_is_told_once_and_followed_by_a_new_look(staged: Staged) -> None:
+async def test_an_outage_of_the_store_is_reported_once_and_followed_by_a_new_look(staged: Staged) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
-    stage = await begun(staged(pins=pins), source, refresh_s=1_000.0)
-    await stage.timer.until_left(POLL_S, 1_000.0)
+    harness = await begun(staged(pins=pins), source, refresh_s=1_000.0)
+    await harness.timer.until_left(POLL_S, 1_000.0)
     pins.failure = AWAY
     for seconds in (1, 2, 3):
-        stage.timer.advance(POLL_S)
-        await stage.timer.until_left(POLL_S, 1_000.0 - seconds * POLL_S)
-    assert stage.witness.troubles == [("pins", AWAY)]
+        harness.timer.advance(POLL_S)
+        await harness.timer.until_left(POLL_S, 1_000.0 - seconds * POLL_S)
+    assert harness.witness.troubles == [("pins", AWAY)]
     pins.failure = None
-    await pins.put([rejected(await stage.pin("files/read"))])
-    stage.timer.advance(POLL_S)
-    await stage.until(lambda: stage.state("files/read") is ToolState.QUARANTINED)
+    await pins.put([rejected(await harness.pin("files/read"))])
+    harness.timer.advance(POLL_S)
+    await harness.until(lambda: harness.state("files/read") is ToolState.QUARANTINED)
 
 
 def rejected(pin: Pin) -> Pin:
@@ -425,22 +425,22 @@ async def test_a_shadowing_tool_is_quarantined_and_its_siblings_are_not(staged: 
     catalog = ToolCatalog(check_schema=compile_schema)
     catalog.register_builtins([tool("core/fs.readText", source="core")])
     source = ScriptedSource("files", READ, definition("files", "core/fs_readText"))
-    stage = await begun(staged(catalog=catalog), source)
-    assert stage.state("files/read") is ToolState.ACTIVE
-    assert stage.state("files/core__fs_readText") is ToolState.QUARANTINED
-    assert [pin.change for pin in stage.witness.new if pin.state is PinState.PENDING] == [PinChange.SHADOWED]
+    harness = await begun(staged(catalog=catalog), source)
+    assert harness.state("files/read") is ToolState.ACTIVE
+    assert harness.state("files/core__fs_readText") is ToolState.QUARANTINED
+    assert [pin.change for pin in harness.witness.new if pin.state is PinState.PENDING] == [PinChange.SHADOWED]
 
 
 async def test_what_is_registered_stands_though_nothing_old_can_be_removed(staged: Staged) -> None:
-    pins, stage = FaultyPins(), staged()
+    pins, harness = FaultyPins(), staged()
     old = (former(number) for number in range(FORMER_MAX + 1))
     assert await pins.put(list(old))
     pins.refuses_removal = True
-    ledger = PinLedger(pins, stage.clock, stage.witness, shadowed_by=lambda _: "")
+    ledger = PinLedger(pins, harness.clock, harness.witness, shadowed_by=lambda _: "")
     await ledger.register([READ], {"files": "stdio:files"}, "ann")
     assert [pin.tool for pin in await ledger.registered("files")] == ["files/read"]
     assert await ledger.unregister("files", "files/read")
-    assert stage.witness.troubles == [("files", AWAY)] * 2
+    assert harness.witness.troubles == [("files", AWAY)] * 2
 
 
 def former(number: int) -> Pin:

@@ -149,7 +149,7 @@ async def test_an_embedder_that_takes_too_long_is_not_waited_for(stage: Stage) -
 
 
 @pytest.mark.parametrize("fault", ["raises", "answers rubbish"])
-async def test_an_embedder_that_fails_is_told_once_and_asked_again(stage: Stage, fault: str) -> None:
+async def test_an_embedder_that_fails_is_reported_once_and_asked_again(stage: Stage, fault: str) -> None:
     stage.embedder.is_broken = fault == "answers rubbish"
     stage.embedder.failure = RuntimeError("out of memory") if fault == "raises" else None
     await stage.meanings.start()

@@ -56,7 +56,7 @@ def test_a_negative_page_size_is_refused(catalog: ToolCatalog) -> None:
     assert caught.value.reason.code is Code.INVALID_ARGUMENT
 
 
-def test_a_change_between_pages_is_told_and_skips_or_repeats_nothing_that_stayed(catalog: ToolCatalog) -> None:
+def test_a_change_between_pages_is_reported_and_skips_or_repeats_nothing_that_stayed(catalog: ToolCatalog) -> None:
     first = list_tools(catalog, page=PageRequest(4))
     assert not first.changed
     for name in ("a/t00", "a/t03", "a/t06"):
@@ -140,7 +140,9 @@ SOURCES = (
         (ToolFilter(sources=frozenset({"mcp.ready"})), []),
     ],
 )
-def test_sources_that_could_have_held_a_match_and_were_not_read_are_told(where: ToolFilter, names: list[str]) -> None:
+def test_sources_that_could_have_held_a_match_and_were_not_read_are_reported(
+    where: ToolFilter, names: list[str]
+) -> None:
     catalog = catalog_of()
     listed = list_tools(catalog, where, sources=SOURCES)
     found = search_tools(ToolSearch(catalog), "x", where, sources=SOURCES)

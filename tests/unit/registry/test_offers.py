@@ -121,7 +121,7 @@ async def test_a_large_definition_is_the_last_of_its_batch() -> None:
     ]
 
 
-async def test_what_is_refused_of_many_is_told_and_harms_no_other() -> None:
+async def test_what_is_refused_of_many_is_reported_and_harms_no_other() -> None:
     shelf = Shelf()
     shelf.catalog.register(replace(definition("other", "x").spec, name="files/t7"))
     problems = await shelf.tools.publish(specs(MANY))

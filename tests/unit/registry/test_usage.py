@@ -170,7 +170,7 @@ async def test_one_of_its_own_uses_read_back_counts_once(stage: Stage) -> None:
     assert usage.size == 1
 
 
-async def test_a_store_that_is_away_is_told_once_and_loses_nothing(stage: Stage) -> None:
+async def test_a_store_that_is_away_is_reported_once_and_loses_nothing(stage: Stage) -> None:
     stage.store.is_away = True
     stage.learning.used(stage.use())
     await stage.learning.flush()

@@ -187,7 +187,7 @@ class LosesAnswers(MemoryApprovals):
         return kept
 
 
-async def test_decision_whose_store_answer_was_lost_is_told_and_recorded_once() -> None:
+async def test_decision_whose_store_answer_was_lost_is_reported_and_recorded_once() -> None:
     harness = an_approval_harness(store=LosesAnswers())
     approval_id = await harness.ask()
     after = await harness.decide(approval_id)

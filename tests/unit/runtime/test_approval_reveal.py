@@ -87,7 +87,7 @@ def test_known_values_alone_are_hidden_and_no_member_is_lost(args: Any, shown: A
     assert json.loads(reveal_arguments(dumps(args), redactor)) == shown
 
 
-def test_characters_that_show_nothing_are_told_from_their_escapes_in_the_text() -> None:
+def test_characters_that_show_nothing_are_distinguished_from_their_escapes_in_the_text() -> None:
     shown = reveal_arguments(dumps({"a": "\u202e\U000e0041\x7f", "b": "\\u202e"}), Redactor()).decode()
     assert shown == r'{"a":"\u202e\udb40\udc41\u007f","b":"\\u202e"}'
 

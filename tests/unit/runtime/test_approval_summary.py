@@ -109,7 +109,7 @@ def test_what_would_run_is_shown_although_it_stands_where_a_secret_would(text: s
         ),
     ],
 )
-def test_what_looks_like_a_credential_is_told_by_length_and_kind(args: Any, seen: Any) -> None:
+def test_what_looks_like_a_credential_is_reported_by_length_and_kind(args: Any, seen: Any) -> None:
     assert shown(args) == seen
 
 

@@ -95,7 +95,7 @@ async def test_watcher_that_waits_hears_of_a_new_question(watched: Watched) -> N
         assert await waiting == [(approval_id, ApprovalState.PENDING)]
 
 
-async def test_change_while_pending_ones_are_listed_is_told_after_them(watched: Watched) -> None:
+async def test_change_while_pending_ones_are_listed_is_reported_after_them(watched: Watched) -> None:
     ids = [await watched.harness.ask(str(number)) for number in range(3)]
     async with watched.watching() as tail:
         first = await taken(tail, 1)
@@ -117,7 +117,7 @@ async def test_slow_watcher_finds_the_newest_state_of_each(watched: Watched) -> 
         assert await is_idle(tail)
 
 
-async def test_nothing_is_told_twice(watched: Watched) -> None:
+async def test_nothing_is_reported_twice(watched: Watched) -> None:
     approval_id = await watched.harness.ask()
     async with watched.watching() as tail:
         await taken(tail, 1)

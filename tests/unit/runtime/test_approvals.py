@@ -87,7 +87,7 @@ class TestAsking:
         assert await harness.state(approval_id) is ApprovalState.APPROVED
         assert harness.runs == 0
 
-    async def test_question_is_on_record_before_anybody_is_told(self) -> None:
+    async def test_question_is_on_record_before_anybody_is_notified(self) -> None:
         harness = an_approval_harness()
         approval_id = await harness.ask(purpose="tidy up")
         (event,) = harness.events(EventType.APPROVAL_ASKED)

@@ -78,7 +78,7 @@ async def test_foreign_and_expired_artifacts_are_not_found(kept: Kept) -> None:
         ({"$artifact": "art_1"}, ""),
     ],
 )
-async def test_what_only_looks_like_a_reference_is_told_with_its_place(kept: Kept, args: Any, path: str) -> None:
+async def test_what_only_looks_like_a_reference_is_reported_with_its_place(kept: Kept, args: Any, path: str) -> None:
     refusal = await error(kept, args)
     assert refusal.kind is ErrorKind.INVALID_INPUT
     assert refusal.details == {"path": path}

@@ -77,7 +77,7 @@ async def test_ids_are_128_random_bits(kept: Kept) -> None:
     assert kept.files() == [sha256(DATA)]
 
 
-async def test_foreign_unknown_and_expired_artifacts_are_told_alike(kept: Kept) -> None:
+async def test_foreign_unknown_and_expired_artifacts_are_reported_alike(kept: Kept) -> None:
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())
     errors = [
         await outcome_of(kept.artifacts.open("agent-b", artifact.artifact_id)),
@@ -100,7 +100,7 @@ async def test_a_part_is_read_by_offset_and_limit(kept: Kept, offset: int, limit
     assert await whole(kept.artifacts, artifact, offset, limit) == DATA[offset : offset + limit if limit else None]
 
 
-async def test_missing_bytes_are_told_and_not_passed_off_as_the_end(kept: Kept) -> None:
+async def test_missing_bytes_are_reported_and_not_passed_off_as_the_end(kept: Kept) -> None:
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())
     (file,) = (kept.folder / artifact.sha256[:2]).iterdir()
     file.write_bytes(DATA[:100])
@@ -269,7 +269,7 @@ async def test_upload_cancelled_while_it_is_recorded_is_undone(kept: Kept) -> No
     assert (kept.files(), records.found) == ([], {})
 
 
-async def test_records_that_do_not_answer_are_told_and_leave_no_record(kept: Kept) -> None:
+async def test_records_that_do_not_answer_are_reported_and_leave_no_record(kept: Kept) -> None:
     kept.records.is_broken = True
     assert await kind(kept.artifacts.keep(pieces(DATA), call=a_call())) is ErrorKind.TOOL_UNAVAILABLE
     assert await kind(kept.artifacts.open("agent-a", "art_1")) is ErrorKind.TOOL_UNAVAILABLE

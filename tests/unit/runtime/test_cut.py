@@ -141,6 +141,6 @@ async def test_what_is_cut_aside_is_cut_the_same(value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x" * 1_000_000 + "\ud800"])
-async def test_what_is_no_json_is_told_whatever_its_length(text: str) -> None:
+async def test_what_is_no_json_is_reported_whatever_its_length(text: str) -> None:
     with pytest.raises(NotJson):
         await cut_aside({"text": text}, CAP)

@@ -87,7 +87,7 @@ async def test_a_failure_ends_the_walk_at_its_step(answer: object, kind: ErrorKi
 
 
 @pytest.mark.promise("pipeline.no-exception-text")
-async def test_a_defect_is_told_as_internal_without_its_text_and_logged_whole() -> None:
+async def test_a_defect_is_reported_as_internal_without_its_text_and_logged_whole() -> None:
     defect = RuntimeError("password=hunter2")
     harness = a_pipeline_harness(defect)
     result = await harness.result(READ)

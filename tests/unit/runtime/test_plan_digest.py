@@ -129,7 +129,7 @@ def test_no_changed_sign_passes(at: int, sign: str) -> None:
         assert differs(digest=changed) == ["forged"]
 
 
-def test_digest_of_an_earlier_version_is_told_apart_from_a_forged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_of_an_earlier_version_is_distinguished_from_a_forged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "VERSION", "v1")
     earlier = seal(SHOWN, VERDICT, LATER, KEY)
     monkeypatch.undo()

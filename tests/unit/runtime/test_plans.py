@@ -158,7 +158,7 @@ async def test_dry_run_takes_no_notice_of_a_digest(harness: PipelineHarness) -> 
 
 
 @pytest.mark.promise("plan.never-lifts-a-deny")
-async def test_plan_never_lifts_a_denial_and_the_denial_is_what_is_told() -> None:
+async def test_plan_never_lifts_a_denial_and_the_denial_is_what_is_reported() -> None:
     harness = a_pipeline_harness(policy=PLAN_FIRST)
     plan = await harness.plan(WRITE, {"text": "hi"})
     harness.policy.replace(PLAN_FIRST.replace("REQUIRE_PLAN", "DENY"))

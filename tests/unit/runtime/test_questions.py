@@ -146,7 +146,9 @@ class TestAnswering:
     @pytest.mark.parametrize(
         ("answer", "path"), [(None, ""), ({}, ""), ({"colour": "blue"}, "/colour"), ({"colour": "red", "x": 1}, "")]
     )
-    async def test_answer_that_does_not_fit_is_told_where_and_decides_nothing(self, answer: Any, path: str) -> None:
+    async def test_answer_that_does_not_fit_is_refused_by_its_place_and_decides_nothing(
+        self, answer: Any, path: str
+    ) -> None:
         it = asking()
         approval_id = await it.asks()
         with pytest.raises(ToolFailure) as refused:

@@ -175,7 +175,7 @@ async def test_event_of_a_read_says_what_both_would_have_said() -> None:
     assert all((event.args_digest, event.result_digest, event.policy_revision, event.tool_digest))
 
 
-async def test_read_that_could_not_be_recorded_any_more_is_told_of() -> None:
+async def test_read_that_could_not_be_recorded_any_more_is_reported() -> None:
     harness = a_pipeline_harness()
     breaking = BreaksTheLog(harness)
     harness.adapter.execute = breaking.execute  # type: ignore[method-assign]
@@ -226,7 +226,7 @@ async def test_an_event_says_who_called_what_by_which_rule_and_why() -> None:
     assert settled.attributes == {"attempts": "1"}
 
 
-async def test_only_the_answer_that_was_given_is_told_of_by_digest_and_summary() -> None:
+async def test_only_the_answer_that_was_given_is_reported_by_digest_and_summary() -> None:
     harness = a_pipeline_harness(ToolError(ErrorKind.NOT_FOUND, "None."), Outcome(value={"text": "x"}))
     await harness.result(READ)
     await harness.result(READ)
@@ -236,7 +236,7 @@ async def test_only_the_answer_that_was_given_is_told_of_by_digest_and_summary()
     assert recorded == [nothing, (hashlib.sha256(answer).hexdigest(), answer.decode())]
 
 
-async def test_long_answer_is_told_of_by_its_outline() -> None:
+async def test_long_answer_is_reported_by_its_outline() -> None:
     spec = replace(a_tool("test/open", read_only=True), output_schema={"type": "object"})
     rows: list[JsonValue] = [1] * 300
     value: JsonObject = {"text": "x" * 65, "short": "y" * 64, "k" * 65: None, "rows": rows, "map": {"a": 1}, "n": 1.5}

@@ -47,7 +47,7 @@ async def test_work_that_waits_returns_what_it_found() -> None:
     assert await running == ["one", "two", "three"]
 
 
-async def test_work_that_still_waits_at_the_deadline_is_cancelled_and_told_as_a_timeout() -> None:
+async def test_work_that_still_waits_at_the_deadline_is_cancelled_and_reported_as_a_timeout() -> None:
     seen: list[str] = []
 
     async def work() -> None:

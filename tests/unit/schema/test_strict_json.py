@@ -121,7 +121,7 @@ def test_duplicates_are_found_exactly_when_there_are_some(pairs: list[tuple[str,
         (b"[" + b"9" * 320 + b', "\\udc00"]', "lone_surrogate", "surrogate"),
     ],
 )
-def test_a_fault_is_told_with_its_repair(data: bytes, reason: str, advice: str) -> None:
+def test_a_fault_is_reported_with_its_repair(data: bytes, reason: str, advice: str) -> None:
     told, message = _refusal(data)
     assert told == reason
     assert advice in message

@@ -67,7 +67,9 @@ def _of(schema: Any, value: Any) -> Violation:
         ({"unevaluatedItems": False}, [1], "unevaluatedItems", None, "more items"),
     ],
 )
-def test_each_rule_is_told_in_its_own_words(schema: Any, value: Any, keyword: str, expected: Any, words: str) -> None:
+def test_each_rule_is_reported_in_its_own_words(
+    schema: Any, value: Any, keyword: str, expected: Any, words: str
+) -> None:
     violation = _of(schema, value) if keyword != "falseSchema" else _one({"properties": {"a": schema}}, {"a": value})
     assert violation.keyword == keyword
     assert violation.expected == expected
@@ -206,14 +208,14 @@ def test_the_tagged_branch_is_the_one_explained(keyword: str) -> None:
 
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
-def test_a_wrong_tag_is_told_with_all_tags(keyword: str) -> None:
+def test_a_wrong_tag_is_reported_with_all_tags(keyword: str) -> None:
     violation = _one({keyword: [CIRCLE, SQUARE]}, {"kind": "sqare", "side": 1})
     assert (violation.path, violation.keyword) == ("/kind", keyword)
     assert violation.expected == ["circle", "square"]
     assert violation.hint == 'Did you mean "square"?'
 
 
-def test_alternatives_of_other_types_are_told_together() -> None:
+def test_alternatives_of_other_types_are_reported_together() -> None:
     violation = _of({"anyOf": [{"type": "integer"}, {"type": "array"}, {"type": "null"}]}, {})
     assert violation.expected == ["integer", "array", "null"]
 
@@ -238,7 +240,7 @@ def test_too_many_fitting_alternatives_are_named() -> None:
     assert "0, 2" in violation.hint
 
 
-def test_at_most_five_are_told_and_the_outermost_first() -> None:
+def test_at_most_five_are_reported_and_the_outermost_first() -> None:
     schema = {
         "properties": {f"p{number}": {"properties": {"x": {"type": "string"}}} for number in range(9)},
         "required": ["must"],
@@ -248,7 +250,7 @@ def test_at_most_five_are_told_and_the_outermost_first() -> None:
     assert violations[0].keyword == "required"
 
 
-def test_items_that_break_the_same_rule_are_told_once() -> None:
+def test_items_that_break_the_same_rule_are_reported_once() -> None:
     schema = {"properties": {"ids": {"items": {"type": "integer"}}, "n": {"type": "integer"}}}
     first, second = _all(schema, {"ids": ["a"] * 9, "n": "x"})
     assert (first.path, second.path) == ("/n", "/ids/0")

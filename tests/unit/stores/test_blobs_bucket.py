@@ -58,7 +58,7 @@ async def test_aborted_upload_takes_its_parts_back(s3: FakeS3) -> None:
     assert (s3.contents.objects, s3.contents.uploads) == ({}, {})
 
 
-async def test_copy_that_fails_is_told_and_leaves_nothing(s3: FakeS3) -> None:
+async def test_copy_that_fails_is_reported_and_leaves_nothing(s3: FakeS3) -> None:
     s3.contents.refuse_copies = True
     writer = await open_bucket(URL, s3.environment()).writer()
     await poured(writer, LARGE)
@@ -82,7 +82,7 @@ async def test_young_bytes_outlive_their_removal_and_old_ones_do_not(s3: FakeS3)
     ("status", "kind", "retryable"),
     [(403, ErrorKind.IO_ERROR, False), (401, ErrorKind.IO_ERROR, False), (400, ErrorKind.TOOL_UNAVAILABLE, True)],
 )
-async def test_bucket_that_says_no_is_told_without_its_address(
+async def test_bucket_that_says_no_is_reported_without_its_address(
     s3: FakeS3, status: int, kind: ErrorKind, retryable: bool
 ) -> None:
     blobs = open_bucket(URL, s3.environment())

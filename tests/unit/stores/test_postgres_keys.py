@@ -9,7 +9,18 @@ import pytest
 from msgspec.structs import replace
 
 from tests.fakes.clock import ManualClock
-from tests.ports.key_store_suite import AT_ONCE, CAPACITY, KEY, LONG_S, RESULT, TTL_S, KeyStoreSuite, a_record, in_ttl
+from tests.ports.key_store_suite import (
+    AT_ONCE,
+    CAPACITY,
+    KEY,
+    LONG_S,
+    RESULT,
+    TTL_S,
+    KeyStoreSuite,
+    SharedKeysSuite,
+    a_record,
+    in_ttl,
+)
 from tests.services import PostgresServer
 from tests.unit.stores.postgres_links import link, other_link
 from toolhub_service.domain.errors import ToolFailure
@@ -25,7 +36,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-class TestPostgresKeys(KeyStoreSuite):
+class TestPostgresKeys(KeyStoreSuite, SharedKeysSuite):
     @pytest.fixture
     async def store(self, link: PostgresLink, clock: ManualClock) -> KeyStore:
         store = PostgresKeys(link, clock, max_keys=CAPACITY)
@@ -45,35 +56,6 @@ async def others(other_link: PostgresLink, clock: ManualClock) -> PostgresKeys:
     store = PostgresKeys(other_link, clock)
     await other_link.start()
     return store
-
-
-@pytest.mark.promise("idempotency.shared")
-async def test_processes_share_claims_and_answers(keys: PostgresKeys, others: PostgresKeys, clock: ManualClock) -> None:
-    claims = [(keys, others)[n % 2].claim(KEY, a_record(clock, f"owner-{n}")) for n in range(50)]
-    answers = await asyncio.gather(*claims)
-    assert answers.count(None) == 1
-    owner = f"owner-{answers.index(None)}"
-    assert await others.settle(KEY, owner, RESULT, in_ttl(clock))
-    standing = await keys.claim(KEY, a_record(clock, "late"))
-    assert standing is not None
-    assert standing.result == RESULT
-
-
-@pytest.mark.parametrize("how", ["settle", "release", "replace"])
-@pytest.mark.promise("idempotency.shared")
-async def test_waiter_wakes_when_another_process_ends_the_claim(
-    keys: PostgresKeys, others: PostgresKeys, clock: ManualClock, how: str
-) -> None:
-    await keys.claim(KEY, a_record(clock))
-    waiting = [asyncio.create_task(keys.ended(KEY, "owner-1", LONG_S)) for _ in range(3)]
-    assert not await keys.ended(KEY, "owner-1", AT_ONCE)
-    if how == "settle":
-        assert await others.settle(KEY, "owner-1", RESULT, in_ttl(clock))
-    elif how == "release":
-        assert await others.release(KEY, "owner-1")
-    else:
-        assert await others.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1") is None
-    assert await asyncio.gather(*waiting) == [True] * 3
 
 
 async def usage(link: PostgresLink) -> list[tuple[int, int]]:

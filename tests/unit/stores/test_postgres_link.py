@@ -11,7 +11,8 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from tests.ports.job_store_cast import Ear, a_job, kept, running
+from tests.ports.job_records import a_job, kept, running
+from tests.ports.recording_listener import JobListener
 from tests.services import PostgresServer
 from tests.unit.stores.postgres_links import link, other_link
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
@@ -50,7 +51,7 @@ def reason(caught: pytest.ExceptionInfo[ToolFailure]) -> str:
 
 
 class TestOutages:
-    async def test_server_that_is_not_there_is_told_without_the_password(self) -> None:
+    async def test_server_that_is_not_there_is_reported_without_the_password(self) -> None:
         link = PostgresLink("postgresql://hub:t0psecret@127.0.0.1:1/jobs")
         with pytest.raises(ToolFailure) as caught:
             await link.start()
@@ -60,7 +61,7 @@ class TestOutages:
         assert caught.value.__suppress_context__
         await link.close()
 
-    async def test_refused_password_is_told_as_such(self, postgres_url: str) -> None:
+    async def test_refused_password_is_reported_as_such(self, postgres_url: str) -> None:
         link = PostgresLink(postgres_url.replace("postgres@", "nobody:t0psecret@"))
         with pytest.raises(ToolFailure) as caught:
             await link.start()
@@ -169,42 +170,42 @@ class TestNews:
     async def test_own_entries_come_with_what_they_say_and_others_are_read_from_the_store(
         self, link: PostgresLink, other_link: PostgresLink
     ) -> None:
-        store, other, ear = PostgresJobs(link), PostgresJobs(other_link), Ear()
-        store.listen(ear)
+        store, other, listener = PostgresJobs(link), PostgresJobs(other_link), JobListener()
+        store.listen(listener)
         await store.start()
         await other.start()
         job = await kept(store, a_job())
         runs = running(job)
         assert await other.put(runs)
-        await ear.until(lambda: len(ear.news) == 2)
-        assert ear.news == [JobNews("job-1", 1, job.status), JobNews("job-1", 2, None)]
+        await listener.until(lambda: len(listener.news) == 2)
+        assert listener.news == [JobNews("job-1", 1, job.status), JobNews("job-1", 2, None)]
         await store.close()
         await other.close()
 
-    async def test_lost_connection_is_told_as_a_gap_and_news_go_on(
+    async def test_lost_connection_is_reported_as_a_gap_and_news_go_on(
         self, own_postgres: PostgresServer, own_link: PostgresLink
     ) -> None:
-        store, ear = PostgresJobs(own_link), Ear()
-        store.listen(ear)
+        store, listener = PostgresJobs(own_link), JobListener()
+        store.listen(listener)
         await store.start()
         await kept(store, a_job())
-        await ear.until(lambda: ear.sequences("job-1") == [1])
+        await listener.until(lambda: listener.sequences("job-1") == [1])
         own_postgres.restart()
-        await ear.until(lambda: JobNews("") in ear.news)
+        await listener.until(lambda: JobNews("") in listener.news)
         assert await store.put(running(a_job()))
-        await ear.until(lambda: ear.sequences("job-1") == [1, 2])
+        await listener.until(lambda: listener.sequences("job-1") == [1, 2])
         await store.close()
 
     async def test_news_that_no_hub_has_told_are_passed_over(self, postgres_url: str, link: PostgresLink) -> None:
-        store, ear = PostgresJobs(link), Ear()
-        store.listen(ear)
+        store, listener = PostgresJobs(link), JobListener()
+        store.listen(listener)
         await store.start()
         with psycopg.connect(postgres_url, autocommit=True) as stranger:
             for payload in ("", "job-1", "job-1 x y", " 1 y", "job-1 -1 y"):
                 stranger.execute("SELECT pg_notify(%s, %s)", (link.channel("jobs"), payload))
         await kept(store, a_job())
-        await ear.until(lambda: bool(ear.news))
-        assert [news.job_id for news in ear.news] == ["job-1"]
+        await listener.until(lambda: bool(listener.news))
+        assert [news.job_id for news in listener.news] == ["job-1"]
         await store.close()
 
     async def test_schemas_of_one_database_are_stores_of_their_own(self, postgres_url: str) -> None:
@@ -214,14 +215,14 @@ class TestNews:
                 admin.execute(f"CREATE SCHEMA {name}")  # type: ignore[call-overload, unused-ignore]
             links.append(PostgresLink(f"{postgres_url}?options=-csearch_path%3D{name}"))
         one, two = map(PostgresJobs, links)
-        ear = Ear()
-        one.listen(ear)
+        listener = JobListener()
+        one.listen(listener)
         await one.start()
         await two.start()
         await kept(two, a_job("elsewhere"))
         await kept(one, a_job("here"))
-        await ear.until(lambda: bool(ear.news))
-        assert [news.job_id for news in ear.news] == ["here"]
+        await listener.until(lambda: bool(listener.news))
+        assert [news.job_id for news in listener.news] == ["here"]
         assert await one.get("elsewhere") is None
         for store in (one, two):
             await store.close()

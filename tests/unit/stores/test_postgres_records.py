@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from tests.ports.approval_store_suite import MINUTE_MS, ApprovalStoreSuite, Ear, an_approval
+from tests.ports.approval_store_suite import MINUTE_MS, ApprovalStoreSuite, an_approval
 from tests.ports.artifact_records_suite import ArtifactRecordsSuite, an_artifact
-from tests.ports.job_store_cast import Ear as JobEar
-from tests.ports.job_store_cast import a_job, kept
+from tests.ports.job_records import a_job, kept
 from tests.ports.pin_store_suite import Damage, PinStoreSuite, WrittenPinsSuite, a_pin
 from tests.ports.record_store_suite import ListeningSuite, RecordStoreSuite
+from tests.ports.recording_listener import ApprovalListener, JobListener
 from tests.ports.usage_store_suite import KEEP, UsageStoreSuite, a_use
 from tests.services import PostgresServer
 from tests.unit.stores.postgres_links import link, other_link
@@ -159,60 +159,60 @@ class TestTwoHubs:
 
 
 class TestNews:
-    async def test_record_of_any_size_is_told_whole_and_in_its_place(
+    async def test_record_of_any_size_is_reported_whole_and_in_its_place(
         self, link: PostgresLink, other_link: PostgresLink
     ) -> None:
-        store, ear = PostgresApprovals(link), Ear()
-        store.listen(ear)
+        store, listener = PostgresApprovals(link), ApprovalListener()
+        store.listen(listener)
         await store.start()
         other = await started(other_link)
         reasons = ["", "x" * 60_000, os.urandom(30_000).hex(), "small"]
         asked = [an_approval(f"apr-{n}", tool=f"a/{n}", reason=reason) for n, reason in enumerate(reasons)]
         for each in asked:
             assert await other.create(each) is None
-        await ear.until(lambda: asked[-1] in ear.heard)
-        assert ear.heard == asked
+        await listener.until(lambda: asked[-1] in listener.news)
+        assert listener.news == asked
         await store.close()
 
     async def test_news_that_no_hub_has_told_are_passed_over(self, postgres_url: str, link: PostgresLink) -> None:
-        store, ear = PostgresApprovals(link), Ear()
-        store.listen(ear)
+        store, listener = PostgresApprovals(link), ApprovalListener()
+        store.listen(listener)
         await store.start()
         with psycopg.connect(postgres_url, autocommit=True) as stranger:
             for payload in ("", "approval", "1 x y", "1 0 ?", "-1 0 AAAA"):
                 stranger.execute("SELECT pg_notify(%s, %s)", (link.channel("approvals"), payload))
             stranger.execute("SELECT pg_notify(%s, %s)", (link.channel("approvals"), "1 0 AAAA"))
         await store.create(an_approval())
-        await ear.until(lambda: an_approval() in ear.heard)
-        assert ear.heard == [None, an_approval()], "what reads like a record and is none is a gap"
+        await listener.until(lambda: an_approval() in listener.news)
+        assert listener.news == [None, an_approval()], "what reads like a record and is none is a gap"
         await store.close()
 
     async def test_lost_connection_is_announced_as_a_gap_and_news_go_on(self, own_postgres: PostgresServer) -> None:
         link = PostgresLink(own_postgres.url, patience_s=2.0)
-        store, ear = PostgresApprovals(link), Ear()
-        store.listen(ear)
+        store, listener = PostgresApprovals(link), ApprovalListener()
+        store.listen(listener)
         await store.start()
         await store.create(an_approval())
-        await ear.until(lambda: an_approval() in ear.heard)
+        await listener.until(lambda: an_approval() in listener.news)
         own_postgres.restart()
-        await ear.until(lambda: None in ear.heard)
+        await listener.until(lambda: None in listener.news)
         await store.create(later := an_approval("apr-2", tool="other/tool"))
-        await ear.until(lambda: later in ear.heard)
-        assert ear.heard.index(an_approval()) < ear.heard.index(None) < ear.heard.index(later)
+        await listener.until(lambda: later in listener.news)
+        assert listener.news.index(an_approval()) < listener.news.index(None) < listener.news.index(later)
         await store.close()
         await link.close()
 
     async def test_stores_of_one_link_share_its_connection_and_hear_their_own(self, link: PostgresLink) -> None:
-        jobs, job_ear = PostgresJobs(link), JobEar()
-        jobs.listen(job_ear)
+        jobs, job_listener = PostgresJobs(link), JobListener()
+        jobs.listen(job_listener)
         await jobs.start()
-        store, ear = PostgresApprovals(link), Ear()
-        store.listen(ear)
+        store, listener = PostgresApprovals(link), ApprovalListener()
+        store.listen(listener)
         await store.start()
         await store.create(an_approval())
         await kept(jobs, a_job())
-        await ear.until(lambda: an_approval() in ear.heard)
-        await job_ear.until(lambda: job_ear.sequences("job-1") == [1])
+        await listener.until(lambda: an_approval() in listener.news)
+        await job_listener.until(lambda: job_listener.sequences("job-1") == [1])
         listening = (
             "SELECT count(*) FROM pg_stat_activity WHERE starts_with(query, 'LISTEN') AND datname = current_database()"
         )

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from tests.ports.job_store_cast import HOUR_MS, RESULT, T0, Ear, a_job, ended, kept, running
+from tests.ports.job_records import HOUR_MS, RESULT, T0, a_job, ended, kept, running
 from tests.ports.job_store_suite import JobStoreSuite
+from tests.ports.recording_listener import JobListener
 from tests.services import RedisServer
 from tests.unit.stores.redis_links import data_keys, link, other_link
 from toolhub_service.app.deps import SystemRandomness
@@ -78,15 +79,15 @@ async def test_news_of_open_jobs_outlives_the_forgetting_of_older_ones(link: Red
     assert await link.run("XLEN", link.key("feed")) == 1
 
 
-async def test_large_entries_are_told_of_and_read_from_the_store(link: RedisLink, other_link: RedisLink) -> None:
-    store, other, ear = RedisJobs(link), RedisJobs(other_link), Ear()
-    other.listen(ear)
+async def test_large_entries_are_announced_and_read_from_the_store(link: RedisLink, other_link: RedisLink) -> None:
+    store, other, listener = RedisJobs(link), RedisJobs(other_link), JobListener()
+    other.listen(listener)
     await other.start()
     job = running(a_job())
     large = moved(job, JobState.RUNNING, T0 + 2, progress=Progress(1, message="x" * 10_000))
     await kept(store, a_job(), job, large)
-    await ear.until(lambda: ear.sequences("job-1") == [1, 2, 3])
-    assert [news.status for news in ear.news] == [a_job().status, job.status, None]
+    await listener.until(lambda: listener.sequences("job-1") == [1, 2, 3])
+    assert [news.status for news in listener.news] == [a_job().status, job.status, None]
     assert list(await other.history("job-1", 2, 10)) == [large.status]
 
 
@@ -161,15 +162,15 @@ async def test_outage_in_the_middle_loses_nothing_that_was_answered_and_tears_no
 async def test_listener_hears_of_the_gap_and_goes_on_after_an_outage(
     own_redis: RedisServer, own_link: RedisLink
 ) -> None:
-    store, ear = RedisJobs(own_link), Ear()
-    store.listen(ear)
+    store, listener = RedisJobs(own_link), JobListener()
+    store.listen(listener)
     await store.start()
     await kept(store, a_job())
-    await ear.until(lambda: ear.sequences("job-1") == [1])
+    await listener.until(lambda: listener.sequences("job-1") == [1])
     await asyncio.to_thread(own_redis.restart)
-    await ear.until(lambda: JobNews("") in ear.news)
+    await listener.until(lambda: JobNews("") in listener.news)
     assert await until_served(lambda: store.put(running(a_job())))
-    await ear.until(lambda: 2 in ear.sequences("job-1"))
+    await listener.until(lambda: 2 in listener.sequences("job-1"))
 
 
 async def test_five_hundred_changes_at_once_are_all_kept(link: RedisLink) -> None:

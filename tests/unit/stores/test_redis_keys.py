@@ -15,6 +15,7 @@ from tests.ports.key_store_suite import (
     RESULT,
     TTL_S,
     KeyStoreSuite,
+    SharedKeysSuite,
     a_record,
     in_ttl,
 )
@@ -46,27 +47,15 @@ async def others(other_link: RedisLink, clock: ManualClock) -> RedisKeys:
     return RedisKeys(other_link, clock, max_keys=CAPACITY)
 
 
-class TestRedisKeys(KeyStoreSuite):
+class TestRedisKeys(KeyStoreSuite, SharedKeysSuite):
     @pytest.fixture
     def store(self, keys: RedisKeys) -> KeyStore:
         return keys
 
 
-@pytest.mark.promise("idempotency.shared")
-async def test_processes_share_claims_and_answers(keys: RedisKeys, others: RedisKeys, clock: ManualClock) -> None:
-    claims = [(keys, others)[n % 2].claim(KEY, a_record(clock, f"owner-{n}")) for n in range(50)]
-    answers = await asyncio.gather(*claims)
-    assert answers.count(None) == 1
-    owner = f"owner-{answers.index(None)}"
-    assert await others.settle(KEY, owner, RESULT, in_ttl(clock))
-    standing = await keys.claim(KEY, a_record(clock, "late"))
-    assert standing is not None
-    assert standing.result == RESULT
-
-
 @pytest.mark.parametrize("how", ["settle", "release", "replace"])
 @pytest.mark.promise("idempotency.shared")
-async def test_waiter_wakes_for_what_another_process_did(
+async def test_hundred_waiters_wake_for_what_another_process_did(
     keys: RedisKeys, others: RedisKeys, link: RedisLink, clock: ManualClock, how: str
 ) -> None:
     await keys.claim(KEY, a_record(clock))
@@ -80,7 +69,7 @@ async def test_waiter_wakes_for_what_another_process_did(
     assert await asyncio.gather(*waiting) == [True] * 100
 
 
-async def test_waiters_hold_no_connection_and_nobody_is_told_where_nobody_waits(
+async def test_waiters_hold_no_connection_and_nothing_is_published_where_nobody_waits(
     keys: RedisKeys, link: RedisLink, clock: ManualClock
 ) -> None:
     await keys.claim(KEY, a_record(clock))
@@ -133,7 +122,7 @@ async def test_nothing_is_left_of_released_and_expired_keys(
 
 
 async def waiters(keys: RedisKeys, link: RedisLink, key: EffectKey = KEY) -> list[asyncio.Task[bool]]:
-    """A hundred that wait, the store having been told."""
+    """A hundred that wait, which the store knows."""
     tasks = [asyncio.create_task(keys.ended(key, "owner-1", LONG_S)) for _ in range(100)]
     while not await link.run("HEXISTS", link.key(f"key:{_name(key).decode()}"), "waited"):
         pass

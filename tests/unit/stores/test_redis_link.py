@@ -213,7 +213,7 @@ async def test_frozen_server_refuses_within_patience_and_mixes_no_answers_up_whe
     assert answers == [str(number).encode() for number in range(20)]
 
 
-async def test_listener_goes_on_by_itself_after_an_outage_and_is_told_of_the_gap(
+async def test_listener_goes_on_by_itself_after_an_outage_and_hears_of_the_gap(
     own_redis: RedisServer, links: Links
 ) -> None:
     link = links(own_redis.url)
@@ -231,7 +231,7 @@ async def test_listener_goes_on_by_itself_after_an_outage_and_is_told_of_the_gap
     assert heard in (["one", None, "three"], ["one", None, "two", "three"])
 
 
-async def test_listener_that_lagged_behind_the_stream_is_told_of_the_gap(redis_url: str, links: Links) -> None:
+async def test_listener_that_lagged_behind_the_stream_hears_of_the_gap(redis_url: str, links: Links) -> None:
     link, other = links(redis_url), links(redis_url)
     news = News(link)
     await link.start()
@@ -257,7 +257,7 @@ async def test_listener_notices_that_the_server_has_lost_its_data(
     assert await news.until(lambda heard: heard[-1] == "three") == ["one", "two", None, "three"]
 
 
-async def test_news_is_told_in_order_and_only_of_what_came_after_the_start(redis_url: str, links: Links) -> None:
+async def test_news_is_reported_in_order_and_only_of_what_came_after_the_start(redis_url: str, links: Links) -> None:
     link, other = links(redis_url), links(redis_url)
     await other.call(TELL, "before")
     news = News(link)
@@ -283,7 +283,7 @@ async def test_feed_is_bounded(redis_url: str, links: Links) -> None:
     assert await link.run("XLEN", link.key("feed")) <= KEPT + 100
 
 
-async def test_wrong_password_is_told_without_it(own_redis: RedisServer, links: Links) -> None:
+async def test_wrong_password_is_reported_without_it(own_redis: RedisServer, links: Links) -> None:
     with redis.Redis.from_url(own_redis.url) as admin:
         admin.config_set("requirepass", "right")
     link = links(own_redis.url.replace("redis://", "redis://:canary-4711@"), patience_s=SHORT_S)
@@ -296,7 +296,7 @@ async def test_wrong_password_is_told_without_it(own_redis: RedisServer, links: 
 @pytest.mark.parametrize(
     "url", ["http://:canary-4711@host/0", "redis://canary-4711:port/0", "redis://host/0?socket_timeout=canary-4711"]
 )
-def test_url_that_is_none_is_told_without_it(url: str) -> None:
+def test_url_that_is_none_is_reported_without_it(url: str) -> None:
     with pytest.raises(HubFailure) as failure:
         RedisLink(url, SystemRandomness())
     assert failure.value.reason.code is Code.INVALID_ARGUMENT

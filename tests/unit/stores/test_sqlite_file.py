@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.ports.job_store_cast import Ear, a_job, kept, running
+from tests.ports.job_records import a_job, kept, running
+from tests.ports.recording_listener import JobListener
 from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.stores.sqlite_file import Feed, SqliteFile
@@ -251,13 +252,13 @@ async def test_entry_that_cannot_be_read_is_a_gap_and_those_after_it_are_heard(
         connection.execute("INSERT INTO job_entries (job_id, sequence, status) VALUES ('bad', 1, x'00')")
         return [None]
 
-    ear, jobs = Ear(), SqliteJobs(file)
-    jobs.listen(ear)
+    listener, jobs = JobListener(), SqliteJobs(file)
+    jobs.listen(listener)
     await jobs.start()
     await other_file.change(Change(spoil), "bad")
     await kept(SqliteJobs(other_file), a_job(), running(a_job()))
-    await ear.until(lambda: ear.sequences("job-1") == [1, 2])
-    assert ear.sequences("") == [0]
+    await listener.until(lambda: listener.sequences("job-1") == [1, 2])
+    assert listener.sequences("") == [0]
     await jobs.close()
 
 
@@ -278,7 +279,7 @@ async def test_record_that_cannot_be_read_is_unavailable(file: SqliteFile) -> No
 _WRITER = """
 import asyncio, sys
 from pathlib import Path
-from tests.ports.job_store_cast import a_job
+from tests.ports.job_records import a_job
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 

@@ -13,6 +13,7 @@ from tests.ports.key_store_suite import (
     RESULT,
     TTL_S,
     KeyStoreSuite,
+    SharedKeysSuite,
     a_record,
     in_ttl,
 )
@@ -30,7 +31,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-class TestSqliteKeys(KeyStoreSuite):
+class TestSqliteKeys(KeyStoreSuite, SharedKeysSuite):
     @pytest.fixture
     def store(self, file: SqliteFile, clock: ManualClock) -> KeyStore:
         return SqliteKeys(file, clock, max_keys=CAPACITY)
@@ -44,35 +45,6 @@ def keys(file: SqliteFile, clock: ManualClock) -> SqliteKeys:
 @pytest.fixture
 def others(other_file: SqliteFile, clock: ManualClock) -> SqliteKeys:
     return SqliteKeys(other_file, clock)
-
-
-@pytest.mark.promise("idempotency.shared")
-async def test_processes_share_claims_and_answers(keys: SqliteKeys, others: SqliteKeys, clock: ManualClock) -> None:
-    claims = [(keys, others)[n % 2].claim(KEY, a_record(clock, f"owner-{n}")) for n in range(50)]
-    answers = await asyncio.gather(*claims)
-    assert answers.count(None) == 1
-    owner = f"owner-{answers.index(None)}"
-    assert await others.settle(KEY, owner, RESULT, in_ttl(clock))
-    standing = await keys.claim(KEY, a_record(clock, "late"))
-    assert standing is not None
-    assert standing.result == RESULT
-
-
-@pytest.mark.parametrize("how", ["settle", "release", "replace"])
-@pytest.mark.promise("idempotency.shared")
-async def test_waiter_wakes_when_another_process_ends_the_claim(
-    keys: SqliteKeys, others: SqliteKeys, clock: ManualClock, how: str
-) -> None:
-    await keys.claim(KEY, a_record(clock))
-    waiting = [asyncio.create_task(keys.ended(KEY, "owner-1", LONG_S)) for _ in range(3)]
-    assert not await keys.ended(KEY, "owner-1", AT_ONCE)
-    if how == "settle":
-        assert await others.settle(KEY, "owner-1", RESULT, in_ttl(clock))
-    elif how == "release":
-        assert await others.release(KEY, "owner-1")
-    else:
-        assert await others.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1") is None
-    assert await asyncio.gather(*waiting) == [True] * 3
 
 
 async def test_end_of_another_claim_on_the_key_does_not_wake_for_good(keys: SqliteKeys, clock: ManualClock) -> None:

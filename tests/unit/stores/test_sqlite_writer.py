@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.clock import ManualClock
 from tests.ports.approval_store_suite import an_approval
-from tests.ports.job_store_cast import a_job
+from tests.ports.job_records import a_job
 from tests.ports.key_store_suite import a_record, by
 from tests.ports.pin_store_suite import a_pin
 from tests.ports.usage_store_suite import a_use

@@ -119,7 +119,7 @@ async def test_question_is_posted_with_a_signature_that_its_receiver_can_check()
     assert not scene.given_up
 
 
-async def test_every_question_is_told_once() -> None:
+async def test_every_question_is_announced_once() -> None:
     async with a_scene() as scene:
         for number in range(20):
             await scene.ask(str(number))

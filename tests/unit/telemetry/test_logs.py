@@ -135,7 +135,7 @@ def test_line_of_a_call_says_for_whom_it_was_as_far_as_the_call_does(output: io.
     assert not whom.keys() & silent.keys()
 
 
-def test_a_retry_and_a_refusing_disk_are_told(output: io.StringIO) -> None:
+def test_a_retry_and_a_refusing_disk_are_reported(output: io.StringIO) -> None:
     observer().retried(granted(asked()), ToolError(ErrorKind.UPSTREAM_ERROR, "x"), 1)
     AuditTelemetry(Metrics(version="1"), logger("audit")).audit_failed("OperationalError: database or disk is full")
     assert [line["event"] for line in lines(output)] == ["call_retried", "audit_write_failed"]

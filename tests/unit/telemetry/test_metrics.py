@@ -303,7 +303,7 @@ async def test_the_endpoint_answers_no_name_that_a_page_has_pointed_at_it(
     assert is_answered or b"TOOLHUB_METRICS_HOSTS" in answer
 
 
-def test_the_breaker_of_an_upstream_that_is_gone_is_told_no_more() -> None:
+def test_the_breaker_of_an_upstream_that_is_gone_is_reported_no_more() -> None:
     metrics = Metrics(version="1")
     metrics.breaker_state("mcp:files", 2)
     metrics.upstream_gone("mcp:files")

@@ -99,7 +99,7 @@ def test_a_source_that_flaps_fills_no_log() -> None:
     assert told.value('toolhub_pins_total{event="drifted",source="files"}') == 1_001
 
 
-def test_a_broken_audit_log_is_told_and_holds_nothing_up() -> None:
+def test_a_broken_audit_log_is_reported_and_holds_nothing_up() -> None:
     told = Told()
     told.audit.broken = True
     told.telemetry.decided(PIN)
@@ -107,7 +107,7 @@ def test_a_broken_audit_log_is_told_and_holds_nothing_up() -> None:
     assert told.value('toolhub_source_troubles_total{source="files"}') == 1
 
 
-def test_a_source_that_was_removed_is_measured_no_more_and_told_anew_when_it_comes_back() -> None:
+def test_a_source_that_was_removed_is_measured_no_more_and_reported_anew_when_it_comes_back() -> None:
     told = Told()
     told.telemetry.refreshed(DOWN)
     told.telemetry.removed("files")

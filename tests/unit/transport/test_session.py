@@ -20,7 +20,7 @@ from toolhub_service.transport.session import Session, SessionTerms, refused
 from toolhub_service.transport.session_calls import SharedLimit
 
 
-class Diary:
+class FakeJournal:
     """A `Journal` that is behind when the test says so, and that catches up when it is let go."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Stage:
         self.tasks: list[asyncio.Task[object] | None] = []
         self.let_go: dict[str, asyncio.Event] = {}
         self.stopped: list[str] = []
-        self.journal = Diary()
+        self.journal = FakeJournal()
         terms = SessionTerms(
             self,
             self.begin,

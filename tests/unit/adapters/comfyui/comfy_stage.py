@@ -14,7 +14,7 @@ from tests.fakes.artifacts import Kept, kept_in, pieces
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.comfyui import FakeComfy, fake_comfyui
 from tests.fakes.outcomes import outcome_of
-from tests.fakes.remote_stage import SOON, LoopClock, ToldSink
+from tests.fakes.remote_harness import SOON, LoopClock, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.comfyui.adapter import ComfyAdapter, Opened, opened

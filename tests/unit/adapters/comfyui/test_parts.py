@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import fixtures
-from tests.fakes.remote_stage import ToldSink
+from tests.fakes.remote_harness import ToldSink
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
 from toolhub_service.adapters.comfyui.job import RisingProgress

@@ -38,7 +38,7 @@ SCRIPT: dict[Trouble, list[tuple[Op, How, int]]] = {
 
 
 class PromptStage:
-    """Implements `RemoteStage`: one prompt that is held in its first blur."""
+    """Implements `RemoteHarness`: one prompt that is held in its first blur."""
 
     def __init__(self, stage: ComfyStage) -> None:
         self.call: GrantedCall = stage.call("blur")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.comfyui import How, Op
-from tests.fakes.remote_stage import WITHIN_S
+from tests.fakes.remote_harness import WITHIN_S
 from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import Outcome

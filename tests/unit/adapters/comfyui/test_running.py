@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.comfyui import How, Op
 from tests.fakes.comfyui_templates import BLUR, PAINT, SCALE, changed
-from tests.fakes.remote_stage import ToldSink
+from tests.fakes.remote_harness import ToldSink
 from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of
 from toolhub_service.adapters.comfyui.metadata import SIGNATURE
 from toolhub_service.domain.errors import STOPPED, ErrorKind

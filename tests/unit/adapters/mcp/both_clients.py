@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
+from tests.fakes.mcp_harness import McpHarness, stage_of, started
 from tests.fakes.mcp_servers.scripted import INFO, MODERN
-from tests.fakes.mcp_stage import McpStage, stage_of, started
-from tests.unit.adapters.mcp.stage import soon
+from tests.unit.adapters.mcp.links import soon
 from tests.unit.adapters.mcp.test_http import Answer, elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.requests import FastClient
@@ -18,27 +18,27 @@ from toolhub_service.adapters.mcp.requests import FastClient
 WAYS = ["fast", "sdk"]
 
 
-async def by(stage: McpStage, way: str) -> McpStage:
-    """The stage, with calls going that way."""
-    fast = (await stage.link.session(soon())).requests.fast
+async def by(harness: McpHarness, way: str) -> McpHarness:
+    """The harness, with calls going that way."""
+    fast = (await harness.link.session(soon())).requests.fast
     assert isinstance(fast, FastClient)
     assert fast.is_open
     if way == "sdk":
         fast.close()
-    return stage
+    return harness
 
 
 @asynccontextmanager
-async def over(url: str, way: str, *, headers: dict[str, str] | None = None, **more: Any) -> AsyncIterator[McpStage]:
-    async with started(stage_of(HttpTerms(url, headers or {}), **more)) as stage:
-        yield await by(stage, way)
+async def over(url: str, way: str, *, headers: dict[str, str] | None = None, **more: Any) -> AsyncIterator[McpHarness]:
+    async with started(stage_of(HttpTerms(url, headers or {}), **more)) as harness:
+        yield await by(harness, way)
 
 
 @asynccontextmanager
-async def answered(tool: Callable[[Any], bytes], way: str, **more: Any) -> AsyncIterator[McpStage]:
+async def answered(tool: Callable[[Any], bytes], way: str, **more: Any) -> AsyncIterator[McpHarness]:
     """Over a modern server that answers each call with the bytes that `tool` makes of its message."""
-    async with elicitation_callback(modern(tool)) as url, over(url, way, **more) as stage:
-        yield stage
+    async with elicitation_callback(modern(tool)) as url, over(url, way, **more) as harness:
+        yield harness
 
 
 def modern(tool: Callable[[Any], bytes]) -> Answer:

@@ -1,4 +1,4 @@
-"""Calls of MCP tools, in both eras and on both transports, against a server that does what it is told."""
+"""Calls of MCP tools, in both generations and on both transports, against a server that does what it is told."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 from tests.fakes.artifacts import Kept, kept_in, whole
 from tests.fakes.clock import FixedRandomness
+from tests.fakes.mcp_harness import McpHarness, mcp_tool, over_http, over_stdio
 from tests.fakes.mcp_servers.scripted import Script
-from tests.fakes.mcp_stage import McpStage, mcp_tool, over_http, over_stdio
-from tests.fakes.remote_stage import LoopClock
+from tests.fakes.remote_harness import LoopClock
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
@@ -30,54 +30,54 @@ from toolhub_service.domain.result import Outcome
 WAYS = ["stdio-modern", "stdio-legacy", "http-modern", "http-legacy"]
 
 
-def at(way: str) -> AbstractAsyncContextManager[McpStage]:
-    transport, era = way.split("-")
-    return over_stdio(era) if transport == "stdio" else over_http(Script(era=era))
+def at(way: str) -> AbstractAsyncContextManager[McpHarness]:
+    transport, generation = way.split("-")
+    return over_stdio(generation) if transport == "stdio" else over_http(Script(generation=generation))
 
 
 @pytest.fixture(params=WAYS)
-async def stage(request: pytest.FixtureRequest) -> AsyncIterator[McpStage]:
-    async with at(request.param) as stage:
-        yield stage
+async def harness(request: pytest.FixtureRequest) -> AsyncIterator[McpHarness]:
+    async with at(request.param) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def modern() -> AsyncIterator[McpStage]:
-    async with at("http-modern") as stage:
-        yield stage
+async def modern() -> AsyncIterator[McpHarness]:
+    async with at("http-modern") as harness:
+        yield harness
 
 
-async def failure_of(stage: McpStage, name: str, *given: object, **options: object) -> ToolError:
+async def failure_of(harness: McpHarness, name: str, *given: object, **options: object) -> ToolError:
     with pytest.raises(ToolFailure) as caught:
-        await stage.run(name, *given, **options)  # type: ignore[arg-type]
+        await harness.run(name, *given, **options)  # type: ignore[arg-type]
     return caught.value.error
 
 
-async def test_a_text_result_and_structured_content_come_back_with_who_answered(stage: McpStage) -> None:
-    outcome = await stage.run("echo", {"text": "grüß"})
+async def test_a_text_result_and_structured_content_come_back_with_who_answered(harness: McpHarness) -> None:
+    outcome = await harness.run("echo", {"text": "grüß"})
     assert outcome.value == {"text": "grüß"}
     (proof,) = outcome.evidence
     assert proof.attributes["server"] == "scripted 1.2.3"
     assert proof.attributes["remote_tool"] == "echo"
-    assert (await stage.run("add", {"a": 1, "b": 2})).value == {"sum": 3}
+    assert (await harness.run("add", {"a": 1, "b": 2})).value == {"sum": 3}
 
 
-async def test_a_hundred_calls_at_once_on_one_connection_do_not_mix(stage: McpStage) -> None:
-    outcomes = await asyncio.gather(*(stage.run("echo", {"text": f"n-{n}"}) for n in range(100)))
+async def test_a_hundred_calls_at_once_on_one_connection_do_not_mix(harness: McpHarness) -> None:
+    outcomes = await asyncio.gather(*(harness.run("echo", {"text": f"n-{n}"}) for n in range(100)))
     assert [outcome.value for outcome in outcomes] == [{"text": f"n-{n}"} for n in range(100)]
-    assert stage.link.connects == 1
+    assert harness.link.connects == 1
 
 
-async def test_progress_reaches_the_sink_and_the_last_is_never_lost(stage: McpStage) -> None:
-    await stage.run("reports", {"times": 300})
-    seen = stage.sink.progresses
+async def test_progress_reaches_the_sink_and_the_last_is_never_lost(harness: McpHarness) -> None:
+    await harness.run("reports", {"times": 300})
+    seen = harness.sink.progresses
     assert (seen[-1].step, seen[-1].total, seen[-1].message) == (300, 300, "step 300")
     assert len(seen) < 300
     assert [each.step for each in seen] == sorted(each.step for each in seen)
 
 
-async def test_a_tools_own_error_is_an_upstream_error_in_its_words_without_secrets(stage: McpStage) -> None:
-    error = await failure_of(stage, "fails", output={"type": "object"})
+async def test_a_tools_own_error_is_an_upstream_error_in_its_words_without_secrets(harness: McpHarness) -> None:
+    error = await failure_of(harness, "fails", output={"type": "object"})
     assert error.kind is ErrorKind.UPSTREAM_ERROR
     assert not error.is_retryable
     assert "it broke" in error.message
@@ -86,9 +86,9 @@ async def test_a_tools_own_error_is_an_upstream_error_in_its_words_without_secre
     assert error.upstream is not None
 
 
-async def test_an_unknown_tool_and_refused_arguments_are_upstream_errors(stage: McpStage) -> None:
-    assert "Unknown tool" in (await failure_of(stage, "nosuch")).message
-    error = await failure_of(stage, "refuses", {"code": -32602, "message": "a must be a number"})
+async def test_an_unknown_tool_and_refused_arguments_are_upstream_errors(harness: McpHarness) -> None:
+    assert "Unknown tool" in (await failure_of(harness, "nosuch")).message
+    error = await failure_of(harness, "refuses", {"code": -32602, "message": "a must be a number"})
     assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
     assert error.upstream is not None
     assert (error.upstream.status, error.upstream.excerpt) == (-32602, "a must be a number")
@@ -97,101 +97,101 @@ async def test_an_unknown_tool_and_refused_arguments_are_upstream_errors(stage: 
 @pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_deadline_ends_the_call_here_and_over_there(way: str) -> None:
-    async with at(way) as stage:
-        await stage.run("echo", {"text": "warm"})
+    async with at(way) as harness:
+        await harness.run("echo", {"text": "warm"})
 
         async def late(timeout_s: float) -> bool:
             """Whether the server has had it."""
-            error = await failure_of(stage, "hangs", timeout_s=timeout_s)
+            error = await failure_of(harness, "hangs", timeout_s=timeout_s)
             assert error.kind is ErrorKind.TIMEOUT
-            return stage.script.started.is_set() or "hangs" in str(await stage.value("seen"))
+            return harness.script.started.is_set() or "hangs" in str(await harness.value("seen"))
 
         await overtaken(late, bool)
-        await was_cancelled(stage)
+        await was_cancelled(harness)
 
 
 @pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("way", WAYS)
 async def test_cancelling_the_call_cancels_it_over_there(way: str) -> None:
-    async with at(way) as stage:
-        await stage.run("echo", {"text": "warm"})
-        running = asyncio.create_task(stage.adapter.execute(stage.call("hangs"), SILENT))
-        await until_started(stage)
+    async with at(way) as harness:
+        await harness.run("echo", {"text": "warm"})
+        running = asyncio.create_task(harness.adapter.execute(harness.call("hangs"), SILENT))
+        await until_started(harness)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await was_cancelled(stage)
+        await was_cancelled(harness)
 
 
-async def until_started(stage: McpStage) -> None:
+async def until_started(harness: McpHarness) -> None:
     """Until the server has the call of `hangs`."""
-    if stage.script.calls:
-        await asyncio.wait_for(stage.script.started.wait(), 60)
+    if harness.script.calls:
+        await asyncio.wait_for(harness.script.started.wait(), 60)
         return
-    while "hangs" not in str(await stage.value("seen")):
+    while "hangs" not in str(await harness.value("seen")):
         pass
 
 
-async def was_cancelled(stage: McpStage) -> None:
+async def was_cancelled(harness: McpHarness) -> None:
     """Until the server has seen its work of `hangs` cancelled."""
-    if stage.script.calls:
-        await asyncio.wait_for(stage.script.stopped.wait(), 60)
+    if harness.script.calls:
+        await asyncio.wait_for(harness.script.stopped.wait(), 60)
         return
     async with asyncio.timeout(60):
-        while (await stage.value("seen"))["cancelled"] != ["hangs"]:
+        while (await harness.value("seen"))["cancelled"] != ["hangs"]:
             pass
 
 
 @pytest.mark.promise("mcp.never-resent")
-@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("generation", ["modern", "legacy"])
 @pytest.mark.parametrize(("read_only", "kind"), [(False, ErrorKind.OUTCOME_UNKNOWN), (True, ErrorKind.UPSTREAM_ERROR)])
 async def test_a_server_that_dies_under_a_call_leaves_it_unknown_unless_a_repeat_is_safe(
-    era: str, read_only: bool, kind: ErrorKind
+    generation: str, read_only: bool, kind: ErrorKind
 ) -> None:
-    async with over_stdio(era) as stage:
-        await stage.run("echo", {"text": "warm"})
-        error = await failure_of(stage, "dies", read_only=read_only)
+    async with over_stdio(generation) as harness:
+        await harness.run("echo", {"text": "warm"})
+        error = await failure_of(harness, "dies", read_only=read_only)
         assert error.kind is kind
         assert error.is_retryable is read_only
-        assert (await stage.run("echo", {"text": "again"})).value == {"text": "again"}
-        assert stage.link.connects == 2
-        assert [call["name"] for call in (await stage.value("seen"))["calls"]] == ["echo"]
+        assert (await harness.run("echo", {"text": "again"})).value == {"text": "again"}
+        assert harness.link.connects == 2
+        assert [call["name"] for call in (await harness.value("seen"))["calls"]] == ["echo"]
 
 
 async def test_a_server_that_cannot_be_reached_was_certainly_not_called() -> None:
-    async with over_http(Script()) as stage:
+    async with over_http(Script()) as harness:
         pass
-    error = await failure_of(stage, "echo", {"text": "x"})
+    error = await failure_of(harness, "echo", {"text": "x"})
     assert error.kind is ErrorKind.TOOL_UNAVAILABLE
 
 
-async def test_http_connection_that_breaks_in_the_middle_is_unknown(modern: McpStage) -> None:
+async def test_http_connection_that_breaks_in_the_middle_is_unknown(modern: McpHarness) -> None:
     await modern.run("echo", {"text": "warm"})
     assert (await failure_of(modern, "dies")).kind is ErrorKind.OUTCOME_UNKNOWN
     assert (await modern.run("echo", {"text": "again"})).value == {"text": "again"}
 
 
-async def test_what_is_no_result_is_told_as_such(stage: McpStage) -> None:
+async def test_what_is_no_result_is_reported_as_such(harness: McpHarness) -> None:
     for odd in ({"neither": 1}, {"resultType": "surprise", "content": []}):
-        error = await failure_of(stage, "odd", {"result": odd})
+        error = await failure_of(harness, "odd", {"result": odd})
         assert error.kind is ErrorKind.UPSTREAM_ERROR
         assert "cannot be understood" in error.message
 
 
-async def test_a_result_that_is_not_to_the_letter_is_read_as_far_as_it_goes(stage: McpStage) -> None:
+async def test_a_result_that_is_not_to_the_letter_is_read_as_far_as_it_goes(harness: McpHarness) -> None:
     odd = {"content": [{"type": "text", "text": "good"}, {"type": "novel", "x": 1}, "no block", {"type": "text"}]}
-    outcome = await stage.run("odd", {"result": odd})
+    outcome = await harness.run("odd", {"result": odd})
     assert outcome.value == {"text": "good", "content": [{"type": "novel", "x": 1}, {"type": "text"}]}
 
 
 async def test_the_operators_error_pattern_makes_a_text_an_error() -> None:
-    async with over_http(Script(), overrides={"*": ToolTerms(error_pattern="^Error:")}) as stage:
-        error = await failure_of(stage, "echo", {"text": "Error: no such file"})
+    async with over_http(Script(), overrides={"*": ToolTerms(error_pattern="^Error:")}) as harness:
+        error = await failure_of(harness, "echo", {"text": "Error: no such file"})
         assert error.kind is ErrorKind.UPSTREAM_ERROR
-        assert (await stage.run("echo", {"text": "No Error: here"})).value == {"text": "No Error: here"}
+        assert (await harness.run("echo", {"text": "No Error: here"})).value == {"text": "No Error: here"}
 
 
-async def test_the_idempotency_key_goes_along_and_nothing_else_of_the_caller(modern: McpStage) -> None:
+async def test_the_idempotency_key_goes_along_and_nothing_else_of_the_caller(modern: McpHarness) -> None:
     await modern.run("echo", {"text": "x"}, key="key-1")
     (call,) = modern.script.calls
     own = {name: value for name, value in call["_meta"].items() if not name.startswith("io.modelcontextprotocol/")}
@@ -199,7 +199,7 @@ async def test_the_idempotency_key_goes_along_and_nothing_else_of_the_caller(mod
     assert set(own) <= {"progressToken", "traceparent", "tracestate"}
 
 
-async def test_the_trace_goes_along(modern: McpStage) -> None:
+async def test_the_trace_goes_along(modern: McpHarness) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     calling = ToolCaller(str, trace=lambda: trace)
     adapter = McpAdapter(calling, FakeRunningJobs(KeptMarks(), Life()), LoopClock(), FixedRandomness())
@@ -208,14 +208,14 @@ async def test_the_trace_goes_along(modern: McpStage) -> None:
     assert modern.script.calls[-1]["_meta"]["traceparent"] == trace
 
 
-async def test_arguments_that_a_server_wants_in_headers_are_mirrored_without_listing_first(modern: McpStage) -> None:
+async def test_arguments_that_a_server_wants_in_headers_are_mirrored_without_listing_first(modern: McpHarness) -> None:
     schema = {"type": "object", "properties": {"at": {"type": "string", "x-mcp-header": "Place"}}}
     await modern.run("mirrors", {"at": "home"}, input_schema=schema)
     assert modern.script.headers[-1]["mcp-param-place"] == "home"
     assert "tools/list" not in modern.script.asked
 
 
-async def test_a_stale_definition_is_unavailable_and_has_the_source_read_anew(modern: McpStage) -> None:
+async def test_a_stale_definition_is_unavailable_and_has_the_source_read_anew(modern: McpHarness) -> None:
     told: list[bool] = []
     modern.server.changed = lambda: told.append(True)
     error = await failure_of(modern, "refuses", {"code": -32020, "message": "mismatch"})
@@ -223,14 +223,14 @@ async def test_a_stale_definition_is_unavailable_and_has_the_source_read_anew(mo
     assert told == [True]
 
 
-async def test_a_source_that_was_taken_away_is_unavailable(modern: McpStage) -> None:
+async def test_a_source_that_was_taken_away_is_unavailable(modern: McpHarness) -> None:
     modern.adapter.remove("fake")
     assert (await failure_of(modern, "echo")).kind is ErrorKind.TOOL_UNAVAILABLE
     modern.adapter.put(modern.server)
     assert (await modern.run("echo", {"text": "x"})).value == {"text": "x"}
 
 
-async def test_a_plan_says_where_the_call_goes(modern: McpStage) -> None:
+async def test_a_plan_says_where_the_call_goes(modern: McpHarness) -> None:
     (effect,) = modern.adapter.effects(modern.call("echo"))
     assert "`echo`" in effect
     assert "`fake`" in effect

@@ -9,7 +9,7 @@ import httpx2
 import orjson
 import pytest
 
-from tests.unit.adapters.mcp.stage import within
+from tests.unit.adapters.mcp.links import within
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.http import BoundedTransport, origin_of
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms, StdioTerms
@@ -89,7 +89,7 @@ async def test_a_token_is_had_before_the_first_request_where_its_url_is_known() 
     assert world.requests[0] is asked
 
 
-async def test_the_token_endpoint_is_discovered_from_the_server_and_told_the_resource() -> None:
+async def test_the_token_endpoint_is_discovered_from_the_server_and_gets_the_resource() -> None:
     world = World()
     assert await post(transport(world)) == 200
     (asked,) = world.asked("/token")
@@ -101,7 +101,7 @@ async def test_the_token_endpoint_is_discovered_from_the_server_and_told_the_res
     assert len(world.asked("/mcp")) == 2
 
 
-async def test_the_resource_is_told_in_the_servers_own_spelling() -> None:
+async def test_the_resource_is_sent_in_the_servers_own_spelling() -> None:
     world = World()
     world.resource["resource"] = "https://mcp.example"
     assert await post(transport(world)) == 200

@@ -106,7 +106,7 @@ def test_a_schema_nested_without_end_is_a_problem_of_its_tool_alone() -> None:
 @pytest.mark.parametrize(
     "failure", [ValueError("too many branches"), refuse(ErrorKind.INVALID_INPUT, "too many branches")]
 )
-def test_why_a_schema_is_refused_is_told_with_its_place(failure: Exception) -> None:
+def test_why_a_schema_is_refused_is_reported_with_its_place(failure: Exception) -> None:
     def refusing(schema: JsonObject) -> None:
         raise failure
 
@@ -117,7 +117,7 @@ def test_why_a_schema_is_refused_is_told_with_its_place(failure: Exception) -> N
 
 
 @pytest.mark.parametrize("tool", [None, [], {}, {"name": ""}, {"name": 3}, {"name": "x" * 300}])
-def test_what_has_no_usable_name_is_told_and_left_out(tool: Any) -> None:
+def test_what_has_no_usable_name_is_reported_and_left_out(tool: Any) -> None:
     with pytest.raises(Unnamed):
         reader().read(tool, is_modern=True)
 

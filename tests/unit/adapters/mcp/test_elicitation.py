@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.fakes.mcp_harness import McpHarness, mcp_tool, over_http, over_stdio
 from tests.fakes.mcp_servers.scripted import Script
-from tests.fakes.mcp_stage import McpStage, mcp_tool, over_http, over_stdio
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.mcp.elicitation import Questions
 from toolhub_service.adapters.mcp.kind import Elicitation
@@ -19,34 +19,34 @@ from toolhub_service.domain.json import JsonObject
 
 
 @asynccontextmanager
-async def asking(elicitation: Elicitation) -> AsyncIterator[McpStage]:
-    async with over_http(Script(), elicitation=elicitation) as stage:
-        yield stage
+async def asking(elicitation: Elicitation) -> AsyncIterator[McpHarness]:
+    async with over_http(Script(), elicitation=elicitation) as harness:
+        yield harness
 
 
-async def question_of(stage: McpStage, name: str, reply: Reply | None = None) -> Question:
+async def question_of(harness: McpHarness, name: str, reply: Reply | None = None) -> Question:
     with pytest.raises(QuestionAsked) as caught:
-        await stage.run(name, reply=reply)
+        await harness.run(name, reply=reply)
     return caught.value.question
 
 
-async def answered(stage: McpStage, name: str, reply: Reply | None = None) -> object:
-    return json.loads((await stage.value(name, reply=reply))["text"])
+async def answered(harness: McpHarness, name: str, reply: Reply | None = None) -> object:
+    return json.loads((await harness.value(name, reply=reply))["text"])
 
 
 async def test_declined_questions_let_the_server_finish() -> None:
-    async with asking("decline") as stage:
-        assert await answered(stage, "ask") == [{"action": "decline"}, "sealed-1"]
+    async with asking("decline") as harness:
+        assert await answered(harness, "ask") == [{"action": "decline"}, "sealed-1"]
 
 
 async def test_defaults_are_filled_in_where_there_are_any() -> None:
-    async with asking("defaults") as stage:
-        assert await answered(stage, "ask") == [{"action": "accept", "content": {"colour": "blue"}}, "sealed-1"]
+    async with asking("defaults") as harness:
+        assert await answered(harness, "ask") == [{"action": "accept", "content": {"colour": "blue"}}, "sealed-1"]
 
 
 async def test_a_person_is_asked_and_the_call_goes_on_with_the_answer() -> None:
-    async with asking("ask") as stage:
-        question = await question_of(stage, "ask")
+    async with asking("ask") as harness:
+        question = await question_of(harness, "ask")
         assert question.message == "Which colour?"
         assert question.schema == {
             "type": "object",
@@ -55,11 +55,11 @@ async def test_a_person_is_asked_and_the_call_goes_on_with_the_answer() -> None:
             "additionalProperties": False,
         }
         reply = Reply({"colour": "red"}, question.continuation)
-        assert await answered(stage, "ask", reply) == [
+        assert await answered(harness, "ask", reply) == [
             {"action": "accept", "content": {"colour": "red"}},
             "sealed-1",
         ]
-        assert len(stage.script.calls) == 2
+        assert len(harness.script.calls) == 2
 
 
 async def test_the_answer_may_come_to_another_process() -> None:
@@ -71,37 +71,37 @@ async def test_the_answer_may_come_to_another_process() -> None:
 
 
 async def test_several_questions_are_asked_one_after_another_and_sent_together() -> None:
-    async with asking("ask") as stage:
-        first = await question_of(stage, "choose")
+    async with asking("ask") as harness:
+        first = await question_of(harness, "choose")
         assert (first.message, first.schema) == ("Sure?", {})
-        second = await question_of(stage, "choose", Reply({}, first.continuation))
+        second = await question_of(harness, "choose", Reply({}, first.continuation))
         assert second.message == "Really?"
-        assert len(stage.script.calls) == 1
-        said = await answered(stage, "choose", Reply(None, second.continuation))
+        assert len(harness.script.calls) == 1
+        said = await answered(harness, "choose", Reply(None, second.continuation))
         assert said == {"first": {"action": "accept", "content": {}}, "second": {"action": "decline"}}
 
 
 async def test_opening_a_page_is_declined_even_where_people_are_asked() -> None:
-    async with asking("ask") as stage:
-        assert (await stage.run("page")).value == {"text": "decline"}
+    async with asking("ask") as harness:
+        assert (await harness.run("page")).value == {"text": "decline"}
 
 
 @pytest.mark.parametrize("elicitation", ["decline", "ask", "defaults"])
 async def test_asking_for_a_model_ends_the_call_with_advice(elicitation: Elicitation) -> None:
-    async with asking(elicitation) as stage:
+    async with asking(elicitation) as harness:
         with pytest.raises(ToolFailure) as caught:
-            await stage.run("model")
+            await harness.run("model")
     error = caught.value.error
     assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
     assert "model" in error.message
 
 
 async def test_a_server_that_never_stops_asking_is_left() -> None:
-    async with asking("decline") as stage:
+    async with asking("decline") as harness:
         with pytest.raises(ToolFailure) as caught:
-            await stage.run("stubborn")
+            await harness.run("stubborn")
         assert caught.value.error.kind is ErrorKind.UPSTREAM_ERROR
-        assert len(stage.script.calls) == 9
+        assert len(harness.script.calls) == 9
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
 )
 async def test_what_is_no_plain_form_is_declined(schema: JsonObject) -> None:
     asked: JsonObject = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}
-    async with asking("ask") as stage:
-        questions = Questions(stage.call("ask"), "ask", str)
+    async with asking("ask") as harness:
+        questions = Questions(harness.call("ask"), "ask", str)
         questions.take({"inputRequests": {"k": asked}})
     assert questions.answers == {"k": {"action": "decline"}}
 
@@ -128,9 +128,9 @@ async def test_only_what_is_known_of_a_form_reaches_the_person() -> None:
         "method": "elicitation/create",
         "params": {"message": "pw=hunter2 \x07ok", "requestedSchema": form},
     }
-    async with asking("ask") as stage:
+    async with asking("ask") as harness:
         with pytest.raises(QuestionAsked) as caught:
-            Questions(stage.call("ask"), "ask", str.upper).take({"inputRequests": {"k": asked}})
+            Questions(harness.call("ask"), "ask", str.upper).take({"inputRequests": {"k": asked}})
     question = caught.value.question
     assert question.schema["properties"] == {"a": {"type": "string", "enum": ["a"]}}
     assert question.schema["required"] == ["a"]

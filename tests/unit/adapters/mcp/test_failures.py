@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mcp import MCPError
 
-from tests.fakes.mcp_stage import mcp_tool
+from tests.fakes.mcp_harness import mcp_tool
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.failures import Breakage, error_of

@@ -13,11 +13,11 @@ import orjson
 import pytest
 
 from tests.fakes.artifacts import kept_in
+from tests.fakes.mcp_harness import McpHarness, stage_of, started
 from tests.fakes.mcp_servers.scripted import Script, serving
-from tests.fakes.mcp_stage import McpStage, stage_of, started
 from tests.overtaken import overtaken
 from tests.unit.adapters.mcp.both_clients import WAYS, answered, by, events, modern, over, response, said
-from tests.unit.adapters.mcp.stage import plain_http, soon, until, within
+from tests.unit.adapters.mcp.links import plain_http, soon, until, within
 from tests.unit.adapters.mcp.test_http import elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms, OAuthTerms
 from toolhub_service.domain.call import QuestionAsked, Reply
@@ -47,10 +47,10 @@ FAILINGS: list[dict[str, Any]] = [
 
 
 async def failure_of(
-    stage: McpStage, name: str = "any", *, read_only: bool = False, timeout_s: float = 20
+    harness: McpHarness, name: str = "any", *, read_only: bool = False, timeout_s: float = 20
 ) -> ToolError:
     with pytest.raises(ToolFailure) as caught:
-        await stage.run(name, read_only=read_only, timeout_s=timeout_s)
+        await harness.run(name, read_only=read_only, timeout_s=timeout_s)
     return caught.value.error
 
 
@@ -67,8 +67,8 @@ async def test_what_is_sent_is_the_sdks_to_the_letter_but_for_its_id() -> None:
     script = Script()
     async with serving(script) as url:
         for way in WAYS:
-            async with over(url, way, headers={"Authorization": "Bearer t0ken", "X-Team": "core"}) as stage:
-                await stage.run("mirrors", {"at": "Ωhere", "n": [1, 2.5, None]}, key="key-1", input_schema=PLACE)
+            async with over(url, way, headers={"Authorization": "Bearer t0ken", "X-Team": "core"}) as harness:
+                await harness.run("mirrors", {"at": "Ωhere", "n": [1, 2.5, None]}, key="key-1", input_schema=PLACE)
     fast, sdk = script.headers
     own = {"content-length", "connection"}
     assert {name: fast[name] for name in fast if name not in own} == {
@@ -93,8 +93,8 @@ async def test_every_kind_of_content_gives_the_same_outcome_both_ways(
 
     found = []
     for way in WAYS:
-        async with answered(tool, way, artifacts=kept_in(tmp_path).artifacts, keep_raw=True) as stage:
-            found.append(told(await stage.run("any")))
+        async with answered(tool, way, artifacts=kept_in(tmp_path).artifacts, keep_raw=True) as harness:
+            found.append(told(await harness.run("any")))
     assert found[0] == found[1]
 
 
@@ -102,8 +102,8 @@ async def test_every_kind_of_content_gives_the_same_outcome_both_ways(
 async def test_a_result_that_is_no_success_gives_the_same_failure_both_ways(result: dict[str, Any]) -> None:
     found = []
     for way in WAYS:
-        async with answered(lambda message: http(response(message, result)), way) as stage:
-            found.append(await failure_of(stage))
+        async with answered(lambda message: http(response(message, result)), way) as harness:
+            found.append(await failure_of(harness))
     assert found[0] == found[1]
 
 
@@ -152,12 +152,12 @@ def always(data: bytes) -> Reply_:
     ],
 )
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_what_goes_wrong_is_told_the_same_both_ways(reply: Reply_, read_only: bool) -> None:
+async def test_what_goes_wrong_is_reported_the_same_both_ways(reply: Reply_, read_only: bool) -> None:
     found = []
     for way in WAYS:
-        async with answered(reply, way) as stage:
-            found.append(await failure_of(stage, read_only=read_only))
-            assert stage.link.is_connected
+        async with answered(reply, way) as harness:
+            found.append(await failure_of(harness, read_only=read_only))
+            assert harness.link.is_connected
     assert found[0] == found[1]
 
 
@@ -178,9 +178,9 @@ async def test_what_goes_wrong_is_told_the_same_both_ways(reply: Reply_, read_on
 @pytest.mark.parametrize("as_events", [False, True])
 async def test_what_is_no_answer_to_this_call_is_not_taken_for_one(body: dict[str, Any], as_events: bool) -> None:
     data = orjson.dumps(body)
-    async with answered(always(events(data) if as_events else http(data)), "fast") as stage:
-        assert (await failure_of(stage)).kind is ErrorKind.OUTCOME_UNKNOWN
-        assert (await failure_of(stage, read_only=True)).kind is ErrorKind.UPSTREAM_ERROR
+    async with answered(always(events(data) if as_events else http(data)), "fast") as harness:
+        assert (await failure_of(harness)).kind is ErrorKind.OUTCOME_UNKNOWN
+        assert (await failure_of(harness, read_only=True)).kind is ErrorKind.UPSTREAM_ERROR
 
 
 async def test_a_redirect_is_left_to_the_sdk_and_the_fast_client_is_not_tried_again() -> None:
@@ -192,14 +192,14 @@ async def test_a_redirect_is_left_to_the_sdk_and_the_fast_client_is_not_tried_ag
             return http(b"", "location: /mcp/", status="307 Over There")
         return modern(lambda message: http(response(message, said("there"))))(verb, headers, body)
 
-    async with elicitation_callback(answer) as url, over(url, "fast") as stage:
-        session = await stage.link.session(soon())
+    async with elicitation_callback(answer) as url, over(url, "fast") as harness:
+        session = await harness.link.session(soon())
         paths.clear()
-        assert await stage.value("any") == {"text": "there"}
+        assert await harness.value("any") == {"text": "there"}
         assert paths == ["/mcp", "/mcp", "/mcp/"]
         assert session.requests.fast is not None
         assert not session.requests.fast.is_open
-        assert await stage.value("any") == {"text": "there"}
+        assert await harness.value("any") == {"text": "there"}
         assert paths[3:] == ["/mcp", "/mcp/"]
 
 
@@ -211,8 +211,8 @@ async def test_a_server_that_may_have_acted_before_it_redirected_is_not_asked_ag
         calls.append(1)
         return http(b"", "location: /mcp/", status=status)
 
-    async with answered(tool, "fast") as stage:
-        assert (await failure_of(stage)).kind is ErrorKind.OUTCOME_UNKNOWN
+    async with answered(tool, "fast") as harness:
+        assert (await failure_of(harness)).kind is ErrorKind.OUTCOME_UNKNOWN
         assert len(calls) == 1
 
 
@@ -229,19 +229,19 @@ async def test_progress_is_handed_on_and_only_that_of_the_call() -> None:
         other = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "hi"}}
         return events(*map(orjson.dumps, [*notes, other]), response(message, said("done")))
 
-    async with answered(tool, "fast") as stage:
+    async with answered(tool, "fast") as harness:
         heard: list[tuple[float, float | None, str | None]] = []
 
         async def hearing(progress: float, total: float | None, message: str | None) -> None:
             heard.append((progress, total, message))
 
-        session = await stage.link.session(soon())
+        session = await harness.link.session(soon())
         assert session.requests.fast is not None
         params = {"name": "any", "_meta": {}}
         assert (await session.requests.fast.send("tools/call", params, {}, on_progress=hearing))["content"]
         assert heard == [(1, 2, "half"), (2, None, None)]
-        assert await stage.value("any") == {"text": "done"}
-        assert [news.step for news in stage.sink.progresses] == [1, 2]
+        assert await harness.value("any") == {"text": "done"}
+        assert [news.step for news in harness.sink.progresses] == [1, 2]
 
 
 async def test_a_flood_of_events_leaves_the_loop_its_turns() -> None:
@@ -254,26 +254,26 @@ async def test_a_flood_of_events_leaves_the_loop_its_turns() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async with answered(lambda message: events(*[note] * 5_000, response(message, said("last"))), "fast") as stage:
+    async with answered(lambda message: events(*[note] * 5_000, response(message, said("last"))), "fast") as harness:
         other = asyncio.create_task(turning())
-        assert await stage.value("any") == {"text": "last"}
+        assert await harness.value("any") == {"text": "last"}
         other.cancel()
     assert turns > 100
 
 
 async def test_a_question_and_its_reply_go_the_same_way() -> None:
-    async with serving(Script()) as url, over(url, "fast", elicitation="ask") as stage:
+    async with serving(Script()) as url, over(url, "fast", elicitation="ask") as harness:
         with pytest.raises(QuestionAsked) as asked:
-            await stage.run("ask")
+            await harness.run("ask")
         reply = Reply({"colour": "green"}, asked.value.question.continuation)
-        assert "green" in str(await stage.value("ask", reply=reply))
+        assert "green" in str(await harness.value("ask", reply=reply))
 
 
 async def test_frozen_arguments_are_sent_as_they_are() -> None:
     script = Script()
-    async with serving(script) as url, over(url, "fast") as stage:
-        call = stage.call("echo", {"text": "x", "more": MappingProxyType({"a": (1, 2)})})
-        await stage.adapter.execute(call, stage.sink)
+    async with serving(script) as url, over(url, "fast") as harness:
+        call = harness.call("echo", {"text": "x", "more": MappingProxyType({"a": (1, 2)})})
+        await harness.adapter.execute(call, harness.sink)
     assert script.calls[0]["arguments"] == {"text": "x", "more": {"a": [1, 2]}}
 
 
@@ -281,20 +281,20 @@ async def test_frozen_arguments_are_sent_as_they_are() -> None:
 async def test_over_a_real_server_a_hundred_calls_at_once_are_right_and_the_next_works_after_one_is_late(
     flags: tuple[str, ...],
 ) -> None:
-    async with plain_http(*flags) as server, over(server.url, "fast") as stage:
-        sums = await asyncio.gather(*(stage.value("add", {"a": n, "b": 1}) for n in range(100)))
+    async with plain_http(*flags) as server, over(server.url, "fast") as harness:
+        sums = await asyncio.gather(*(harness.value("add", {"a": n, "b": 1}) for n in range(100)))
         assert sums == [{"result": n + 1} for n in range(100)]
         with pytest.raises(ToolFailure) as late:
-            await stage.run("sleep", {"seconds": 60}, timeout_s=0.3)
+            await harness.run("sleep", {"seconds": 60}, timeout_s=0.3)
         assert late.value.error.kind is ErrorKind.TIMEOUT
-        assert await stage.value("add", {"a": 1, "b": 1}) == {"result": 2}
-        assert stage.link.connects == 1
+        assert await harness.value("add", {"a": 1, "b": 1}) == {"result": 2}
+        assert harness.link.connects == 1
 
 
 async def test_a_server_hears_of_a_call_that_is_cancelled_and_of_one_that_is_late() -> None:
     script = Script()
-    async with serving(script) as url, over(url, "fast") as stage:
-        running = asyncio.create_task(stage.run("hangs"))
+    async with serving(script) as url, over(url, "fast") as harness:
+        running = asyncio.create_task(harness.run("hangs"))
         await script.started.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -303,18 +303,18 @@ async def test_a_server_hears_of_a_call_that_is_cancelled_and_of_one_that_is_lat
         script.stopped.clear()
         script.started.clear()
         late = await overtaken(
-            lambda timeout_s: failure_of(stage, "hangs", timeout_s=timeout_s), lambda _: script.started.is_set()
+            lambda timeout_s: failure_of(harness, "hangs", timeout_s=timeout_s), lambda _: script.started.is_set()
         )
         assert late.kind is ErrorKind.TIMEOUT
         await within(30, script.stopped.wait())
 
 
 async def test_a_server_that_is_killed_leaves_what_may_have_run_unknown_and_the_rest_unsent() -> None:
-    async with plain_http("--json") as server, over(server.url, "fast") as stage:
-        await stage.run("echo", {"text": "warm"})
-        unsure = asyncio.create_task(stage.run("sleep", {"seconds": 60}))
-        harmless = asyncio.create_task(stage.run("sleep", {"seconds": 60}, read_only=True))
-        await asyncio.gather(*(stage.run("echo", {"text": "later"}) for _ in range(5)))
+    async with plain_http("--json") as server, over(server.url, "fast") as harness:
+        await harness.run("echo", {"text": "warm"})
+        unsure = asyncio.create_task(harness.run("sleep", {"seconds": 60}))
+        harmless = asyncio.create_task(harness.run("sleep", {"seconds": 60}, read_only=True))
+        await asyncio.gather(*(harness.run("echo", {"text": "later"}) for _ in range(5)))
         await server.kill()
         with pytest.raises(ToolFailure) as lost:
             await unsure
@@ -323,21 +323,21 @@ async def test_a_server_that_is_killed_leaves_what_may_have_run_unknown_and_the_
         assert lost.value.error.kind is ErrorKind.OUTCOME_UNKNOWN
         assert broken.value.error.kind is ErrorKind.UPSTREAM_ERROR
         assert broken.value.error.retryable
-        unsent = await failure_of(stage, timeout_s=5)
+        unsent = await failure_of(harness, timeout_s=5)
         assert unsent.kind is ErrorKind.TOOL_UNAVAILABLE
         await server.start()
-        await until(lambda: stage.link.is_connected)
-        assert await stage.value("echo", {"text": "again"}) == {"result": "again"}
+        await until(lambda: harness.link.is_connected)
+        assert await harness.value("echo", {"text": "again"}) == {"result": "again"}
 
 
 async def test_an_older_server_has_no_fast_client() -> None:
-    async with serving(Script(era="legacy")) as url, started(stage_of(HttpTerms(url))) as stage:
-        assert (await stage.link.session(soon())).requests.fast is None
+    async with serving(Script(generation="legacy")) as url, started(stage_of(HttpTerms(url))) as harness:
+        assert (await harness.link.session(soon())).requests.fast is None
 
 
 async def test_a_fast_client_ends_with_its_connection() -> None:
-    async with serving(Script()) as url, over(url, "fast") as stage:
-        session = await stage.link.session(soon())
+    async with serving(Script()) as url, over(url, "fast") as harness:
+        session = await harness.link.session(soon())
     assert session.requests.fast is not None
     assert not session.requests.fast.is_open
 
@@ -360,9 +360,9 @@ async def test_calls_bear_the_sources_token_and_go_out_again_with_another_one_wh
 
     async with elicitation_callback(answer) as url:
         oauth = OAuthTerms("hub", "s3cret", url.replace("/mcp", "/token"))
-        async with started(stage_of(HttpTerms(url, oauth=oauth))) as stage:
-            await by(stage, "fast")
-            assert await stage.value("any") == {"text": "mine"}
+        async with started(stage_of(HttpTerms(url, oauth=oauth))) as harness:
+            await by(harness, "fast")
+            assert await harness.value("any") == {"text": "mine"}
             good.append("another, that the hub does not know")
-            assert await stage.value("any") == {"text": "mine"}
+            assert await harness.value("any") == {"text": "mine"}
     assert runs == ["Bearer token-1", "Bearer token-3"]

@@ -14,7 +14,7 @@ import pytest
 from mcp import MCPError
 
 from tests.fakes.tls import server_and_client_tls
-from tests.unit.adapters.mcp.stage import (
+from tests.unit.adapters.mcp.links import (
     at,
     call,
     descriptors,
@@ -115,7 +115,7 @@ async def broken_call(url: str, **more: object) -> Breakage | None:
         (b"not HTTP at all\r\n\r\n", Breakage.LOST),
     ],
 )
-async def test_what_breaks_on_the_way_fails_that_call_and_is_told_as_what_it_is(
+async def test_what_breaks_on_the_way_fails_that_call_and_is_reported_as_what_it_is(
     reply: bytes, breakage: Breakage
 ) -> None:
     async with elicitation_callback(lambda _verb, _headers, body: handshake(body, lambda _: reply)) as url:
@@ -195,7 +195,7 @@ async def test_a_server_that_cannot_be_reached_is_unavailable_with_its_reason(ur
         assert reason in failure.value.error.message
 
 
-async def test_a_server_that_never_answers_is_told_within_the_time_to_connect() -> None:
+async def test_a_server_that_never_answers_is_reported_within_the_time_to_connect() -> None:
     never = asyncio.Event()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -258,7 +258,7 @@ async def test_a_restart_of_a_modern_server_costs_the_calls_in_flight_and_nothin
 
 @pytest.mark.promise("mcp.heals")
 async def test_a_restart_of_an_older_server_is_noticed_by_its_unknown_session() -> None:
-    async with plain_http("--era", "2025-11-25") as server, linked(at(server.url)) as link:
+    async with plain_http("--generation", "2025-11-25") as server, linked(at(server.url)) as link:
         session = await link.session(soon())
         assert not session.is_modern
         await server.kill()
@@ -271,12 +271,12 @@ async def test_a_restart_of_an_older_server_is_noticed_by_its_unknown_session() 
         assert text_of(await call(again, "echo", text="back")) == "back"
 
 
-@pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_fifty_kills_leave_nothing_behind(era: str) -> None:
-    async with scripted_http(era) as server, linked(at(server.url)) as link:
+@pytest.mark.parametrize("generation", ["modern", "legacy"])
+async def test_fifty_kills_leave_nothing_behind(generation: str) -> None:
+    async with scripted_http(generation) as server, linked(at(server.url)) as link:
         await link.session(soon())
         before, tasks = descriptors(), len(asyncio.all_tasks())
-        for round_ in range(KILLS if era == "modern" else 10):
+        for round_ in range(KILLS if generation == "modern" else 10):
             session = await link.session(soon())
             assert text_of(await call(session, "echo", text=f"{round_}")) == f"{round_}"
             waiting = asyncio.create_task(call(session, "hangs"))

@@ -1,4 +1,4 @@
-"""Tasks of MCP servers as jobs, in both eras."""
+"""Tasks of MCP servers as jobs, in both generations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.mcp_harness import WITHIN_S, McpHarness, mcp_tool, over_http, over_stdio, stage_of, started
 from tests.fakes.mcp_servers.scripted import Script, Send, question, text
-from tests.fakes.mcp_stage import WITHIN_S, McpStage, mcp_tool, over_http, over_stdio, stage_of, started
 from tests.fakes.outcomes import outcome_of
 from tests.fakes.running_jobs import KeptMarks
 from tests.ports.adapter_suite import AdapterSuite, Prepared
@@ -25,48 +25,50 @@ JOB = "job-1"
 
 
 @asynccontextmanager
-async def tasks(era: str, kept: KeptMarks | None = None, **options: Any) -> AsyncIterator[McpStage]:
+async def tasks(generation: str, kept: KeptMarks | None = None, **options: Any) -> AsyncIterator[McpHarness]:
     """A server that takes tasks, whose list has been read."""
-    script = Script(era=era, has_extension=True)
-    async with over_http(script, kept=kept, **options) as stage:
-        await stage.source.discover()
-        yield stage
+    script = Script(generation=generation, has_extension=True)
+    async with over_http(script, kept=kept, **options) as harness:
+        await harness.source.discover()
+        yield harness
 
 
-async def ends(stage: McpStage, name: str, args: dict[str, Any] | None = None, **options: Any) -> Outcome | ToolError:
-    return await outcome_of(asyncio.create_task(stage.run(name, args, job_id=JOB, **options)))  # type: ignore[no-any-return]
+async def ends(
+    harness: McpHarness, name: str, args: dict[str, Any] | None = None, **options: Any
+) -> Outcome | ToolError:
+    return await outcome_of(asyncio.create_task(harness.run(name, args, job_id=JOB, **options)))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("era", "name"), [("legacy", "long"), ("legacy", "perhaps"), ("modern", "perhaps")])
-async def test_a_job_runs_as_a_task_and_brings_its_result(era: str, name: str) -> None:
-    async with tasks(era) as stage:
-        outcome = await ends(stage, name, {"text": "done well"}, is_async=name == "long")
+@pytest.mark.parametrize(("generation", "name"), [("legacy", "long"), ("legacy", "perhaps"), ("modern", "perhaps")])
+async def test_a_job_runs_as_a_task_and_brings_its_result(generation: str, name: str) -> None:
+    async with tasks(generation) as harness:
+        outcome = await ends(harness, name, {"text": "done well"}, is_async=name == "long")
         assert isinstance(outcome, Outcome)
         assert outcome.value == {"text": "done well"}
-        assert stage.kept.marks[JOB].remote_id == "t-1"
-        assert [each.message for each in stage.sink.progresses] == ["working: 1 to go", "completed: 0 to go"]
+        assert harness.kept.marks[JOB].remote_id == "t-1"
+        assert [each.message for each in harness.sink.progresses] == ["working: 1 to go", "completed: 0 to go"]
         assert any(proof.ref == "t-1" for proof in outcome.evidence)
-        assert stage.script.asked.count("tools/call") == 1
+        assert harness.script.asked.count("tools/call") == 1
 
 
-@pytest.mark.parametrize(("era", "times"), [("legacy", 0), ("modern", 0)])
-async def test_a_call_at_once_of_a_tool_that_may_run_as_a_task_does_not(era: str, times: int) -> None:
-    async with tasks(era) as stage:
-        assert (await stage.run("perhaps")).value == {"text": "at once"}
-        assert len(stage.script.tasks) == times
+@pytest.mark.parametrize(("generation", "times"), [("legacy", 0), ("modern", 0)])
+async def test_a_call_at_once_of_a_tool_that_may_run_as_a_task_does_not(generation: str, times: int) -> None:
+    async with tasks(generation) as harness:
+        assert (await harness.run("perhaps")).value == {"text": "at once"}
+        assert len(harness.script.tasks) == times
 
 
 async def test_what_a_modern_server_answers_at_once_is_no_task() -> None:
-    async with tasks("modern") as stage:
-        outcome = await ends(stage, "echo", {"text": "quick"})
+    async with tasks("modern") as harness:
+        outcome = await ends(harness, "echo", {"text": "quick"})
         assert isinstance(outcome, Outcome)
         assert outcome.value == {"text": "quick"}
 
 
 async def test_progress_of_what_is_answered_at_once_is_the_jobs() -> None:
-    async with tasks("modern") as stage:
-        assert isinstance(await ends(stage, "reports", {"times": 3}), Outcome)
-        assert stage.sink.progresses[-1].step == 3
+    async with tasks("modern") as harness:
+        assert isinstance(await ends(harness, "reports", {"times": 3}), Outcome)
+        assert harness.sink.progresses[-1].step == 3
 
 
 @pytest.mark.parametrize(("read_only", "kind"), [(False, ErrorKind.OUTCOME_UNKNOWN), (True, None)])
@@ -74,25 +76,25 @@ async def test_an_answer_that_died_with_its_hub_is_asked_for_again_only_where_th
     read_only: bool, kind: ErrorKind | None
 ) -> None:
     answered = RemoteMark(key="k", accepted=True, details={"sent_at_unix_ms": "1"})
-    async with tasks("modern", KeptMarks({JOB: answered})) as stage:
-        ended = await ends(stage, "echo", {"text": "x"}, read_only=read_only)
+    async with tasks("modern", KeptMarks({JOB: answered})) as harness:
+        ended = await ends(harness, "echo", {"text": "x"}, read_only=read_only)
         assert (ended.kind if isinstance(ended, ToolError) else None) is kind
-        assert stage.script.asked.count("tools/call") == (1 if read_only else 0)
+        assert harness.script.asked.count("tools/call") == (1 if read_only else 0)
 
 
-@pytest.mark.parametrize(("era", "name"), [("legacy", "long"), ("modern", "perhaps")])
-async def test_another_run_attaches_to_the_task_before_it_has_read_the_tools(era: str, name: str) -> None:
+@pytest.mark.parametrize(("generation", "name"), [("legacy", "long"), ("modern", "perhaps")])
+async def test_another_run_attaches_to_the_task_before_it_has_read_the_tools(generation: str, name: str) -> None:
     kept = KeptMarks()
-    script = Script(era=era, has_extension=True)
-    async with over_http(script, kept=kept) as stage:
-        await stage.source.discover()
-        first = asyncio.create_task(stage.run(name, {"polls": 1_000_000}, job_id=JOB))
-        await stage.sink.said("working")
+    script = Script(generation=generation, has_extension=True)
+    async with over_http(script, kept=kept) as harness:
+        await harness.source.discover()
+        first = asyncio.create_task(harness.run(name, {"polls": 1_000_000}, job_id=JOB))
+        await harness.sink.said("working")
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         script.tasks["t-1"].polls_left = 2
-        url = stage.link.terms.where.url  # type: ignore[union-attr]
+        url = harness.link.terms.where.url  # type: ignore[union-attr]
         second = stage_of(HttpTerms(url=url), kept=kept, script=script)
         async with started(second):
             outcome = await ends(second, name)
@@ -102,27 +104,27 @@ async def test_another_run_attaches_to_the_task_before_it_has_read_the_tools(era
     assert script.cancelled == []
 
 
-@pytest.mark.parametrize(("era", "name"), [("legacy", "long"), ("modern", "perhaps")])
-async def test_cancelling_the_job_cancels_the_task(era: str, name: str) -> None:
-    async with tasks(era) as stage:
-        running = asyncio.create_task(ends(stage, name, {"polls": 1_000_000}))
-        await stage.sink.said("working")
-        stage.kept.cancelled.set()
+@pytest.mark.parametrize(("generation", "name"), [("legacy", "long"), ("modern", "perhaps")])
+async def test_cancelling_the_job_cancels_the_task(generation: str, name: str) -> None:
+    async with tasks(generation) as harness:
+        running = asyncio.create_task(ends(harness, name, {"polls": 1_000_000}))
+        await harness.sink.said("working")
+        harness.kept.cancelled.set()
         error = await running
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.CANCELLED
-        assert stage.script.cancelled == ["t-1"]
+        assert harness.script.cancelled == ["t-1"]
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_task_that_wants_input_is_told_so_and_cancelled(era: str) -> None:
-    async with tasks(era) as stage:
-        error = await ends(stage, "long" if era == "legacy" else "perhaps", {"polls": -99})
+@pytest.mark.parametrize("generation", ["legacy", "modern"])
+async def test_a_task_that_wants_input_is_told_so_and_cancelled(generation: str) -> None:
+    async with tasks(generation) as harness:
+        error = await ends(harness, "long" if generation == "legacy" else "perhaps", {"polls": -99})
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.UPSTREAM_ERROR
         assert "input" in error.message
-        assert stage.script.cancelled == ["t-1"]
-        assert any("input required" in each.message for each in stage.sink.progresses)
+        assert harness.script.cancelled == ["t-1"]
+        assert any("input required" in each.message for each in harness.sink.progresses)
 
 
 _NAMED = {"type": "object", "properties": {"name": {"type": "string", "default": "Ann"}}, "required": ["name"]}
@@ -141,61 +143,61 @@ _NO = {"action": "decline"}
 async def test_a_task_that_asks_is_answered_at_once_and_goes_on(
     elicitation: Elicitation, form: dict[str, Any], given: dict[str, Any]
 ) -> None:
-    async with tasks("modern", elicitation=elicitation) as stage:
-        outcome = await ends(stage, "perhaps", {"wants": {"who": question("Who?", form)}})
+    async with tasks("modern", elicitation=elicitation) as harness:
+        outcome = await ends(harness, "perhaps", {"wants": {"who": question("Who?", form)}})
         assert isinstance(outcome, Outcome)
-        assert stage.script.tasks["t-1"].given == [{"who": given}]
-        assert stage.script.cancelled == []
-        assert any("input required" in each.message for each in stage.sink.progresses)
+        assert harness.script.tasks["t-1"].given == [{"who": given}]
+        assert harness.script.cancelled == []
+        assert any("input required" in each.message for each in harness.sink.progresses)
 
 
 async def test_a_task_that_asks_a_person_is_found_again_with_the_reply() -> None:
-    async with tasks("modern", elicitation="ask") as stage:
+    async with tasks("modern", elicitation="ask") as harness:
         with pytest.raises(QuestionAsked) as caught:
-            await stage.run("perhaps", {"wants": {"who": question("Who?", _NAMED)}}, job_id=JOB)
-        assert stage.kept.marks[JOB].remote_id == "t-1"
-        outcome = await ends(stage, "perhaps", reply=Reply({"name": "Bob"}, caught.value.question.continuation))
+            await harness.run("perhaps", {"wants": {"who": question("Who?", _NAMED)}}, job_id=JOB)
+        assert harness.kept.marks[JOB].remote_id == "t-1"
+        outcome = await ends(harness, "perhaps", reply=Reply({"name": "Bob"}, caught.value.question.continuation))
         assert isinstance(outcome, Outcome)
-        assert stage.script.tasks["t-1"].given == [{"who": {"action": "accept", "content": {"name": "Bob"}}}]
-        assert stage.script.asked.count("tools/call") == 1
+        assert harness.script.tasks["t-1"].given == [{"who": {"action": "accept", "content": {"name": "Bob"}}}]
+        assert harness.script.asked.count("tools/call") == 1
 
 
 async def test_a_task_that_asks_and_is_to_be_stopped_asks_nobody() -> None:
-    async with tasks("modern", elicitation="ask") as stage:
+    async with tasks("modern", elicitation="ask") as harness:
         with pytest.raises(QuestionAsked):
-            await stage.run("perhaps", {"wants": {"who": question("Who?", _NAMED)}}, job_id=JOB)
-        stage.kept.cancelled.set()
-        error = await ends(stage, "perhaps")
+            await harness.run("perhaps", {"wants": {"who": question("Who?", _NAMED)}}, job_id=JOB)
+        harness.kept.cancelled.set()
+        error = await ends(harness, "perhaps")
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.CANCELLED
-        assert stage.script.cancelled == ["t-1"]
+        assert harness.script.cancelled == ["t-1"]
 
 
 async def test_a_task_that_asks_for_a_model_is_cancelled() -> None:
-    async with tasks("modern", elicitation="defaults") as stage:
+    async with tasks("modern", elicitation="defaults") as harness:
         wants = {"think": {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 10}}}
-        error = await ends(stage, "perhaps", {"wants": wants})
+        error = await ends(harness, "perhaps", {"wants": wants})
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.UPSTREAM_ERROR
-        assert stage.script.cancelled == ["t-1"]
+        assert harness.script.cancelled == ["t-1"]
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_task_that_fails_tells_in_the_tools_own_words(era: str) -> None:
-    async with tasks(era) as stage:
-        name = "long" if era == "legacy" else "perhaps"
-        error = await ends(stage, name, {"fails": True, "text": "no paper"})
+@pytest.mark.parametrize("generation", ["legacy", "modern"])
+async def test_a_task_that_fails_tells_in_the_tools_own_words(generation: str) -> None:
+    async with tasks(generation) as harness:
+        name = "long" if generation == "legacy" else "perhaps"
+        error = await ends(harness, name, {"fails": True, "text": "no paper"})
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.UPSTREAM_ERROR
         assert "no paper" in error.message
 
 
-@pytest.mark.parametrize(("era", "name"), [("legacy", "long"), ("modern", "perhaps")])
-async def test_a_task_that_the_server_forgot_is_lost(era: str, name: str) -> None:
-    async with tasks(era) as stage:
-        running = asyncio.create_task(ends(stage, name, {"polls": 1_000_000}))
-        await stage.sink.said("working")
-        stage.script.tasks.clear()
+@pytest.mark.parametrize(("generation", "name"), [("legacy", "long"), ("modern", "perhaps")])
+async def test_a_task_that_the_server_forgot_is_lost(generation: str, name: str) -> None:
+    async with tasks(generation) as harness:
+        running = asyncio.create_task(ends(harness, name, {"polls": 1_000_000}))
+        await harness.sink.said("working")
+        harness.script.tasks.clear()
         error = await running
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.OUTCOME_UNKNOWN
@@ -207,37 +209,37 @@ async def test_a_start_of_unknown_end_is_sent_again_only_where_that_is_safe(
     read_only: bool, kind: ErrorKind | None
 ) -> None:
     sent = RemoteMark(key="k", details={"sent_at_unix_ms": "1"})
-    async with tasks("legacy", KeptMarks({JOB: sent})) as stage:
+    async with tasks("legacy", KeptMarks({JOB: sent})) as harness:
         async with asyncio.timeout(WITHIN_S):
-            ended = await ends(stage, "long", read_only=read_only)
-        assert stage.script.asked.count("tools/call") == (1 if read_only else 0)
+            ended = await ends(harness, "long", read_only=read_only)
+        assert harness.script.asked.count("tools/call") == (1 if read_only else 0)
         assert (ended.kind if isinstance(ended, ToolError) else None) is kind
 
 
 async def test_a_refused_start_runs_nothing() -> None:
-    async with tasks("modern") as stage:
-        error = await ends(stage, "refuses", {"message": "not today"})
+    async with tasks("modern") as harness:
+        error = await ends(harness, "refuses", {"message": "not today"})
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.UPSTREAM_ERROR
-        assert stage.kept.marks[JOB].details["refused"] == "true"
+        assert harness.kept.marks[JOB].details["refused"] == "true"
 
 
 async def test_a_job_that_asks_a_person_goes_on_with_the_reply() -> None:
-    async with tasks("modern", elicitation="ask") as stage:
+    async with tasks("modern", elicitation="ask") as harness:
         with pytest.raises(QuestionAsked) as caught:
-            await stage.run("ask", job_id=JOB)
+            await harness.run("ask", job_id=JOB)
         reply = Reply({"colour": "red"}, caught.value.question.continuation)
-        outcome = await ends(stage, "ask", reply=reply)
+        outcome = await ends(harness, "ask", reply=reply)
         assert isinstance(outcome, Outcome)
         assert "red" in str(outcome.value)
 
 
 async def test_a_server_that_dies_takes_its_tasks_with_it() -> None:
-    async with over_stdio("legacy") as stage:
-        await stage.source.discover()
-        running = asyncio.create_task(ends(stage, "long", {"polls": 1_000_000}, is_async=True))
-        await stage.sink.said("working")
-        await outcome_of(asyncio.create_task(stage.run("dies")))
+    async with over_stdio("legacy") as harness:
+        await harness.source.discover()
+        running = asyncio.create_task(ends(harness, "long", {"polls": 1_000_000}, is_async=True))
+        await harness.sink.said("working")
+        await outcome_of(asyncio.create_task(harness.run("dies")))
         error = await running
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.OUTCOME_UNKNOWN
@@ -276,9 +278,9 @@ class TestMcpAdapter(AdapterSuite):
     async def prepared(self) -> AsyncIterator[Prepared]:
         script = Waiting()
         script.let_go = asyncio.Event()
-        async with over_http(script) as stage:
-            stage.server.overrides = Brittle()
-            await stage.run("echo", {"text": "warm"})
+        async with over_http(script) as harness:
+            harness.server.overrides = Brittle()
+            await harness.run("echo", {"text": "warm"})
             echo, refuses, crashes, waits = (mcp_tool(name) for name in ("echo", "refuses", "crashes", "waits"))
             events = (script.started, script.let_go, script.stopped)
-            yield Prepared(stage.adapter, echo, refuses, crashes, waits, *events)
+            yield Prepared(harness.adapter, echo, refuses, crashes, waits, *events)

@@ -8,7 +8,7 @@ import pytest
 from mcp import MCPError
 from mcp_types import ElicitRequestFormParams, ElicitResult
 
-from tests.unit.adapters.mcp.stage import (
+from tests.unit.adapters.mcp.links import (
     Chance,
     at,
     call,
@@ -65,11 +65,11 @@ async def test_both_eras_are_spoken_over_stdio_with_a_hundred_calls_at_once(prot
         assert [text_of(result) for result in results] == [str(n + 1) for n in range(100)]
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",), ("--era", "2025-11-25")])
+@pytest.mark.parametrize("flags", [(), ("--json",), ("--generation", "2025-11-25")])
 async def test_both_eras_are_spoken_over_http_with_a_hundred_calls_at_once(flags: tuple[str, ...]) -> None:
     async with plain_http(*flags) as server, linked(at(server.url)) as link:
         session = await link.session(soon())
-        assert session.is_modern == ("--era" not in flags)
+        assert session.is_modern == ("--generation" not in flags)
         results = await within(20, asyncio.gather(*(call(session, "add", a=n, b=1) for n in range(100))))
         assert [text_of(result) for result in results] == [str(n + 1) for n in range(100)]
 
@@ -82,7 +82,7 @@ async def test_a_server_of_the_wrong_era_is_refused() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["2026-07-28", "2025-11-25"])
-async def test_changed_tools_and_new_connections_are_told(protocol: Any) -> None:
+async def test_changed_tools_and_new_connections_are_reported(protocol: Any) -> None:
     link = McpLink(program(*PLAIN, protocol=protocol), Chance())
     told = 0
 

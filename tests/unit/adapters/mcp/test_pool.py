@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.fakes.tls import server_and_client_tls
-from tests.unit.adapters.mcp.stage import descriptors, until, within
+from tests.unit.adapters.mcp.links import descriptors, until, within
 from toolhub_service.adapters.mcp.http import pool
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -132,7 +132,7 @@ async def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
     assert server.connections == 20
 
 
-async def test_a_server_that_ends_without_an_answer_is_told_from_one_that_got_nothing() -> None:
+async def test_a_server_that_ends_without_an_answer_is_distinguished_from_one_that_got_nothing() -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
 

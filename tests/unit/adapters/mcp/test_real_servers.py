@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 from mcp import MCPError
 
-from tests.fakes.mcp_stage import McpStage, stage_of, started
+from tests.fakes.mcp_harness import McpHarness, stage_of, started
 from tests.fakes.outcomes import outcome_of
 from tests.servers import node_program
 from tests.servers import program as installed_program
-from tests.unit.adapters.mcp.stage import at, call, group_members, kill, linked, pid_of, soon, text_of, until, within
+from tests.unit.adapters.mcp.links import at, call, group_members, kill, linked, pid_of, soon, text_of, until, within
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpSession
@@ -107,54 +107,54 @@ async def _listens(port: int) -> None:
 
 
 @asynccontextmanager
-async def everything() -> AsyncIterator[McpStage]:
+async def everything() -> AsyncIterator[McpHarness]:
     program, *args = node_program("mcp-server-everything")
-    async with started(stage_of(StdioTerms(program, (*args, "stdio")))) as stage:
-        yield stage
+    async with started(stage_of(StdioTerms(program, (*args, "stdio")))) as harness:
+        yield harness
 
 
 async def test_a_real_server_is_read_called_and_its_task_followed() -> None:
-    async with everything() as stage:
-        found = await stage.source.discover()
+    async with everything() as harness:
+        found = await harness.source.discover()
         assert found.problems == ()
         assert found.protocol == "2025-11-25"
         assert not any(each.problem for each in found.definitions)
-        await _plain_calls(stage, found)
-        await _task(stage, found)
+        await _plain_calls(harness, found)
+        await _task(harness, found)
 
 
-async def _plain_calls(stage: McpStage, found: Discovery) -> None:
-    echoed = await _run(stage, _call(stage, found, "echo", {"message": "hello"}))
+async def _plain_calls(harness: McpHarness, found: Discovery) -> None:
+    echoed = await _run(harness, _call(harness, found, "echo", {"message": "hello"}))
     assert "hello" in str(echoed.value)
-    pictured = await _run(stage, _call(stage, found, "get-tiny-image", {}))
+    pictured = await _run(harness, _call(harness, found, "get-tiny-image", {}))
     assert "image" in str(pictured.value)
-    weather = await _run(stage, _call(stage, found, "get-structured-content", {"location": "New York"}))
+    weather = await _run(harness, _call(harness, found, "get-structured-content", {"location": "New York"}))
     assert set(weather.value) >= {"temperature", "conditions"}  # type: ignore[arg-type]
-    await _run(stage, _call(stage, found, "trigger-long-running-operation", {"duration": 0.2, "steps": 2}))
-    assert [each.step for each in stage.sink.progresses] == [1, 2]
-    wrong = await outcome_of(asyncio.create_task(_run(stage, _call(stage, found, "get-sum", {"a": "one"}))))
+    await _run(harness, _call(harness, found, "trigger-long-running-operation", {"duration": 0.2, "steps": 2}))
+    assert [each.step for each in harness.sink.progresses] == [1, 2]
+    wrong = await outcome_of(asyncio.create_task(_run(harness, _call(harness, found, "get-sum", {"a": "one"}))))
     assert isinstance(wrong, ToolError)
     assert wrong.kind is ErrorKind.UPSTREAM_ERROR
 
 
-async def _task(stage: McpStage, found: Discovery) -> None:
-    call = _call(stage, found, "simulate-research-query", {"topic": "tool hubs"})
+async def _task(harness: McpHarness, found: Discovery) -> None:
+    call = _call(harness, found, "simulate-research-query", {"topic": "tool hubs"})
     assert call.spec.cost.is_async
-    assert stage.adapter.resumes(call.spec)
+    assert harness.adapter.resumes(call.spec)
     asked = call.planned.call._replace(job_id="job-1")
-    outcome = await _run(stage, call._replace(planned=call.planned._replace(call=asked)))
+    outcome = await _run(harness, call._replace(planned=call.planned._replace(call=asked)))
     assert "tool hubs" in str(outcome.value)
-    assert stage.kept.marks["job-1"].remote_id
-    assert any("completed" in each.message for each in stage.sink.progresses)
+    assert harness.kept.marks["job-1"].remote_id
+    assert any("completed" in each.message for each in harness.sink.progresses)
 
 
-def _call(stage: McpStage, found: Discovery, name: str, args: dict[str, object]) -> GrantedCall:
+def _call(harness: McpHarness, found: Discovery, name: str, args: dict[str, object]) -> GrantedCall:
     """Of the tool as it was discovered."""
-    call = stage.call(name, args)
+    call = harness.call(name, args)
     (spec,) = (each.spec for each in found.definitions if each.spec.resource_id == name)
     return call._replace(planned=call.planned._replace(spec=spec))
 
 
-async def _run(stage: McpStage, call: GrantedCall) -> Outcome:
+async def _run(harness: McpHarness, call: GrantedCall) -> Outcome:
     async with asyncio.timeout(60):
-        return await stage.adapter.execute(call, stage.sink)
+        return await harness.adapter.execute(call, harness.sink)

@@ -11,10 +11,10 @@ from mcp import Client
 from mcp.client.session import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult, Implementation
 
+from tests.fakes.mcp_harness import over_http, stage_of, started
 from tests.fakes.mcp_servers.hostile import hostile_http, stdio_command
 from tests.fakes.mcp_servers.scripted import EXTENSION, Script, serving
-from tests.fakes.mcp_stage import over_http, stage_of, started
-from tests.unit.adapters.mcp.stage import at, call, descriptors, linked, soon, text_of, until
+from tests.unit.adapters.mcp.links import at, call, descriptors, linked, soon, text_of, until
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.calling import PAUSE_S, Reporter
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
@@ -25,12 +25,12 @@ CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 
 
 async def test_an_extension_is_declared_with_its_own_request_alone() -> None:
-    async with over_http(Script()) as stage:
-        requests = (await stage.link.session(float("inf"))).requests
+    async with over_http(Script()) as harness:
+        requests = (await harness.link.session(float("inf"))).requests
         for extension in (EXTENSION, ""):
             call: dict[str, Any] = {"name": "echo", "arguments": {"text": "x"}}
             await requests.send("tools/call", call, extension=extension)
-    with_it, without = (call["_meta"][CAPABILITIES] for call in stage.script.calls)
+    with_it, without = (call["_meta"][CAPABILITIES] for call in harness.script.calls)
     assert with_it["extensions"] == {EXTENSION: {}}
     assert "extensions" not in without
 
@@ -43,8 +43,8 @@ async def never(context: ClientRequestContext, params: ElicitRequestParams) -> E
 async def test_a_request_says_of_its_client_what_the_sdks_own_client_says(elicitation: Elicitation) -> None:
     script = Script()
     async with serving(script) as url:
-        async with started(stage_of(HttpTerms(url), script=script, elicitation=elicitation)) as stage:
-            session = await stage.link.session(float("inf"))
+        async with started(stage_of(HttpTerms(url), script=script, elicitation=elicitation)) as harness:
+            session = await harness.link.session(float("inf"))
             await session.requests.send("tools/call", {"name": "echo", "arguments": {"text": "x"}})
         own = Implementation(name="tool-hub", version=__version__)
         callback = never if elicitation == "ask" else None
@@ -100,10 +100,10 @@ CANCELLED = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"req
 REQUEST = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}'
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("generation", ["legacy", "modern"])
 @pytest.mark.parametrize("words", [("calls",), ("calls", "deaf"), ("calls", "json")])
-async def test_calls_that_are_cancelled_leave_no_socket_and_no_task(era: str, words: tuple[str, ...]) -> None:
-    async with hostile_http(*words, era=era) as (server, url), linked(at(url)) as link:
+async def test_calls_that_are_cancelled_leave_no_socket_and_no_task(generation: str, words: tuple[str, ...]) -> None:
+    async with hostile_http(*words, generation=generation) as (server, url), linked(at(url)) as link:
         session = await link.session(soon())
         await call(session, "echo", text="hi")
         tasks, files = len(asyncio.all_tasks()), descriptors()
@@ -159,12 +159,12 @@ async def test_a_cancellation_of_the_caller_stays_one() -> None:
 LARGE = 2**90 + 1
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("generation", ["legacy", "modern"])
 @pytest.mark.parametrize("over", ["stdio", "http"])
-async def test_large_integers_arrive_and_come_back_exact(era: str, over: str) -> None:
-    async with hostile_http(era=era) as (_, url):
-        words = stdio_command(era=era)
-        pipe = McpTerms("stage", StdioTerms(sys.executable, tuple(words[1:])))
+async def test_large_integers_arrive_and_come_back_exact(generation: str, over: str) -> None:
+    async with hostile_http(generation=generation) as (_, url):
+        words = stdio_command(generation=generation)
+        pipe = McpTerms("harness", StdioTerms(sys.executable, tuple(words[1:])))
         async with linked(at(url) if over == "http" else pipe) as link:
             session = await link.session(soon())
             params = {"name": "add", "arguments": {"a": LARGE, "b": 1}}

@@ -6,28 +6,28 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.mcp_harness import over_http, over_stdio
 from tests.fakes.mcp_servers.scripted import TOOLS, Refusal, Script, tool
-from tests.fakes.mcp_stage import over_http, over_stdio
 from toolhub_service.adapters.definitions import PROBLEMS_MAX
 from toolhub_service.adapters.mcp import source as reading
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.source import Discovery, Trust
 
 
-async def discovered(*pages: list[Any], era: str = "modern", ttl_ms: int = 0) -> Discovery:
-    async with over_http(Script(era=era, pages=list(pages), ttl_ms=ttl_ms)) as stage:
-        return await stage.source.discover()
+async def discovered(*pages: list[Any], generation: str = "modern", ttl_ms: int = 0) -> Discovery:
+    async with over_http(Script(generation=generation, pages=list(pages), ttl_ms=ttl_ms)) as harness:
+        return await harness.source.discover()
 
 
-@pytest.mark.parametrize(("era", "protocol"), [("modern", "2026-07-28"), ("legacy", "2025-11-25")])
-async def test_every_tool_is_found_and_the_server_is_named(era: str, protocol: str) -> None:
-    async with over_stdio(era) as stage:
-        found = await stage.source.discover()
-        assert (stage.source.name, stage.source.trust) == ("fake", Trust.FIRST_USE)
+@pytest.mark.parametrize(("generation", "protocol"), [("modern", "2026-07-28"), ("legacy", "2025-11-25")])
+async def test_every_tool_is_found_and_the_server_is_named(generation: str, protocol: str) -> None:
+    async with over_stdio(generation) as harness:
+        found = await harness.source.discover()
+        assert (harness.source.name, harness.source.trust) == ("fake", Trust.FIRST_USE)
     assert [each.spec.resource_id for each in found.definitions] == sorted(each["name"] for each in TOOLS)
     assert (found.server, found.protocol, found.problems) == ("scripted 1.2.3", protocol, ())
     asynchronous = {each.spec.resource_id for each in found.definitions if each.spec.cost.is_async}
-    assert asynchronous == ({"long"} if era == "legacy" else set())
+    assert asynchronous == ({"long"} if generation == "legacy" else set())
 
 
 async def test_all_pages_are_followed_and_the_order_is_that_of_the_names() -> None:
@@ -41,10 +41,10 @@ async def test_a_server_that_keeps_nothing_names_no_time() -> None:
 
 
 @pytest.mark.promise("sources.broken-tool-alone")
-@pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_broken_tool_costs_nothing_but_itself(era: str) -> None:
+@pytest.mark.parametrize("generation", ["modern", "legacy"])
+async def test_a_broken_tool_costs_nothing_but_itself(generation: str) -> None:
     broken = {"name": "broken", "inputSchema": "not a schema", "annotations": 7}
-    found = await discovered([tool("a"), broken, None, {"no": "name"}, tool("z")], era=era)
+    found = await discovered([tool("a"), broken, None, {"no": "name"}, tool("z")], generation=generation)
     assert [each.spec.resource_id for each in found.definitions] == ["a", "broken", "z"]
     assert [bool(each.problem) for each in found.definitions] == [False, True, False]
     assert len(found.problems) == 2
@@ -64,8 +64,8 @@ async def test_a_page_that_fails_makes_the_reading_incomplete() -> None:
                 raise Refusal(-32603, "page 2 is lost")
             return {**super()._page(params), "nextCursor": "1"}
 
-    async with over_http(Torn(pages=[[tool("a")]])) as stage:
-        found = await stage.source.discover()
+    async with over_http(Torn(pages=[[tool("a")]])) as harness:
+        found = await harness.source.discover()
     assert [each.spec.resource_id for each in found.definitions] == ["a"]
     assert "page 2 is lost" in found.problems[0]
 
@@ -75,9 +75,9 @@ async def test_a_list_that_leads_in_circles_ends() -> None:
         def _page(self, params: dict[str, Any]) -> dict[str, Any]:
             return {**super()._page({}), "nextCursor": "again"}
 
-    async with over_http(Circular(pages=[[tool("a")]])) as stage:
-        found = await stage.source.discover()
-    assert stage.script.asked.count("tools/list") == 2
+    async with over_http(Circular(pages=[[tool("a")]])) as harness:
+        found = await harness.source.discover()
+    assert harness.script.asked.count("tools/list") == 2
     assert any("circles" in problem for problem in found.problems)
 
 
@@ -95,7 +95,7 @@ async def test_a_list_of_huge_tools_is_cut_by_its_bytes(monkeypatch: pytest.Monk
     assert any("cut at 7 tools" in problem for problem in found.problems)
 
 
-async def test_problems_are_told_up_to_a_bound() -> None:
+async def test_problems_are_reported_up_to_a_bound() -> None:
     found = await discovered([None] * 200)
     assert len(found.problems) == PROBLEMS_MAX
     assert found.problems[-1] == "And 151 more."
@@ -106,31 +106,33 @@ async def test_a_server_without_tools_is_read_all_the_same() -> None:
         def _page(self, params: dict[str, Any]) -> dict[str, Any]:
             raise Refusal(-32601, "Method not found")
 
-    async with over_http(Toolless()) as stage:
-        found = await stage.source.discover()
+    async with over_http(Toolless()) as harness:
+        found = await harness.source.discover()
     assert (found.definitions, found.problems) == ((), ("The server offers no tools at all.",))
 
 
 async def test_a_server_that_is_not_there_fails_the_reading_with_a_reason() -> None:
-    async with over_http(Script()) as stage:
+    async with over_http(Script()) as harness:
         pass
     with pytest.raises(ToolFailure) as caught:
-        await stage.source.discover()
+        await harness.source.discover()
     assert caught.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
 
 
 async def test_tools_that_can_run_as_tasks_are_remembered_for_the_adapter() -> None:
-    async with over_stdio("legacy") as stage:
-        found = await stage.source.discover()
+    async with over_stdio("legacy") as harness:
+        found = await harness.source.discover()
         specs = {each.spec.resource_id: each.spec for each in found.definitions}
-        resumed = {name for name, spec in specs.items() if stage.adapter.resumes(spec)}
+        resumed = {name for name, spec in specs.items() if harness.adapter.resumes(spec)}
     assert resumed == {"long", "perhaps"}
 
 
 async def test_what_a_pin_kept_is_a_definition_again_and_its_jobs_resume_before_the_server_answers() -> None:
-    async with over_http(Script(era="legacy")) as stage:
-        (pinned,) = [each for each in (await stage.source.discover()).definitions if each.spec.resource_id == "perhaps"]
-    async with over_http(Script(era="legacy")) as later:
+    async with over_http(Script(generation="legacy")) as harness:
+        (pinned,) = [
+            each for each in (await harness.source.discover()).definitions if each.spec.resource_id == "perhaps"
+        ]
+    async with over_http(Script(generation="legacy")) as later:
         restored = later.source.restored(pinned.remote)
         assert restored is not None
         assert (restored.remote, restored.spec.name) == (pinned.remote, pinned.spec.name)

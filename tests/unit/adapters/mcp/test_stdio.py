@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mcp import MCPError
 
-from tests.unit.adapters.mcp.stage import (
+from tests.unit.adapters.mcp.links import (
     PYTHON_PATH,
     ROOT,
     SERVERS,
@@ -149,15 +149,15 @@ async def test_a_program_that_does_not_read_holds_up_nobody_else() -> None:
 @pytest.mark.parametrize(
     ("terms", "reason"),
     [
-        (McpTerms("stage", StdioTerms("toolhub-no-such-program")), "was not found"),
-        (McpTerms("stage", StdioTerms(str(SERVERS / "odd_programs.py"))), "may not be executed"),
-        (McpTerms("stage", StdioTerms("/bin/cat", cwd="/no/such/folder")), "working directory does not exist"),
+        (McpTerms("harness", StdioTerms("toolhub-no-such-program")), "was not found"),
+        (McpTerms("harness", StdioTerms(str(SERVERS / "odd_programs.py"))), "may not be executed"),
+        (McpTerms("harness", StdioTerms("/bin/cat", cwd="/no/such/folder")), "working directory does not exist"),
         (odd("exits"), "exit code 3"),
         (odd("babbles"), "not JSON-RPC"),
         (odd("silent", connect_timeout_s=1.0), "did not answer the handshake within 1 s"),
     ],
 )
-async def test_what_is_no_server_is_told_as_unavailable_with_its_reason(terms: McpTerms, reason: str) -> None:
+async def test_what_is_no_server_is_reported_as_unavailable_with_its_reason(terms: McpTerms, reason: str) -> None:
     async with linked(terms) as link:
         with pytest.raises(ToolFailure) as failure:
             await link.session(soon(600))
@@ -170,7 +170,7 @@ async def test_what_is_no_server_is_told_as_unavailable_with_its_reason(terms: M
 
 
 @pytest.mark.parametrize("deadline_s", [0.0005, 0.002, 0.01, 0.05])
-async def test_a_deadline_is_told_as_such_also_while_the_program_is_being_started(deadline_s: float) -> None:
+async def test_a_deadline_is_reported_as_such_also_while_the_program_is_being_started(deadline_s: float) -> None:
     """The program that the hub ends then was not "killed (signal 9)" by somebody else."""
     async with linked(odd("silent", connect_timeout_s=deadline_s)) as link:
         with pytest.raises(ToolFailure) as failure:
@@ -209,13 +209,13 @@ async def test_children_that_outlive_their_leader_are_killed() -> None:
 
 
 @pytest.mark.promise("mcp.no-orphans")
-@pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_fifty_kills_leave_nothing_behind(era: str) -> None:
-    terms = program("-S", str(SERVERS / "scripted.py"), era)
+@pytest.mark.parametrize("generation", ["modern", "legacy"])
+async def test_fifty_kills_leave_nothing_behind(generation: str) -> None:
+    terms = program("-S", str(SERVERS / "scripted.py"), generation)
     async with linked(terms) as link:
         await link.session(soon())
         before, tasks, pids = descriptors(), len(asyncio.all_tasks()), set()
-        for round_ in range(KILLS if era == "modern" else 10):
+        for round_ in range(KILLS if generation == "modern" else 10):
             session = await link.session(soon())
             pids.add(pid_of(link))
             assert text_of(await call(session, "echo", text=f"{round_}")) == f"{round_}"
@@ -256,7 +256,7 @@ async def test_a_watcher_that_was_killed_is_replaced() -> None:
 
 _HUB = """
 import asyncio, sys
-from tests.unit.adapters.mcp.stage import linked, odd, pid_of, soon
+from tests.unit.adapters.mcp.links import linked, odd, pid_of, soon
 async def main():
     async with linked(odd("deaf", protocol="2025-11-25")) as link:
         await link.session(soon())

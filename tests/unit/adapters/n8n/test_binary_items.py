@@ -12,7 +12,7 @@ from typing import Any
 from tests.fakes.artifacts import Kept, kept_in
 from tests.fakes.n8n import How
 from tests.unit.adapters.n8n.flows import NAMES_ITSELF, code, flow
-from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, SYNC, Stage, staged
+from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, staged
 from toolhub_service.adapters.n8n.answers import FILES_MAX
 from toolhub_service.domain.result import Outcome
 
@@ -31,17 +31,17 @@ ON_DISK = {
 
 
 @asynccontextmanager
-async def giving(*items: dict[str, Any], kept: Kept | None = None) -> AsyncIterator[Stage]:
+async def giving(*items: dict[str, Any], kept: Kept | None = None) -> AsyncIterator[N8nHarness]:
     """A workflow whose last node gives these items."""
     flows = [flow("made", "responseNode", NAMES_ITSELF, code("Make")), flow("asked", "lastNode", code("Make"))]
     artifacts = kept.artifacts if kept else None
-    async with staged({"made": ASYNC, "asked": SYNC}, flows=flows, artifacts=artifacts) as stage:
-        stage.n8n.code("Make", lambda _, __: list(items))
-        yield stage
+    async with staged({"made": ASYNC, "asked": SYNC}, flows=flows, artifacts=artifacts) as harness:
+        harness.n8n.code("Make", lambda _, __: list(items))
+        yield harness
 
 
-async def ran(stage: Stage, name: str = "made") -> Outcome:
-    outcome = await stage.run(name, job_id=JOB_ID if name == "made" else "")
+async def ran(harness: N8nHarness, name: str = "made") -> Outcome:
+    outcome = await harness.run(name, job_id=JOB_ID if name == "made" else "")
     assert isinstance(outcome, Outcome), outcome.message
     return outcome
 
@@ -52,8 +52,8 @@ def told(outcome: Outcome) -> str:
 
 async def test_a_file_that_is_in_the_execution_becomes_an_artifact(tmp_path: Path) -> None:
     kept = kept_in(tmp_path)
-    async with giving({"json": {"n": 1}, "binary": {"data": INLINE}}, kept=kept) as stage:
-        outcome = await ran(stage)
+    async with giving({"json": {"n": 1}, "binary": {"data": INLINE}}, kept=kept) as harness:
+        outcome = await ran(harness)
     assert outcome.value == {"n": 1}
     (ref,) = outcome.artifacts
     assert (ref.media_type, ref.size_bytes, ref.sha256) == ("image/png", 6, SHA256)
@@ -67,8 +67,8 @@ async def test_an_item_that_is_nothing_but_files_is_where_these_are(tmp_path: Pa
         {"json": {"n": 2}},
         {"json": {}, "binary": {"report": ON_DISK}},
     ]
-    async with giving(*items, kept=kept_in(tmp_path)) as stage:
-        outcome = await ran(stage)
+    async with giving(*items, kept=kept_in(tmp_path)) as harness:
+        outcome = await ran(harness)
     value: Any = outcome.value
     assert value[0]["data"]["artifact"] == outcome.artifacts[0].artifact_id
     assert value[1] == {"n": 2}
@@ -78,9 +78,9 @@ async def test_an_item_that_is_nothing_but_files_is_where_these_are(tmp_path: Pa
 
 async def test_a_file_that_n8n_hands_out_to_nobody_is_told_by_its_name(tmp_path: Path) -> None:
     kept = kept_in(tmp_path)
-    async with giving({"json": {"n": 1}, "binary": {"report": ON_DISK}}, kept=kept) as stage:
-        outcome = await ran(stage)
-        (began,) = stage.n8n.executions.began
+    async with giving({"json": {"n": 1}, "binary": {"report": ON_DISK}}, kept=kept) as harness:
+        outcome = await ran(harness)
+        (began,) = harness.n8n.executions.began
     assert (outcome.value, outcome.artifacts, outcome.truncated) == ({"n": 1}, (), True)
     assert f"`report` of item 1 (report.pdf, application/pdf, 12 kB). Look in n8n, at execution {began.id}" in told(
         outcome
@@ -88,40 +88,40 @@ async def test_a_file_that_n8n_hands_out_to_nobody_is_told_by_its_name(tmp_path:
     assert kept.records.found == {}
 
 
-async def test_without_a_place_for_artifacts_files_are_told_as_missing() -> None:
-    async with giving({"json": {}, "binary": {"data": INLINE}}) as stage:
-        outcome = await ran(stage)
+async def test_without_a_place_for_artifacts_files_are_reported_as_missing() -> None:
+    async with giving({"json": {}, "binary": {"data": INLINE}}) as harness:
+        outcome = await ran(harness)
     value: Any = outcome.value
     assert (value["data"]["sha256"], value["data"]["dropped"]) == (SHA256, "this hub keeps no artifacts")
     assert outcome.truncated
 
 
 async def test_the_execution_of_an_answer_that_was_lost_has_its_files_too(tmp_path: Path) -> None:
-    async with giving({"json": {}, "binary": {"data": INLINE}}, kept=kept_in(tmp_path)) as stage:
-        stage.n8n.fails("/webhook/*", How.LOSE_ANSWER)
-        outcome = await ran(stage, "asked")
+    async with giving({"json": {}, "binary": {"data": INLINE}}, kept=kept_in(tmp_path)) as harness:
+        harness.n8n.fails("/webhook/*", How.LOSE_ANSWER)
+        outcome = await ran(harness, "asked")
     assert [ref.sha256 for ref in outcome.artifacts] == [SHA256]
 
 
-async def test_what_is_no_base64_is_told_as_missing(tmp_path: Path) -> None:
+async def test_what_is_no_base64_is_reported_as_missing(tmp_path: Path) -> None:
     broken = {**INLINE, "data": "%%%", "mimeType": "not a type", "fileName": 7}
-    async with giving({"json": {}, "binary": {"data": broken, "other": "nothing"}}, kept=kept_in(tmp_path)) as stage:
-        outcome = await ran(stage)
+    async with giving({"json": {}, "binary": {"data": broken, "other": "nothing"}}, kept=kept_in(tmp_path)) as harness:
+        outcome = await ran(harness)
     assert outcome.truncated
     assert "`data` of item 1 (not a type, 6 B)" in told(outcome)
 
 
 async def test_more_files_than_are_kept_are_counted(tmp_path: Path) -> None:
     items = [{"json": {"n": n}, "binary": {"data": INLINE}} for n in range(FILES_MAX + 3)]
-    async with giving(*items, kept=kept_in(tmp_path)) as stage:
-        outcome = await ran(stage)
+    async with giving(*items, kept=kept_in(tmp_path)) as harness:
+        outcome = await ran(harness)
     assert len(outcome.artifacts) == FILES_MAX
     assert "3 more" in told(outcome)
 
 
 async def test_names_of_files_are_redacted_and_cut(tmp_path: Path) -> None:
     named = {**ON_DISK, "fileName": "s3cret " + "x" * 500}
-    async with giving({"json": {"n": 1}, "binary": {"data": named}}, kept=kept_in(tmp_path)) as stage:
-        outcome = await ran(stage)
+    async with giving({"json": {"n": 1}, "binary": {"data": named}}, kept=kept_in(tmp_path)) as harness:
+        outcome = await ran(harness)
     assert "s3cret" not in told(outcome)
     assert "x" * 200 not in told(outcome)

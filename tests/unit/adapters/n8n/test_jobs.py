@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.fakes.n8n import FOREVER, Execution, How
-from tests.fakes.remote_stage import ToldSink
+from tests.fakes.remote_harness import ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, dedupes, flow, sets
-from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, KEY_HEADER, SYNC, WITHIN_S, Stage, before, staged
+from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, KEY_HEADER, SYNC, WITHIN_S, N8nHarness, before, staged
 from toolhub_service.adapters.n8n.job import MissingTerms
 from toolhub_service.adapters.n8n.kind import BusinessError
 from toolhub_service.domain.errors import ErrorKind, ToolError
@@ -27,13 +27,13 @@ ALL = {"long": ASYNC, "patient": ASYNC, "breaks-late": ASYNC, "fires": ASYNC, "o
 class Job:
     """One that runs."""
 
-    def __init__(self, stage: Stage, task: asyncio.Task[Outcome | ToolError], sink: ToldSink) -> None:
-        self.stage = stage
+    def __init__(self, harness: N8nHarness, task: asyncio.Task[Outcome | ToolError], sink: ToldSink) -> None:
+        self.harness = harness
         self.task = task
         self.sink = sink
 
     async def began(self, workflow: str = "long") -> Execution:
-        return await self.stage.n8n.began(workflow)
+        return await self.harness.n8n.began(workflow)
 
     async def outcome(self) -> Outcome:
         ended = await self.task
@@ -46,10 +46,10 @@ class Job:
         return ended
 
 
-async def begun(stage: Stage, own_name: str = "long", args: dict[str, Any] | None = None, **more: Any) -> Job:
+async def begun(harness: N8nHarness, own_name: str = "long", args: dict[str, Any] | None = None, **more: Any) -> Job:
     sink = ToldSink()
-    call = await stage.call(own_name, args, job_id=JOB_ID, **more)
-    return Job(stage, asyncio.create_task(stage.ended(stage.adapter.execute(call, sink))), sink)
+    call = await harness.call(own_name, args, job_id=JOB_ID, **more)
+    return Job(harness, asyncio.create_task(harness.ended(harness.adapter.execute(call, sink))), sink)
 
 
 def _attributes(outcome: Outcome) -> dict[str, str]:
@@ -57,25 +57,25 @@ def _attributes(outcome: Outcome) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def holding(**more: Any) -> AsyncIterator[Stage]:
+async def holding(**more: Any) -> AsyncIterator[N8nHarness]:
     """n8n holds every wait until it is released."""
-    async with staged(ALL, flows=[*FLOWS, dedupes("once")], time_scale=None, **more) as stage:
-        yield stage
+    async with staged(ALL, flows=[*FLOWS, dedupes("once")], time_scale=None, **more) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with staged(ALL, flows=[*FLOWS, dedupes("once")]) as stage:
-        yield stage
+async def harness() -> AsyncIterator[N8nHarness]:
+    async with staged(ALL, flows=[*FLOWS, dedupes("once")]) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def held() -> AsyncIterator[Stage]:
-    async with holding() as stage:
-        yield stage
+async def held() -> AsyncIterator[N8nHarness]:
+    async with holding() as harness:
+        yield harness
 
 
-async def test_it_is_begun_followed_and_brings_what_its_last_node_gave(held: Stage) -> None:
+async def test_it_is_begun_followed_and_brings_what_its_last_node_gave(held: N8nHarness) -> None:
     job = await begun(held, args={"a": 1})
     execution = await job.began()
     await job.sink.said("running")
@@ -89,29 +89,29 @@ async def test_it_is_begun_followed_and_brings_what_its_last_node_gave(held: Sta
     assert job.sink.progresses[-1].step == 1.0
 
 
-async def test_its_key_is_that_of_its_mark(stage: Stage) -> None:
-    job = await begun(stage)
+async def test_its_key_is_that_of_its_mark(harness: N8nHarness) -> None:
+    job = await begun(harness)
     await job.outcome()
-    (asked,) = stage.n8n.asked("POST", "/webhook/long")
-    assert asked.headers[KEY_HEADER] == stage.running.kept.marks[JOB_ID].key
+    (asked,) = harness.n8n.asked("POST", "/webhook/long")
+    assert asked.headers[KEY_HEADER] == harness.running.kept.marks[JOB_ID].key
 
 
 async def test_several_items_are_an_array_and_none_are_nothing() -> None:
     several = flow("several", "responseNode", NAMES_ITSELF, {**ECHO, "type": "n8n-nodes-base.code", "name": "Many"})
-    async with staged({"several": ASYNC}, flows=[several]) as stage:
-        stage.n8n.code("Many", lambda items, _: [{"json": {"n": n}} for n in range(3)])
-        assert (await (await begun(stage, "several")).outcome()).value == [{"n": 0}, {"n": 1}, {"n": 2}]
+    async with staged({"several": ASYNC}, flows=[several]) as harness:
+        harness.n8n.code("Many", lambda items, _: [{"json": {"n": n}} for n in range(3)])
+        assert (await (await begun(harness, "several")).outcome()).value == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
 class TestWaiting:
-    async def test_progress_says_until_when(self, held: Stage) -> None:
+    async def test_progress_says_until_when(self, held: N8nHarness) -> None:
         job = await begun(held, "patient")
         execution = await job.began("patient")
         await job.sink.said("waiting until 20")
         held.n8n.release(execution.id)
         assert (await job.outcome()).value == {"echo": {}}
 
-    async def test_it_goes_on_after_a_restart(self, held: Stage) -> None:
+    async def test_it_goes_on_after_a_restart(self, held: N8nHarness) -> None:
         job = await begun(held, "patient")
         execution = await job.began("patient")
         await job.sink.said("waiting until")
@@ -122,14 +122,14 @@ class TestWaiting:
 
 
 class TestErrors:
-    async def test_an_error_in_it_is_told_without_traces_and_paths(self, stage: Stage) -> None:
-        error = await (await begun(stage, "breaks-late")).error()
+    async def test_an_error_in_it_is_reported_without_traces_and_paths(self, harness: N8nHarness) -> None:
+        error = await (await begun(harness, "breaks-late")).error()
         assert error.kind is ErrorKind.EXECUTION_ERROR
         assert "boom at [path] for good" in error.message
         assert "/opt/" not in repr(error)
         assert error.details["remote_id"] == "1"
 
-    async def test_one_that_crashed_in_a_restart_has_failed(self, held: Stage) -> None:
+    async def test_one_that_crashed_in_a_restart_has_failed(self, held: N8nHarness) -> None:
         job = await begun(held)
         await job.began()
         await job.sink.said("running")
@@ -138,26 +138,26 @@ class TestErrors:
         assert (error.kind, error.details["execution_status"]) == (ErrorKind.EXECUTION_ERROR, "crashed")
 
     async def test_an_error_before_it_could_answer_is_found(self) -> None:
-        async with staged({"breaks": ASYNC}) as stage:
-            error = await (await begun(stage, "breaks")).error()
+        async with staged({"breaks": ASYNC}) as harness:
+            error = await (await begun(harness, "breaks")).error()
             assert "boom from workflow" in error.message
-            assert stage.n8n.starts("breaks") == 1
+            assert harness.n8n.starts("breaks") == 1
 
     async def test_a_result_that_means_failure_is_one(self) -> None:
         terms = replace(ASYNC, fails_when=(BusinessError(at="/echo/ok", equals=False, message="/echo/why"),))
-        async with staged({"long": terms}) as stage:
-            error = await (await begun(stage, args={"ok": False, "why": "sold out"})).error()
+        async with staged({"long": terms}) as harness:
+            error = await (await begun(harness, args={"ok": False, "why": "sold out"})).error()
         assert (error.kind, "sold out" in error.message) == (ErrorKind.EXECUTION_ERROR, True)
 
-    async def test_a_refused_start_has_begun_nothing_and_may_be_tried_again(self, stage: Stage) -> None:
-        stage.n8n.fails("/webhook/*", How.BUSY)
-        error = await (await begun(stage)).error()
-        assert (error.kind, error.is_retryable, stage.n8n.starts("long")) == (ErrorKind.TOOL_UNAVAILABLE, True, 0)
+    async def test_a_refused_start_has_begun_nothing_and_may_be_tried_again(self, harness: N8nHarness) -> None:
+        harness.n8n.fails("/webhook/*", How.BUSY)
+        error = await (await begun(harness)).error()
+        assert (error.kind, error.is_retryable, harness.n8n.starts("long")) == (ErrorKind.TOOL_UNAVAILABLE, True, 0)
 
-    async def test_a_result_that_is_too_large_is_told_as_done(self) -> None:
+    async def test_a_result_that_is_too_large_is_reported_as_done(self) -> None:
         big = flow("big", "responseNode", NAMES_ITSELF, sets(f'{{ text: "{"x" * 20_000}" }}'))
-        async with staged({"big": ASYNC}, flows=[big], max_response_bytes=15_000) as stage:
-            error = await (await begun(stage, "big")).error()
+        async with staged({"big": ASYNC}, flows=[big], max_response_bytes=15_000) as harness:
+            error = await (await begun(harness, "big")).error()
         assert error.kind is ErrorKind.HTTP_TOO_LARGE
         assert "What it did is done" in error.message
 
@@ -165,7 +165,7 @@ class TestErrors:
 @pytest.mark.promise("workflow.never-twice")
 class TestDoubtfulStarts:
     @pytest.mark.parametrize("how", [How.LOSE_ANSWER, How.CUT, How.ERROR_AFTER, How.EMPTY, How.GARBAGE, How.TRUNCATED])
-    async def test_an_answer_that_is_lost_or_tells_nothing_is_looked_up(self, held: Stage, how: How) -> None:
+    async def test_an_answer_that_is_lost_or_tells_nothing_is_looked_up(self, held: N8nHarness, how: How) -> None:
         held.n8n.fails("/webhook/*", how)
         job = await begun(held, args={"a": 1})
         execution = await job.began()
@@ -176,14 +176,14 @@ class TestDoubtfulStarts:
             assert (await job.outcome()).value == {"echo": {"a": 1}}
         assert held.n8n.starts("long") == 1
 
-    async def test_a_start_that_is_not_found_is_never_sent_again(self, stage: Stage) -> None:
-        stage.n8n.fails("/webhook/*", How.DROP)
-        error = await (await begun(stage)).error()
+    async def test_a_start_that_is_not_found_is_never_sent_again(self, harness: N8nHarness) -> None:
+        harness.n8n.fails("/webhook/*", How.DROP)
+        error = await (await begun(harness)).error()
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
         assert "proves nothing" in error.message
-        assert len(stage.n8n.asked("POST", "/webhook/*")) == 1
+        assert len(harness.n8n.asked("POST", "/webhook/*")) == 1
 
-    async def test_one_that_comes_later_is_found_and_not_begun_twice(self, held: Stage) -> None:
+    async def test_one_that_comes_later_is_found_and_not_begun_twice(self, held: N8nHarness) -> None:
         fault = held.n8n.fails("/webhook/*", How.LATER)
         job = await begun(held, "once", {"a": 1})
         await held.n8n.was_asked("GET", "/api/v1/executions")
@@ -192,14 +192,14 @@ class TestDoubtfulStarts:
         held.n8n.release(first.id)
         assert (await job.outcome()).value == {"echo": {"a": 1}}
 
-    async def test_a_workflow_that_knows_its_keys_is_begun_again_under_the_same_key(self, stage: Stage) -> None:
-        stage.n8n.fails("/webhook/*", How.DROP)
-        assert (await (await begun(stage, "once", {"a": 1})).outcome()).value == {"echo": {"a": 1}}
-        first, second = stage.n8n.asked("POST", "/webhook/*")
+    async def test_a_workflow_that_knows_its_keys_is_begun_again_under_the_same_key(self, harness: N8nHarness) -> None:
+        harness.n8n.fails("/webhook/*", How.DROP)
+        assert (await (await begun(harness, "once", {"a": 1})).outcome()).value == {"echo": {"a": 1}}
+        first, second = harness.n8n.asked("POST", "/webhook/*")
         assert first.headers[KEY_HEADER] == second.headers[KEY_HEADER]
-        assert stage.n8n.starts("once") == 1
+        assert harness.n8n.starts("once") == 1
 
-    async def test_of_two_that_bear_the_key_the_older_one_counts(self, held: Stage) -> None:
+    async def test_of_two_that_bear_the_key_the_older_one_counts(self, held: N8nHarness) -> None:
         held.n8n.fails("/webhook/*", How.TWICE)
         job = await begun(held, "once", {"a": 1})
         await held.n8n.began("once", 2)
@@ -208,7 +208,7 @@ class TestDoubtfulStarts:
         assert (await job.outcome()).value == {"echo": {"a": 1}}
         assert len(held.n8n.asked("POST", "/webhook/*")) == 1
 
-    async def test_a_workflow_that_does_not_name_its_execution_is_followed_all_the_same(self, held: Stage) -> None:
+    async def test_a_workflow_that_does_not_name_its_execution_is_followed_all_the_same(self, held: N8nHarness) -> None:
         job = await begun(held, "fires", {"a": 1})
         execution = await job.began("fires")
         held.n8n.release(execution.id)
@@ -216,9 +216,9 @@ class TestDoubtfulStarts:
         assert outcome.value == {"echo": {"a": 1}}
         assert _attributes(outcome)["looked_up"] == "true"
 
-    async def test_an_answer_of_a_gateway_is_looked_up(self, stage: Stage) -> None:
-        stage.n8n.fails("/webhook/*", How.BAD_GATEWAY)
-        error = await (await begun(stage)).error()
+    async def test_an_answer_of_a_gateway_is_looked_up(self, harness: N8nHarness) -> None:
+        harness.n8n.fails("/webhook/*", How.BAD_GATEWAY)
+        error = await (await begun(harness)).error()
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
 
 
@@ -226,7 +226,7 @@ class TestFollowing:
     @pytest.mark.parametrize(
         "how", [How.DROP, How.CUT, How.BUSY, How.UNAUTHORIZED, How.GARBAGE, How.NO_ROUTE, How.EMPTY]
     )
-    async def test_an_api_that_does_not_answer_well_is_asked_again(self, held: Stage, how: How) -> None:
+    async def test_an_api_that_does_not_answer_well_is_asked_again(self, held: N8nHarness, how: How) -> None:
         job = await begun(held)
         execution = await job.began()
         await job.sink.said("running")
@@ -239,7 +239,7 @@ class TestFollowing:
         else:
             assert (await job.outcome()).value == {"echo": {}}
 
-    async def test_who_watches_is_told_when_n8n_does_not_answer(self, held: Stage) -> None:
+    async def test_watcher_is_told_when_n8n_does_not_answer(self, held: N8nHarness) -> None:
         job = await begun(held, args={"a": 1})
         execution = await job.began()
         await job.sink.said("running")
@@ -250,19 +250,19 @@ class TestFollowing:
         assert (await job.outcome()).value == {"echo": {"a": 1}}
 
     async def test_one_that_is_missing_for_a_moment_is_waited_for(self) -> None:
-        async with holding(missing=MissingTerms(looks=3, timeout_s=WITHIN_S)) as stage:
-            job = await begun(stage, args={"a": 1})
+        async with holding(missing=MissingTerms(looks=3, timeout_s=WITHIN_S)) as harness:
+            job = await begun(harness, args={"a": 1})
             execution = await job.began()
             await job.sink.said("running")
-            known = stage.n8n.executions.known.pop(execution.id)
-            asked = len(stage.n8n.asked("GET", f"/api/v1/executions/{execution.id}"))
-            await stage.n8n.was_asked("GET", f"/api/v1/executions/{execution.id}", asked + 5)
-            stage.n8n.executions.known[execution.id] = known
-            stage.n8n.release(execution.id)
+            known = harness.n8n.executions.known.pop(execution.id)
+            asked = len(harness.n8n.asked("GET", f"/api/v1/executions/{execution.id}"))
+            await harness.n8n.was_asked("GET", f"/api/v1/executions/{execution.id}", asked + 5)
+            harness.n8n.executions.known[execution.id] = known
+            harness.n8n.release(execution.id)
             assert (await job.outcome()).value == {"echo": {"a": 1}}
 
     @pytest.mark.promise("workflow.never-false-done")
-    async def test_one_that_is_forgotten_is_never_done(self, held: Stage) -> None:
+    async def test_one_that_is_forgotten_is_never_done(self, held: N8nHarness) -> None:
         job = await begun(held)
         await job.began()
         await job.sink.said("running")
@@ -272,7 +272,7 @@ class TestFollowing:
         assert "pruned" in error.message
 
     @pytest.mark.promise("workflow.found-again")
-    async def test_another_run_attaches_to_the_same_execution(self, held: Stage) -> None:
+    async def test_another_run_attaches_to_the_same_execution(self, held: N8nHarness) -> None:
         first = await begun(held, args={"a": 1})
         execution = await first.began()
         await first.sink.said("running")
@@ -288,7 +288,7 @@ class TestFollowing:
         assert _attributes(outcome)["attached"] == "2"
         assert held.n8n.starts("long") == 1
 
-    async def test_a_job_is_followed_though_the_workflow_is_set_otherwise_by_now(self, held: Stage) -> None:
+    async def test_a_job_is_followed_though_the_workflow_is_set_otherwise_by_now(self, held: N8nHarness) -> None:
         first = await begun(held)
         execution = await first.began()
         await first.sink.said("running")
@@ -301,16 +301,16 @@ class TestFollowing:
             assert (await second.outcome()).value == {"echo": {}}
         assert held.n8n.starts("long") == 1
 
-    async def test_what_was_kept_and_is_no_id_never_gets_into_a_url(self, stage: Stage) -> None:
+    async def test_what_was_kept_and_is_no_id_never_gets_into_a_url(self, harness: N8nHarness) -> None:
         mark = RemoteMark(key="k", remote_id="../workflows/1", accepted=True)
-        stage.running.kept.marks[JOB_ID] = mark
-        error = await (await begun(stage)).error()
+        harness.running.kept.marks[JOB_ID] = mark
+        error = await (await begun(harness)).error()
         assert error.kind is ErrorKind.OUTCOME_UNKNOWN
-        assert not stage.n8n.asked("GET", "/api/v1/executions*")
+        assert not harness.n8n.asked("GET", "/api/v1/executions*")
 
 
 class TestStopping:
-    async def test_it_is_stopped_where_that_is_possible(self, held: Stage) -> None:
+    async def test_it_is_stopped_where_that_is_possible(self, held: N8nHarness) -> None:
         job = await begun(held)
         execution = await job.began()
         await job.sink.said("running")
@@ -320,27 +320,27 @@ class TestStopping:
 
     @pytest.mark.promise("workflow.cancel-is-confirmed")
     async def test_an_older_version_cannot_and_it_goes_on_to_its_end(self) -> None:
-        async with holding(version="2.8.4") as stage:
-            job = await begun(stage)
+        async with holding(version="2.8.4") as harness:
+            job = await begun(harness)
             execution = await job.began()
-            stage.running.kept.cancelled.set()
+            harness.running.kept.cancelled.set()
             await job.sink.said("cannot stop")
-            stage.n8n.release(execution.id)
+            harness.n8n.release(execution.id)
             assert (await job.outcome()).value == {"echo": {}}
 
-    async def test_a_key_that_may_not_stop_is_told(self) -> None:
+    async def test_a_key_that_may_not_stop_is_reported(self) -> None:
         async with holding() as first:
             first.n8n.api_key = first.n8n.make_key("execution:read", "execution:list", "workflow:list", "workflow:read")
-            async with before(first.n8n, ALL) as stage:
-                job = await begun(stage)
+            async with before(first.n8n, ALL) as harness:
+                job = await begun(harness)
                 execution = await job.began()
-                stage.running.kept.cancelled.set()
+                harness.running.kept.cancelled.set()
                 await job.sink.said("refuses to stop")
-                stage.n8n.release(execution.id)
+                harness.n8n.release(execution.id)
                 assert isinstance(await job.task, Outcome)
 
     @pytest.mark.promise("workflow.cancel-is-confirmed")
-    async def test_a_stop_that_is_slow_is_waited_for(self, held: Stage) -> None:
+    async def test_a_stop_that_is_slow_is_waited_for(self, held: N8nHarness) -> None:
         job = await begun(held)
         await job.began()
         await job.sink.said("running")
@@ -351,7 +351,7 @@ class TestStopping:
         fault.let_go()
         assert (await job.error()).kind is ErrorKind.CANCELLED
 
-    async def test_one_that_has_ended_meanwhile_brings_its_result(self, held: Stage) -> None:
+    async def test_one_that_has_ended_meanwhile_brings_its_result(self, held: N8nHarness) -> None:
         job = await begun(held)
         execution = await job.began()
         await job.sink.said("running")
@@ -366,7 +366,7 @@ class TestStopping:
         assert (await job.outcome()).value == {"echo": {}}
 
 
-async def test_one_under_way_ends_where_it_began_when_its_source_is_closed(held: Stage) -> None:
+async def test_one_under_way_ends_where_it_began_when_its_source_is_closed(held: N8nHarness) -> None:
     job = await begun(held, args={"a": 1})
     execution = await job.began()
     await held.n8n.was_asked("GET", f"/api/v1/executions/{execution.id}")

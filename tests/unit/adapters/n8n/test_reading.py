@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures import load_json
-from tests.unit.adapters.n8n.stage import redact
+from tests.unit.adapters.n8n.n8n_harness import redact
 from toolhub_service.adapters.n8n.answers import Unreadable, at, execution_named, read
 from toolhub_service.adapters.n8n.client import Reply, message_of, quoted
 from toolhub_service.adapters.n8n.execution import (
@@ -92,7 +92,7 @@ class TestRecorded:
         header = _answer(named["wait respond"])
         assert execution_named(header, {}, "/nowhere") == "7"
 
-    def test_failures_are_told_apart(self) -> None:
+    def test_failures_are_distinguished(self) -> None:
         named = {one["label"]: _answer(one) for one in _recorded("POST /webhook/")}
         assert is_in_workflow(named["error lastNode"])
         assert is_not_registered(named["inactive"])

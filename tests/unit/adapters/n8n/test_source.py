@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.fakes.n8n import FOREVER, How, fake_n8n
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
-from tests.unit.adapters.n8n.stage import ASYNC, SYNC, before, staged
+from tests.unit.adapters.n8n.n8n_harness import ASYNC, SYNC, before, staged
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
 from toolhub_service.adapters.n8n.workflow import published, webhooks_of
 from toolhub_service.adapters.source_config import ToolTerms
@@ -23,20 +23,20 @@ class TestNamed:
         terms = N8nWorkflow(
             description="Says it.", webhook="echo", input_schema=TEXT, output_schema={"type": "object"}, version="2.1.0"
         )
-        async with staged({"say": terms}, with_api=False, tags=("lab",), timeout_s=7.0) as stage:
-            made = (await stage.definitions())["say"]
+        async with staged({"say": terms}, with_api=False, tags=("lab",), timeout_s=7.0) as harness:
+            made = (await harness.definitions())["say"]
         spec = made.spec
         assert (made.is_operators, made.problem) == (True, "")
         assert (spec.name, spec.description, spec.version) == ("flows/say", "Says it.", "2.1.0")
         assert (spec.input_schema, spec.output_schema) == (TEXT, {"type": "object"})
         assert (set(spec.capabilities), spec.tags) == ({"n8n:flows"}, ("lab", "n8n", "flows"))
-        assert (spec.endpoint, spec.upstream, spec.limits.timeout_s) == (stage.n8n.url, "n8n:flows", 7.0)
+        assert (spec.endpoint, spec.upstream, spec.limits.timeout_s) == (harness.n8n.url, "n8n:flows", 7.0)
         assert spec.idempotency is IdempotencyMode.DERIVED
         assert not spec.cost.is_async
 
     async def test_without_a_schema_it_takes_any_object_and_is_marked(self) -> None:
-        async with staged({"echo": SYNC}, with_api=False) as stage:
-            spec = await stage.spec("echo")
+        async with staged({"echo": SYNC}, with_api=False) as harness:
+            spec = await harness.spec("echo")
         assert (spec.input_schema, "open-schema" in spec.tags) == ({"type": "object"}, True)
 
     async def test_nothing_is_believed_to_be_harmless_but_what_the_operator_says(self) -> None:
@@ -47,8 +47,8 @@ class TestNamed:
             "slow": SYNC,
             "once": N8nWorkflow(deduplicates=True),
         }
-        async with staged(named, with_api=False, tools=tools) as stage:
-            made = {name: found.spec.annotations for name, found in (await stage.definitions()).items()}
+        async with staged(named, with_api=False, tools=tools) as harness:
+            made = {name: found.spec.annotations for name, found in (await harness.definitions()).items()}
         assert made.keys() == {"asks", "echo", "once"}
         assert (made["asks"].read_only, made["echo"].safe_to_repeat, made["once"].idempotent) == (True, False, True)
 
@@ -72,26 +72,26 @@ class TestNamed:
             ),
         ],
     )
-    async def test_what_cannot_be_meant_is_told_with_what_to_do(self, terms: N8nWorkflow, words: str) -> None:
-        async with staged({"tool": terms}, with_api=False) as stage:
-            made = (await stage.definitions())["tool"]
+    async def test_what_cannot_be_meant_is_reported_with_what_to_do(self, terms: N8nWorkflow, words: str) -> None:
+        async with staged({"tool": terms}, with_api=False) as harness:
+            made = (await harness.definitions())["tool"]
         assert words in made.problem
 
     async def test_it_is_there_whether_n8n_is_or_not(self) -> None:
-        async with staged({"echo": SYNC}) as stage:
-            await stage.n8n.down()
-            found = await stage.discover()
-            await stage.n8n.up()
+        async with staged({"echo": SYNC}) as harness:
+            await harness.n8n.down()
+            found = await harness.discover()
+            await harness.n8n.up()
         assert [made.spec.name for made in found.definitions] == ["flows/echo"]
         assert "gave no answer" in found.problems[0]
 
-    async def test_a_key_that_is_not_accepted_is_told_and_takes_nothing_away(self) -> None:
+    async def test_a_key_that_is_not_accepted_is_reported_and_takes_nothing_away(self) -> None:
         async with fake_n8n(workflows=FLOWS) as n8n:
             n8n.api_key = "wrong"
-            async with before(n8n, {"echo": SYNC}) as stage:
-                found = await stage.discover()
-                assert await stage.value("echo") == {"echo": {}}
-                assert any("api_key" in line for line in stage.source.diagnostics())
+            async with before(n8n, {"echo": SYNC}) as harness:
+                found = await harness.discover()
+                assert await harness.value("echo") == {"echo": {}}
+                assert any("api_key" in line for line in harness.source.diagnostics())
         assert len(found.definitions) == 1
         assert "does not accept the `api_key`" in found.problems[0]
 
@@ -112,9 +112,9 @@ class TestCompared:
         ],
     )
     async def test_what_does_not_fit(self, terms: N8nWorkflow, words: str) -> None:
-        async with staged({"tool": terms}) as stage:
-            stage.n8n.add(flow("off", "lastNode"), active=False)
-            found = await stage.discover()
+        async with staged({"tool": terms}) as harness:
+            harness.n8n.add(flow("off", "lastNode"), active=False)
+            found = await harness.discover()
         (problem,) = found.problems
         assert words in problem
         assert problem.startswith("`tool`: ")
@@ -125,8 +125,8 @@ class TestCompared:
         twice = flow("twice", "lastNode", {**ECHO, "type": "n8n-nodes-base.webhook", "parameters": {"path": "b"}})
         hookless = flow("hookless", "lastNode")
         hookless["nodes"][0]["disabled"] = True
-        async with staged({"tool": N8nWorkflow(workflow_id=workflow_id)}, flows=[twice, hookless]) as stage:
-            (made,) = (await stage.discover()).definitions
+        async with staged({"tool": N8nWorkflow(workflow_id=workflow_id)}, flows=[twice, hookless]) as harness:
+            (made,) = (await harness.discover()).definitions
         assert made.problem
 
     def test_a_draft_does_not_count(self) -> None:
@@ -135,24 +135,24 @@ class TestCompared:
 
     async def test_what_fits_is_not_spoken_of(self) -> None:
         named = {"echo": SYNC, "long": ASYNC, "by-id": N8nWorkflow(workflow_id="slow")}
-        async with staged(named) as stage:
-            assert (await stage.discover()).problems == ()
+        async with staged(named) as harness:
+            assert (await harness.discover()).problems == ()
 
 
 class TestDiscovered:
     async def _offered(self, *flows: dict[str, Any], **said: Any) -> dict[str, Any]:
-        async with staged(flows=list(flows), discover=N8nDiscovery(**said)) as stage:
-            return await stage.definitions()
+        async with staged(flows=list(flows), discover=N8nDiscovery(**said)) as harness:
+            return await harness.definitions()
 
     async def test_active_workflows_with_a_webhook_are_offered_and_can_be_called(self) -> None:
-        async with staged({"mine": N8nWorkflow(webhook="slow")}, discover=N8nDiscovery()) as stage:
-            stage.n8n.add(flow("off", "lastNode"), active=False)
-            made = await stage.definitions()
+        async with staged({"mine": N8nWorkflow(webhook="slow")}, discover=N8nDiscovery()) as harness:
+            harness.n8n.add(flow("off", "lastNode"), active=False)
+            made = await harness.definitions()
             assert made.keys() == {made_flow["name"] for made_flow in FLOWS} - {"slow"} | {"mine"}
             assert not made["echo"].is_operators
             assert "open-schema" in made["echo"].spec.tags
             assert made["echo"].spec.name == "flows/echo"
-            assert await stage.value("echo", {"a": 1}) == {"echo": {"a": 1}}
+            assert await harness.value("echo", {"a": 1}) == {"echo": {"a": 1}}
 
     async def test_the_mode_is_what_the_webhook_does(self) -> None:
         names_at_once = flow("c", "onReceived", webhook={"options": {"responseData": "={{ $execution.id }}"}})
@@ -188,28 +188,28 @@ class TestDiscovered:
         assert made["noted"].spec.description == "A note."
         assert made["stuck"].spec.description == "Sticky."
 
-    async def test_of_two_that_read_alike_one_is_left_out_and_told(self) -> None:
+    async def test_of_two_that_read_alike_one_is_left_out_and_reported(self) -> None:
         flows = [flow("same", "lastNode"), {**flow("b", "lastNode"), "name": "same"}]
-        async with staged(flows=flows, discover=N8nDiscovery()) as stage:
-            found = await stage.discover()
+        async with staged(flows=flows, discover=N8nDiscovery()) as harness:
+            found = await harness.discover()
         assert len(found.definitions) == 1
         assert "reads like" in found.problems[0]
 
     async def test_all_pages_are_read(self) -> None:
-        async with staged(flows=[flow(f"w{n}", "lastNode") for n in range(120)], discover=N8nDiscovery()) as stage:
-            assert len((await stage.discover()).definitions) == 120
-            assert len(stage.n8n.asked("GET", "/api/v1/workflows")) == 3
+        async with staged(flows=[flow(f"w{n}", "lastNode") for n in range(120)], discover=N8nDiscovery()) as harness:
+            assert len((await harness.discover()).definitions) == 120
+            assert len(harness.n8n.asked("GET", "/api/v1/workflows")) == 3
 
     async def test_an_api_that_is_away_leaves_what_was_known(self) -> None:
-        async with staged(discover=N8nDiscovery()) as stage:
-            before_it = await stage.definitions()
-            stage.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
-            assert (await stage.definitions()).keys() == before_it.keys()
-            assert await stage.value("echo", {"a": 1}) == {"echo": {"a": 1}}
+        async with staged(discover=N8nDiscovery()) as harness:
+            before_it = await harness.definitions()
+            harness.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
+            assert (await harness.definitions()).keys() == before_it.keys()
+            assert await harness.value("echo", {"a": 1}) == {"echo": {"a": 1}}
 
-    async def test_without_a_key_nothing_is_discovered_and_that_is_told(self) -> None:
-        async with staged({"echo": SYNC}, with_api=False, discover=N8nDiscovery()) as stage:
-            found = await stage.discover()
+    async def test_without_a_key_nothing_is_discovered_and_that_is_reported(self) -> None:
+        async with staged({"echo": SYNC}, with_api=False, discover=N8nDiscovery()) as harness:
+            found = await harness.discover()
         assert [made.spec.name for made in found.definitions] == ["flows/echo"]
         assert "api_key" in found.problems[0]
 
@@ -225,5 +225,5 @@ class TestDiscovered:
 
     @pytest.mark.parametrize("remote", [{}, {"name": "x"}, {"name": 1, "webhook": {"method": "GET", "path": "x"}}])
     async def test_what_no_pin_of_it_has_kept_is_nothing(self, remote: dict[str, Any]) -> None:
-        async with staged(discover=N8nDiscovery()) as stage:
-            assert stage.source.restored(remote) is None
+        async with staged(discover=N8nDiscovery()) as harness:
+            assert harness.source.restored(remote) is None

@@ -13,7 +13,7 @@ from tests.ports.adapter_suite import AdapterSuite, Prepared
 from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.n8n.flows import dedupes
-from tests.unit.adapters.n8n.stage import JOB_ID, QUICK_MISSING, SYNC, LoopClock, Stage, redact, staged
+from tests.unit.adapters.n8n.n8n_harness import JOB_ID, QUICK_MISSING, SYNC, LoopClock, N8nHarness, redact, staged
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.job import N8nJob
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
@@ -47,13 +47,20 @@ class TestN8nAdapter(AdapterSuite):
     @pytest.fixture
     async def prepared(self) -> AsyncIterator[Prepared]:
         named = {"echo": SYNC, "breaks": SYNC, "slow": SYNC, "crashes": N8nWorkflow(webhook="echo")}
-        async with staged(named, time_scale=None) as stage:
-            stage.adapter._caller = Brittle(redact, LoopClock(), pause_s=0.002)
-            specs = {own: made.spec for own, made in (await stage.definitions()).items()}
-            started, stopped, let_go = asyncio.Event(), asyncio.Event(), Held(stage.n8n)
-            watch = asyncio.create_task(_watch(stage.n8n, started, stopped))
+        async with staged(named, time_scale=None) as harness:
+            harness.adapter._caller = Brittle(redact, LoopClock(), pause_s=0.002)
+            specs = {own: made.spec for own, made in (await harness.definitions()).items()}
+            started, stopped, let_go = asyncio.Event(), asyncio.Event(), Held(harness.n8n)
+            watch = asyncio.create_task(_watch(harness.n8n, started, stopped))
             yield Prepared(
-                stage.adapter, specs["echo"], specs["breaks"], specs["crashes"], specs["slow"], started, let_go, stopped
+                harness.adapter,
+                specs["echo"],
+                specs["breaks"],
+                specs["crashes"],
+                specs["slow"],
+                started,
+                let_go,
+                stopped,
             )
             watch.cancel()
 
@@ -68,8 +75,8 @@ async def _watch(n8n: FakeN8n, started: asyncio.Event, stopped: asyncio.Event) -
 class TestN8nToolSource(ToolSourceSuite):
     @pytest.fixture
     async def source(self) -> AsyncIterator[ToolSource]:
-        async with staged({"named": N8nWorkflow(webhook="echo")}, discover=N8nDiscovery()) as stage:
-            yield stage.source
+        async with staged({"named": N8nWorkflow(webhook="echo")}, discover=N8nDiscovery()) as harness:
+            yield harness.source
 
 
 class TestConfiguredSource(ToolSourceSuite):
@@ -77,17 +84,17 @@ class TestConfiguredSource(ToolSourceSuite):
 
     @pytest.fixture
     async def source(self) -> AsyncIterator[ToolSource]:
-        async with staged({"named": N8nWorkflow(webhook="echo")}, with_api=False) as stage:
-            yield stage.source
+        async with staged({"named": N8nWorkflow(webhook="echo")}, with_api=False) as harness:
+            yield harness.source
 
 
 class N8nStage:
-    """Implements `RemoteStage`. The workflow knows its keys, so that one that is not there may be started again."""
+    """Implements `RemoteHarness`. The workflow knows its keys, so that one that is not there may be started again."""
 
-    def __init__(self, stage: Stage, call: GrantedCall) -> None:
-        self.remote = N8nJob(stage.server, stage.adapter._caller, QUICK_MISSING)
+    def __init__(self, harness: N8nHarness, call: GrantedCall) -> None:
+        self.remote = N8nJob(harness.server, harness.adapter._caller, QUICK_MISSING)
         self.call = call
-        self._n8n = stage.n8n
+        self._n8n = harness.n8n
 
     @property
     def effects(self) -> int:
@@ -120,7 +127,7 @@ class N8nStage:
 
 class TestN8nJobs(RemoteJobSuite):
     @pytest.fixture
-    async def stage(self) -> AsyncIterator[N8nStage]:
+    async def harness(self) -> AsyncIterator[N8nStage]:
         terms = N8nWorkflow(mode="async", deduplicates=True)
-        async with staged({"once": terms}, flows=[dedupes("once")], time_scale=None) as stage:
-            yield N8nStage(stage, await stage.call("once", {"a": 1}, job_id=JOB_ID))
+        async with staged({"once": terms}, flows=[dedupes("once")], time_scale=None) as harness:
+            yield N8nStage(harness, await harness.call("once", {"a": 1}, job_id=JOB_ID))

@@ -69,7 +69,7 @@ async def test_decision_lets_the_job_go_on_or_ends_it(
         assert job.status.result.error.kind is ErrorKind.APPROVAL_REJECTED
 
 
-async def test_decision_told_twice_and_by_many_processes_releases_once(harness: JobHarness) -> None:
+async def test_decision_delivered_twice_and_by_many_processes_releases_once(harness: JobHarness) -> None:
     processes = [harness.process() for _ in range(4)]
     await _waits(harness)
     for process in processes * 2:
@@ -156,7 +156,7 @@ async def test_job_whose_approval_nobody_here_knows_is_given_up_at_its_deadline(
 
 
 @pytest.mark.parametrize("problem", [away(), RuntimeError("a defect")])
-async def test_decision_that_could_not_be_carried_is_told_and_left_to_the_sweep(
+async def test_decision_that_could_not_be_carried_is_reported_and_left_to_the_sweep(
     harness: JobHarness, process: Process, problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(job_id: str) -> Job | None:

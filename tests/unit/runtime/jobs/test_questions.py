@@ -127,7 +127,7 @@ async def test_job_still_waits_after_everybody_has_died(harness: JobHarness) -> 
     assert (await harness.job()).state is JobState.AWAITING_APPROVAL
 
 
-async def test_death_after_the_answer_is_told_as_what_it_is(harness: JobHarness) -> None:
+async def test_death_after_the_answer_is_reported_as_what_it_is(harness: JobHarness) -> None:
     """The run that follows the answer has begun: it is never run again."""
     first, second = harness.process(), harness.process()
     harness.world.script = asks_first

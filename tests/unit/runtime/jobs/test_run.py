@@ -91,7 +91,7 @@ async def test_job_that_is_over_no_longer_counts_as_running(harness: JobHarness,
     assert process.runs._live == {}
 
 
-async def test_crash_of_a_run_is_told_and_ends_the_job(harness: JobHarness, process: Process) -> None:
+async def test_crash_of_a_run_is_reported_and_ends_the_job(harness: JobHarness, process: Process) -> None:
     async def script(run: ScriptedRun) -> ToolResult:
         raise RuntimeError("s3cret-canary")
 
@@ -283,7 +283,7 @@ async def test_running_job_is_cancelled(
     assert harness.world.stops["job-1"] == (script is remote)
 
 
-async def test_cancellation_told_twice_does_not_cut_off_how_the_work_ends(
+async def test_cancellation_delivered_twice_does_not_cut_off_how_the_work_ends(
     harness: JobHarness, process: Process
 ) -> None:
     ends, order = asyncio.Event(), []

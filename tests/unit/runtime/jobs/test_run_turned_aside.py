@@ -288,7 +288,7 @@ async def test_rights_and_deadline_of_a_run_are_those_of_now(harness: JobHarness
     assert call.deadline_s - harness.clock.monotonic_s() == pytest.approx(3_000)
 
 
-def test_error_that_says_so_is_told_as_it_is() -> None:
+def test_error_that_says_so_is_reported_as_it_is() -> None:
     from toolhub_service.runtime.jobs.settle import out_of_reach
 
     unknown = ToolError(ErrorKind.OUTCOME_UNKNOWN, "nobody saw the end")

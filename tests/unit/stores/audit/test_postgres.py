@@ -139,7 +139,7 @@ class TestTampering:
         execute(postgres_url, "DROP TABLE audit_events")
         assert first_bad(postgres_url, closed_log) == [1]
 
-    async def test_a_column_that_is_gone_is_found_and_told_to_who_reads(
+    async def test_a_column_that_is_gone_is_found_and_reported_to_who_reads(
         self, postgres_url: str, log: PostgresAuditLog
     ) -> None:
         await log.append_durably(called(1))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.n8n import FakeN8n, fake_n8n
 from tests.fakes.outcomes import outcome_of
-from tests.fakes.remote_stage import BRISK, SOON, ToldSink
+from tests.fakes.remote_harness import BRISK, SOON, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.ports.adapter_suite import granted
 from tests.unit.adapters.n8n.flows import FLOWS, Flow
@@ -63,7 +63,7 @@ def redact(text: str) -> str:
 
 
 @dataclass
-class Stage:
+class N8nHarness:
     n8n: FakeN8n
     server: N8nServer
     source: N8nToolSource
@@ -118,11 +118,11 @@ class Stage:
 @asynccontextmanager
 async def before(
     n8n: FakeN8n, workflows: Mapping[str, N8nWorkflow] | None = None, *, with_api: bool = True, **more: Any
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[N8nHarness]:
     """A source before it; keywords as those of `against`."""
-    async with against(n8n.url, workflows, api_key=n8n.api_key if with_api else "", **more) as stage:
-        stage.n8n = n8n
-        yield stage
+    async with against(n8n.url, workflows, api_key=n8n.api_key if with_api else "", **more) as harness:
+        harness.n8n = n8n
+        yield harness
 
 
 @asynccontextmanager
@@ -138,7 +138,7 @@ async def against(
     lookup_timeout_s: float = WITHIN_S,
     missing: MissingTerms = QUICK_MISSING,
     **more: Any,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[N8nHarness]:
     """A source before whatever is there. Workflows that say neither webhook nor id are called by their own names.
 
     `lookup_timeout_s`: short where nothing is to be found.
@@ -160,7 +160,7 @@ async def against(
     adapter = N8nAdapter(caller, jobs, clock, chance, BRISK, missing)
     adapter.put(server, connections)
     try:
-        yield Stage(FakeN8n("2.8.4", {}), server, source, adapter, jobs)
+        yield N8nHarness(FakeN8n("2.8.4", {}), server, source, adapter, jobs)
     finally:
         await source.close()
         resolver.close()
@@ -174,10 +174,10 @@ async def staged(
     version: str = "2.10.0",
     time_scale: float | None = 0.001,
     **more: Any,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[N8nHarness]:
     """The same, with an n8n of its own."""
     async with (
         fake_n8n(workflows=FLOWS if flows is None else flows, version=version, time_scale=time_scale) as n8n,
-        before(n8n, workflows, **more) as stage,
+        before(n8n, workflows, **more) as harness,
     ):
-        yield stage
+        yield harness

@@ -1,4 +1,5 @@
-"""A hub's side of one scripted MCP server: link, record, adapter and source, in either era, on either transport."""
+"""A hub's side of one scripted MCP server: link, record, adapter and source, in either generation, on either
+transport."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.mcp_servers import scripted
 from tests.fakes.mcp_servers.scripted import Script, serving
-from tests.fakes.remote_stage import LoopClock, ToldSink
+from tests.fakes.remote_harness import LoopClock, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
@@ -35,7 +36,7 @@ WITHIN_S = 60.0
 
 
 @dataclass
-class McpStage:
+class McpHarness:
     link: McpLink
     server: McpServer
     adapter: McpAdapter
@@ -97,7 +98,7 @@ def stage_of(
     artifacts: ArtifactService | None = None,
     kept: KeptMarks | None = None,
     keep_raw: bool = False,
-) -> McpStage:
+) -> McpHarness:
     """Not started yet."""
     terms = McpTerms(name="fake", where=where, elicitation=elicitation)
     link = McpLink(terms, FixedRandomness(0.5))
@@ -108,30 +109,30 @@ def stage_of(
     adapter = McpAdapter(calling, FakeRunningJobs(marks, Life()), LoopClock(), FixedRandomness())
     adapter.put(server)
     source = McpToolSource(server, SourceTerms(ToolKind.MCP, "fake", endpoint=terms.endpoint), compile_schema, redact)
-    return McpStage(link, server, adapter, source, marks, script or Script())
+    return McpHarness(link, server, adapter, source, marks, script or Script())
 
 
 @asynccontextmanager
-async def over_http(script: Script, **options: Any) -> AsyncIterator[McpStage]:
+async def over_http(script: Script, **options: Any) -> AsyncIterator[McpHarness]:
     """With the server in this process."""
     async with serving(script) as url:
-        stage = stage_of(HttpTerms(url=url), script=script, **options)
-        async with started(stage):
-            yield stage
+        harness = stage_of(HttpTerms(url=url), script=script, **options)
+        async with started(harness):
+            yield harness
 
 
 @asynccontextmanager
-async def over_stdio(era: str, **options: Any) -> AsyncIterator[McpStage]:
+async def over_stdio(generation: str, **options: Any) -> AsyncIterator[McpHarness]:
     """With the server as a child."""
-    program = StdioTerms(sys.executable, (str(Path(scripted.__file__)), era))
-    async with started(stage_of(program, **options)) as stage:
-        yield stage
+    program = StdioTerms(sys.executable, (str(Path(scripted.__file__)), generation))
+    async with started(stage_of(program, **options)) as harness:
+        yield harness
 
 
 @asynccontextmanager
-async def started(stage: McpStage) -> AsyncIterator[McpStage]:
-    await stage.source.start()
+async def started(harness: McpHarness) -> AsyncIterator[McpHarness]:
+    await harness.source.start()
     try:
-        yield stage
+        yield harness
     finally:
-        await stage.source.close()
+        await harness.source.close()

@@ -19,7 +19,7 @@ from toolhub_service.stores.memory import MemoryPins
 POLL_S = 2.0
 
 
-class Stage:
+class DiscoveryHarness:
     """One hub's sources; give two the same `pins` and they share a store."""
 
     def __init__(self, pins: PinStore | None = None, catalog: ToolCatalog | None = None, **settings: Any) -> None:

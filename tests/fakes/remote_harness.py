@@ -67,7 +67,7 @@ class ToldSink:
 
 
 @dataclass
-class Stage:
+class RemoteJobHarness:
     """One process. Another one over the same `kept` marks is its successor."""
 
     server: JobServer
@@ -84,8 +84,8 @@ class Stage:
         mortal = MortalRemote(self.remote, self.life)
         self.executor = RemoteExecutor(mortal, self.running, self.clock, FixedRandomness(), self.terms)
 
-    def successor(self, life: Life | None = None) -> Stage:
-        return Stage(self.server, self.client, self.kept, life or Life(), self.terms)
+    def successor(self, life: Life | None = None) -> RemoteJobHarness:
+        return RemoteJobHarness(self.server, self.client, self.kept, life or Life(), self.terms)
 
     def begin(self, **options: Any) -> asyncio.Task[Outcome]:
         """The run as a task; keywords as those of `remote_call`."""

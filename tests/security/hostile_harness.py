@@ -26,12 +26,12 @@ ANSWER_MAX_BYTES = 1_100_000
 """1 MiB of result, and what stands around it."""
 SETTLED_S = 60.0
 STAGE = "HOSTILE_STAGE"
-"""In the environment of every program of a stage, and of what these start: its folder."""
+"""In the environment of every program of a harness, and of what these start: its folder."""
 READY, PARTIAL, DOWN = (source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_PARTIAL, source_pb2.SOURCE_STATE_DOWN)
 ACTIVE, QUARANTINED = tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_QUARANTINED
 
 
-class Stage:
+class HostileHarness:
     """A hub and its sources; over HTTP the servers are at hand, over stdio what some say stands in a file."""
 
     def __init__(self, hub: RunningHub, servers: Mapping[str, HostileServer], folder: Path) -> None:
@@ -74,24 +74,26 @@ class Stage:
 
 
 @asynccontextmanager
-async def hostile_stage(
+async def hostile_hub(
     folder: Path, sources: Mapping[str, Mapping[str, Any]], *, reading_timeout_s: float = 60.0, **settings: Any
-) -> AsyncIterator[Stage]:
-    """`sources` as in sources.yaml; `{"hostile": (words), "over": "http" | "stdio", "era": …}` stand for a server.
-    Over stdio, `become` makes another one of it where it `may_become` one."""
+) -> AsyncIterator[HostileHarness]:
+    """`sources` as in sources.yaml; `{"hostile": (words), "over": "http" | "stdio", "generation": …}` stand for a
+    server. Over stdio, `become` makes another one of it where it `may_become` one."""
     async with AsyncExitStack() as stack:
         servers: dict[str, HostileServer] = {}
         entries: dict[str, dict[str, Any]] = {}
         for name, asked in sources.items():
             entry = {"refresh_s": 3_600.0, "connect_timeout_s": 10.0} | dict(asked)
-            words, over, era = entry.pop("hostile", ()), entry.pop("over", ""), entry.pop("era", "both")
+            words, over, generation = entry.pop("hostile", ()), entry.pop("over", ""), entry.pop("generation", "both")
             if over == "http":
-                servers[name], entry["url"] = await stack.enter_async_context(hostile_http(*words, era=era))
+                servers[name], entry["url"] = await stack.enter_async_context(
+                    hostile_http(*words, generation=generation)
+                )
             elif over == "stdio":
                 control = folder / f"{name}.words"
                 control.write_text(" ".join(words))
                 said_by = str(control) if entry.pop("may_become", False) else ""
-                entry["command"], *entry["args"] = stdio_command(*words, era=era, control=said_by)
+                entry["command"], *entry["args"] = stdio_command(*words, generation=generation, control=said_by)
                 entry["env"] = {STAGE: str(folder)}
             entries[name] = entry
         (folder / "hub").mkdir()
@@ -103,7 +105,7 @@ async def hostile_stage(
             running_hub(folder, policy=POLICY, settings={"budget": budget} | settings)
         )
         assert await hub.hub.sourcing.sources.settled(timeout_s=SETTLED_S)
-        yield Stage(hub, servers, folder)
+        yield HostileHarness(hub, servers, folder)
 
 
 def assert_fit(result: result_pb2.ToolResult) -> None:

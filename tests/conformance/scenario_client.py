@@ -25,7 +25,7 @@ CALL_TIMEOUT_S = 60.0
 
 
 @dataclass(slots=True)
-class Stage:
+class ScenarioClient:
     running: RunningHub
     source: str
     context: Mapping[str, Any]

@@ -1,15 +1,14 @@
-"""Jobs as the suite of their stores uses them, and an ear for what a store tells."""
+"""Jobs as the suite of their stores uses them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.job import Job, JobNews, JobStatus, moved
+from toolhub_service.domain.job import Job, JobStatus, moved
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import Evidence, EvidenceType, JobState, ToolResult
 
@@ -72,26 +71,3 @@ async def kept(store: JobStore, *jobs: Job) -> Job:
     for job in jobs[1:]:
         assert await store.put(job)
     return jobs[-1]
-
-
-class Ear:
-    """Hears news and lets a test wait for them."""
-
-    def __init__(self) -> None:
-        self.news: list[JobNews] = []
-        self._more = asyncio.Event()
-
-    def __call__(self, news: JobNews) -> None:
-        self.news.append(news)
-        self._more.set()
-
-    async def until(self, enough: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not enough():
-                self._more.clear()
-                await self._more.wait()
-
-    def sequences(self, job_id: str) -> list[int]:
-        """What was heard of a job, without repeats."""
-        heard = [news.sequence for news in self.news if news.job_id == job_id]
-        return list(dict.fromkeys(heard))

@@ -40,7 +40,7 @@ class Chance:
 def program(*argv: str, **more: Any) -> McpTerms:
     """Terms of a Python program of this repository."""
     where = StdioTerms(sys.executable, argv, env={"PYTHONPATH": PYTHON_PATH}, cwd=str(ROOT))
-    return McpTerms("stage", where, **more)
+    return McpTerms("harness", where, **more)
 
 
 def odd(name: str, **more: Any) -> McpTerms:
@@ -49,7 +49,7 @@ def odd(name: str, **more: Any) -> McpTerms:
 
 def at(url: str, **more: Any) -> McpTerms:
     http = {name: more.pop(name) for name in ("headers", "oauth", "tls", "origins") if name in more}
-    return McpTerms("stage", HttpTerms(url, **http), **more)
+    return McpTerms("harness", HttpTerms(url, **http), **more)
 
 
 @asynccontextmanager
@@ -177,5 +177,5 @@ def plain_http(*flags: str) -> HttpProcess:
     return HttpProcess("-m", "tests.fakes.mcp_servers.plain", "--http", "{port}", *flags)
 
 
-def scripted_http(era: str) -> HttpProcess:
-    return HttpProcess("-m", "tests.fakes.mcp_servers.scripted_http", era, "{port}")
+def scripted_http(generation: str) -> HttpProcess:
+    return HttpProcess("-m", "tests.fakes.mcp_servers.scripted_http", generation, "{port}")

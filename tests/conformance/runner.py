@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.plays import OTHER, PARTS
-from tests.conformance.stage import Bearer, Stage
+from tests.conformance.scenario_client import Bearer, ScenarioClient
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import source_pb2
 from toolhub_service.app.paths import Paths
@@ -33,7 +33,7 @@ SETTINGS = {"auth": {"modes": ["api-key"]}}
 AT_ONCE = 24
 """Scenarios; a hub has at most 64 sources."""
 READ_WITHIN_S = 60.0
-ERAS = ("2025-11-25", "2026-07-28")
+GENERATIONS = ("2025-11-25", "2026-07-28")
 OWN_CLIENT = {"client_id": "tool-hub", "client_secret": "the secret of tool-hub"}
 """What the operator was given by an authorization server that takes anybody."""
 
@@ -69,12 +69,12 @@ class Played:
         return "\n".join([f"source {self.state} {self.protocol} {self.message}", *self.notes, self.trouble]).rstrip()
 
 
-class Desk:
+class ScenarioRunner:
     def __init__(
         self, running: RunningHub, agent: Bearer, person: Bearer, origins: Callable[[], list[str]], protocol: str
     ) -> None:
         """`origins`: of the authorization servers that a source may dial; `protocol`: `auto`, or `fixed` to
-        the scenario's era."""
+        the scenario's generation."""
         self._running = running
         self._agent = agent
         self._person = person
@@ -89,27 +89,27 @@ class Desk:
         async with self._turns, self._source(asked.source, {**self._terms(asked), **part.terms}):
             sources = self._running.hub.sourcing.sources
             await sources.settled([asked.source], timeout_s=READ_WITHIN_S)
-            stage = Stage(self._running, asked.source, asked.context, self._agent, self._person)
-            status = await stage.status()
+            scenario_client = ScenarioClient(self._running, asked.source, asked.context, self._agent, self._person)
+            status = await scenario_client.status()
             if status.state == source_pb2.SOURCE_STATE_DOWN and not asked.scenario.startswith("auth/"):
                 # The suite starts dozens of servers and clients at once. One that takes more than ten seconds for its
-                # first answer is taken for one of the older era, and asked again by the next connection.
-                status = await stage.read_again()
+                # first answer is taken for one of the older generation, and asked again by the next connection.
+                status = await scenario_client.read_again()
             state = source_pb2.SourceState.Name(status.state).removeprefix("SOURCE_STATE_")
-            played = Played(state, status.message, status.protocol, stage.notes)
+            played = Played(state, status.message, status.protocol, scenario_client.notes)
             is_read = status.state in (source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_PARTIAL)
             if is_read == part.is_refused:
                 played.trouble = "the source was read" if is_read else "the source was not read"
             if not is_read:
                 return played
             try:
-                await part.play(stage)
+                await part.play(scenario_client)
             except Exception:  # noqa: BLE001  whatever went wrong is what the scenario's test must show
                 played.trouble = traceback.format_exc(limit=-2)
             return played
 
     def _terms(self, asked: Asked) -> dict[str, Any]:
-        fixed = ERAS[asked.version >= ERAS[1]]
+        fixed = GENERATIONS[asked.version >= GENERATIONS[1]]
         terms: dict[str, Any] = {"url": asked.url, "protocol": fixed if self._protocol == "fixed" else "auto"}
         if asked.scenario.startswith("auth/"):
             terms |= {"oauth": _client(asked.context), "origins": self._origins()}
@@ -140,11 +140,11 @@ def _client(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def a_desk(
+async def a_runner(
     folder: Path, *, protocol: str = "fixed", origins: Callable[[], list[str]] = list
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[ScenarioRunner]:
     async with running_hub(folder, policy=POLICY, settings=SETTINGS) as running:
         file = Paths(running.hub.settings).key_file()
         agent, person = ((("authorization", f"Bearer {file.create(name)}"),) for name in ("robot", "ann"))
         reload_keys(running.hub, file)
-        yield Desk(running, agent, person, origins, protocol)
+        yield ScenarioRunner(running, agent, person, origins, protocol)
