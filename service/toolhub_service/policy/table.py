@@ -129,6 +129,7 @@ class Table:
         self.document = document
         self._revision = revision
         self.grants = tuple((Patterns(grant.principals), grant) for grant in document.grants)
+        # By precedence first: only among rules of one effect does the order of the document count.
         self.rules = tuple(
             _compiled(rule, conditions)
             for effect in PRECEDENCE
@@ -147,6 +148,7 @@ class Table:
     def roles_of(self, principal_id: str) -> frozenset[str]:
         """What the entries of `roles` that match give; `agent` for a principal that a grant alone names; else none."""
         entries = [roles for patterns, roles in self._roles if patterns.match(principal_id)]
+        # Entries replace what a grant would imply: an operator can take `agent` away.
         if entries:
             return frozenset().union(*entries)
         return frozenset({"agent"} if any(who.match(principal_id) for who, _ in self.grants) else ())
@@ -266,6 +268,7 @@ def _plan_first(granted: Verdict) -> Verdict:
 
 def _limit(limit: LimitRule, principal_id: str, tool: str) -> Limit:
     parts = [limit.id]
+    # Quoted, for `|` divides the parts: no name can stand for another principal's counter.
     if limit.per in ("principal", "principal_tool"):
         parts.append(quote(principal_id))
     if limit.per in ("tool", "principal_tool"):

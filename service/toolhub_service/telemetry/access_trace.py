@@ -60,6 +60,7 @@ class _Tally:
         if not self.count:
             self.from_unix_ms, self.to_unix_ms = from_unix_ms, to_unix_ms
         self.from_unix_ms = min(self.from_unix_ms, from_unix_ms)
+        # 0 is the end of the log, which is later than any moment.
         self.to_unix_ms = max(self.to_unix_ms, to_unix_ms) if self.to_unix_ms and to_unix_ms else 0
         self.count, self.events = self.count + 1, self.events + events
 

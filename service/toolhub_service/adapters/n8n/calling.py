@@ -112,6 +112,7 @@ class WorkflowCaller:
         """What an execution that is over has come to. Raises ToolFailure as its verdict, NoData."""
         failures.check_end(call, execution, self.redact, known)
         value, found = _result_and_files(workflow, call, execution)
+        # Before anything is made of it: a workflow may hand out the secrets that it was called with.
         value = server.terms.mask.value(value)
         self._judge(workflow, call, value, known)
         files = await keep_files(found, call.call, self._artifacts, self.redact, execution.id)
@@ -290,6 +291,7 @@ class _Run:
         try:
             while not execution.is_over and self._remaining_s() > self._stop_reserve_s():
                 await asyncio.sleep(self._by.pause_s)
+                # Its data may be megabytes, and only whether it goes on is asked here.
                 execution = await api.execution(execution.id, with_data=False, timeout_s=self._remaining_s())
             if execution.is_over:
                 execution = await api.execution(execution.id, with_data=True, timeout_s=self._remaining_s())
@@ -316,6 +318,7 @@ class _Run:
             self._now_s() + self._by.lookup_timeout_s, self._now_s() + self._remaining_s() - self._stop_reserve_s()
         )
         try:
+            # One question at least, however little time is left.
             async with asyncio.timeout_at(max(until_s, self._now_s() + 0.05)):
                 while True:
                     found = await api.find(self._workflow_id, self._key, self._sent_at_unix_ms)
