@@ -33,7 +33,7 @@ from toolhub_service.registry.catalog import check_name, check_not_reserved
 from toolhub_service.registry.discovery import Sources
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.telemetry import names
-from toolhub_service.telemetry.source_telemetry import SourceTelemetry
+from toolhub_service.telemetry.observer import SourceTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
 from toolhub_service.tools.confinement import Confinement, HiddenFolder
 
