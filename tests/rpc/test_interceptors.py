@@ -115,7 +115,7 @@ class Service:
         return {name: kind(getattr(self, name)) for kind, names in make.items() for name in names}
 
 
-class Stage:
+class ServerHarness:
     def __init__(self) -> None:
         self.outer, self.inner, self.service = Notes(), Notes(), Service()
         self.crashes: list[tuple[str, Exception]] = []
@@ -127,23 +127,23 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged() -> AsyncIterator[Stage]:
-    stage = Stage()
+async def serving() -> AsyncIterator[ServerHarness]:
+    harness = ServerHarness()
     server = grpc.aio.server()
-    front = Front(stage.layers)
-    front.add_registered_method_handlers("test.Service", stage.service.handlers())
+    front = Front(harness.layers)
+    front.add_registered_method_handlers("test.Service", harness.service.handlers())
     server.add_generic_rpc_handlers((front,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stage.channel = channel
-        yield stage
+        harness.channel = channel
+        yield harness
     await server.stop(0)
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with staged() as running:
+async def harness() -> AsyncIterator[ServerHarness]:
+    async with serving() as running:
         yield running
 
 
@@ -152,26 +152,28 @@ async def parts() -> AsyncIterator[bytes]:
     yield b"b"
 
 
-async def test_unary_call_meets_every_hook_once(stage: Stage) -> None:
-    assert await stage.call("unary")(b"") == b"one"
-    assert stage.outer.seen == stage.inner.seen == ["enter unary", "received", "sent", "leave"]
-    assert stage.outer.errors == [None]
+async def test_unary_call_meets_every_hook_once(harness: ServerHarness) -> None:
+    assert await harness.call("unary")(b"") == b"one"
+    assert harness.outer.seen == harness.inner.seen == ["enter unary", "received", "sent", "leave"]
+    assert harness.outer.errors == [None]
 
 
 @pytest.mark.parametrize(("name", "sends"), [("yields", ["sent", "sent"]), ("writes", [])])
-async def test_stream_reaches_its_client_whole_however_it_is_written(stage: Stage, name: str, sends: list[str]) -> None:
-    assert [part async for part in stage.call(name, "unary_stream")(b"")] == [b"one", b"two"]
-    assert stage.inner.seen == ["enter server_stream", "received", *sends, "leave"]
+async def test_stream_reaches_its_client_whole_however_it_is_written(
+    harness: ServerHarness, name: str, sends: list[str]
+) -> None:
+    assert [part async for part in harness.call(name, "unary_stream")(b"")] == [b"one", b"two"]
+    assert harness.inner.seen == ["enter server_stream", "received", *sends, "leave"]
 
 
-async def test_each_message_of_a_client_stream_is_seen(stage: Stage) -> None:
-    assert await stage.call("takes", "stream_unary")(parts()) == b"ab"
-    assert stage.inner.seen == ["enter client_stream", "received", "received", "sent", "leave"]
+async def test_each_message_of_a_client_stream_is_seen(harness: ServerHarness) -> None:
+    assert await harness.call("takes", "stream_unary")(parts()) == b"ab"
+    assert harness.inner.seen == ["enter client_stream", "received", "received", "sent", "leave"]
 
 
-async def test_each_message_of_both_directions_is_seen(stage: Stage) -> None:
-    assert [part async for part in stage.call("both", "stream_stream")(parts())] == [b"a", b"b"]
-    assert sorted(stage.inner.seen) == sorted(["enter bidi_stream", *["received", "sent"] * 2, "leave"])
+async def test_each_message_of_both_directions_is_seen(harness: ServerHarness) -> None:
+    assert [part async for part in harness.call("both", "stream_stream")(parts())] == [b"a", b"b"]
+    assert sorted(harness.inner.seen) == sorted(["enter bidi_stream", *["received", "sent"] * 2, "leave"])
 
 
 def internal(failure: Failed) -> None:
@@ -181,56 +183,56 @@ def internal(failure: Failed) -> None:
 
 
 @pytest.mark.promise("pipeline.no-exception-text")
-async def test_defect_never_shows_its_text_and_is_logged_whole(stage: Stage) -> None:
-    internal(await failed(stage.call("crash")(b"")))
-    ((path, error),) = stage.crashes
+async def test_defect_never_shows_its_text_and_is_logged_whole(harness: ServerHarness) -> None:
+    internal(await failed(harness.call("crash")(b"")))
+    ((path, error),) = harness.crashes
     assert path == "/test.Service/crash"
     assert str(error) == "secret hunter2"
 
 
 @pytest.mark.parametrize("name", ["crash_later", "crash_written"])
-async def test_defect_in_the_middle_of_a_stream_is_reported_the_same_way(stage: Stage, name: str) -> None:
-    internal(await failed_stream(stage.call(name, "unary_stream")(b"")))
-    assert len(stage.crashes) == 1
-    await stage.outer.over.wait()
-    assert stage.outer.seen[-1] == "leave"
+async def test_defect_in_the_middle_of_a_stream_is_reported_the_same_way(harness: ServerHarness, name: str) -> None:
+    internal(await failed_stream(harness.call(name, "unary_stream")(b"")))
+    assert len(harness.crashes) == 1
+    await harness.outer.over.wait()
+    assert harness.outer.seen[-1] == "leave"
 
 
 @pytest.mark.promise("errors.rpc-details")
-async def test_failure_of_the_hub_becomes_its_status_with_error_info(stage: Stage) -> None:
-    failure = await failed(stage.call("hub_failure")(b""))
+async def test_failure_of_the_hub_becomes_its_status_with_error_info(harness: ServerHarness) -> None:
+    failure = await failed(harness.call("hub_failure")(b""))
     assert failure == Failed(
         grpc.StatusCode.FAILED_PRECONDITION, "Come back later.", "PIN_UNREADABLE", "toolhub", {"tool": "a/b"}
     )
-    assert stage.crashes == []
+    assert harness.crashes == []
 
 
 @pytest.mark.promise("errors.rpc-details")
-async def test_failure_of_a_part_becomes_the_equal_status_with_retry_info(stage: Stage) -> None:
-    failure = await failed(stage.call("tool_failure")(b""))
+async def test_failure_of_a_part_becomes_the_equal_status_with_retry_info(harness: ServerHarness) -> None:
+    failure = await failed(harness.call("tool_failure")(b""))
     assert (failure.code, failure.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
     assert failure.retry_after_s == 1.5
 
 
-async def test_cancelling_a_stream_ends_its_handler_and_every_layer_leaves(stage: Stage) -> None:
-    call = stage.call("endless", "unary_stream")(b"")
+async def test_cancelling_a_stream_ends_its_handler_and_every_layer_leaves(harness: ServerHarness) -> None:
+    call = harness.call("endless", "unary_stream")(b"")
     assert await call.read() == b"one"
-    await stage.service.started.wait()
+    await harness.service.started.wait()
     call.cancel()
-    await stage.service.stopped.wait()
-    await stage.outer.over.wait()
-    assert isinstance(stage.outer.errors[0], asyncio.CancelledError)
-    assert stage.inner.seen[-1] == "leave"
-    assert stage.crashes == []
+    await harness.service.stopped.wait()
+    await harness.outer.over.wait()
+    assert isinstance(harness.outer.errors[0], asyncio.CancelledError)
+    assert harness.inner.seen[-1] == "leave"
+    assert harness.crashes == []
 
 
-async def test_layer_that_refuses_lets_the_ones_outside_leave(stage: Stage) -> None:
-    stage.inner.refusal = HubFailure(Reason.OWN_REQUEST, "Not you.")
-    failure = await failed(stage.call("unary")(b""))
+async def test_layer_that_refuses_lets_the_ones_outside_leave(harness: ServerHarness) -> None:
+    harness.inner.refusal = HubFailure(Reason.OWN_REQUEST, "Not you.")
+    failure = await failed(harness.call("unary")(b""))
     assert failure.code is grpc.StatusCode.PERMISSION_DENIED
-    await stage.outer.over.wait()
-    assert stage.outer.seen == ["enter unary", "leave"]
-    assert stage.inner.seen == []
+    await harness.outer.over.wait()
+    assert harness.outer.seen == ["enter unary", "leave"]
+    assert harness.inner.seen == []
 
 
 async def test_health_watch_passes_the_whole_stack(hub: RunningHub) -> None:

@@ -50,7 +50,7 @@ class Long(Echo):
     limits = ToolLimits(max_result_bytes=1_000)
 
 
-class Stage:
+class JobHarness:
     """One hub with its people; its tools are the test's to let go."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Stage:
         self.judge: Client
         self.boss: Client
 
-    def open(self, people: People, running: Any) -> Stage:
+    def open(self, people: People, running: Any) -> JobHarness:
         self.running, self.robot, self.judge = running, people.at(running), people.at(running, "judge")
         self.boss = people.at(running, "boss")
         return self
@@ -88,75 +88,75 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage()
-    async with hubs_of(tmp_path, merged(IMPATIENT, {"jobs": {"max_running": 1}}), stage.tools) as (running,):
-        yield stage.open(People(running), running)
+async def harness(tmp_path: Path) -> AsyncIterator[JobHarness]:
+    harness = JobHarness()
+    async with hubs_of(tmp_path, merged(IMPATIENT, {"jobs": {"max_running": 1}}), harness.tools) as (running,):
+        yield harness.open(People(running), running)
 
 
 # Cancelled
 
 
-async def test_queued_job_is_cancelled_at_once_and_never_runs(stage: Stage) -> None:
-    held = await stage.robot.submit(WAIT)
-    await stage.waits.started.wait()
-    queued = await stage.robot.submit(WRITE)
-    assert await stage.robot.cancel(queued.job_id, "changed my mind") == "CANCELLED"
-    history = await stage.robot.ended(queued.job_id, 1)
+async def test_queued_job_is_cancelled_at_once_and_never_runs(harness: JobHarness) -> None:
+    held = await harness.robot.submit(WAIT)
+    await harness.waits.started.wait()
+    queued = await harness.robot.submit(WRITE)
+    assert await harness.robot.cancel(queued.job_id, "changed my mind") == "CANCELLED"
+    history = await harness.robot.ended(queued.job_id, 1)
     assert states(history) == ["CANCELLED"]
     assert history[-1].error.kind == error_pb2.ERROR_KIND_CANCELLED
     assert "nothing happened" in history[-1].error.message
-    stage.waits.let_go.set()
-    await stage.robot.ended(held.job_id)
-    assert stage.writes.runs == 0
+    harness.waits.let_go.set()
+    await harness.robot.ended(held.job_id)
+    assert harness.writes.runs == 0
 
 
 @pytest.mark.promise("jobs.cancel-is-a-request")
-async def test_running_job_is_cancelling_until_it_has_stopped(stage: Stage) -> None:
-    job = await stage.robot.submit(stage.clears.name)
-    await stage.clears.started.wait()
-    assert await stage.robot.cancel(job.job_id) == "CANCELLING"
-    assert await stage.robot.cancel(job.job_id) == "CANCELLING", "asking again changes nothing"
-    history = await stage.robot.ended(job.job_id, job.status.sequence)
+async def test_running_job_is_cancelling_until_it_has_stopped(harness: JobHarness) -> None:
+    job = await harness.robot.submit(harness.clears.name)
+    await harness.clears.started.wait()
+    assert await harness.robot.cancel(job.job_id) == "CANCELLING"
+    assert await harness.robot.cancel(job.job_id) == "CANCELLING", "asking again changes nothing"
+    history = await harness.robot.ended(job.job_id, job.status.sequence)
     assert states(history) == ["RUNNING", "CANCELLING", "CANCELLED"]
     assert gapless(history)
 
 
-async def test_cancelled_side_effect_says_that_a_part_may_have_happened(stage: Stage) -> None:
-    job = await stage.robot.submit(WRITE)
-    await stage.writes.started.wait()
-    await stage.robot.cancel(job.job_id)
-    last = (await stage.robot.ended(job.job_id))[-1]
+async def test_cancelled_side_effect_says_that_a_part_may_have_happened(harness: JobHarness) -> None:
+    job = await harness.robot.submit(WRITE)
+    await harness.writes.started.wait()
+    await harness.robot.cancel(job.job_id)
+    last = (await harness.robot.ended(job.job_id))[-1]
     assert state(last) == "CANCELLED"
     assert "a part of its effect" in last.error.message
 
 
 @pytest.mark.promise("approval.withdrawn")
-async def test_job_that_waits_for_a_person_is_cancelled_and_the_person_is_asked_no_more(stage: Stage) -> None:
-    watch = aiter(stage.judge.approvals.WatchApprovals(WatchApprovalsRequest(), metadata=stage.judge.metadata))
-    job = await stage.robot.submit(FILE, NOTE, request_id="work")
+async def test_job_that_waits_for_a_person_is_cancelled_and_the_person_is_asked_no_more(harness: JobHarness) -> None:
+    watch = aiter(harness.judge.approvals.WatchApprovals(WatchApprovalsRequest(), metadata=harness.judge.metadata))
+    job = await harness.robot.submit(FILE, NOTE, request_id="work")
     assert state(job.status) == "AWAITING_APPROVAL"
     assert (await anext(watch)).approval.approval_id == job.approval_id
-    assert await stage.robot.cancel(job.job_id, "not needed") == "CANCELLED"
+    assert await harness.robot.cancel(job.job_id, "not needed") == "CANCELLED"
     over = (await anext(watch)).approval
     assert (over.approval_id, over.state) == (job.approval_id, APPROVAL_STATE_EXPIRED)
     assert over.comment == "robot has cancelled the job that asked for it: not needed"
-    late = await failed(stage.judge.decide(job.approval_id))
+    late = await failed(harness.judge.decide(job.approval_id))
     assert (late.code, late.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "APPROVAL_WITHDRAWN")
     assert "not needed" in late.message
-    assert states(await stage.robot.ended(job.job_id)) == ["CANCELLED"]
-    assert not stage.note.exists()
+    assert states(await harness.robot.ended(job.job_id)) == ["CANCELLED"]
+    assert not harness.note.exists()
 
 
-async def test_audit_log_tells_why_a_job_ended(stage: Stage) -> None:
-    held = await stage.robot.submit(WRITE)
-    await stage.writes.started.wait()
-    asked = await stage.robot.submit(FILE, NOTE, request_id="work")
-    await stage.boss.cancel(asked.job_id, "token: ghp_0123456789abcdefghijABCDEFGHIJ012345")
-    late = await stage.overtaken(WAIT, first_s=0.01)
-    await stage.boss.cancel(held.job_id, "stop it")
-    await stage.robot.ended(held.job_id)
-    of = stage.facts
+async def test_audit_log_tells_why_a_job_ended(harness: JobHarness) -> None:
+    held = await harness.robot.submit(WRITE)
+    await harness.writes.started.wait()
+    asked = await harness.robot.submit(FILE, NOTE, request_id="work")
+    await harness.boss.cancel(asked.job_id, "token: ghp_0123456789abcdefghijABCDEFGHIJ012345")
+    late = await harness.overtaken(WAIT, first_s=0.01)
+    await harness.boss.cancel(held.job_id, "stop it")
+    await harness.robot.ended(held.job_id)
+    of = harness.facts
     cancelled, lapsed = await of(asked.job_id, EventType.JOB_STATE), await of(asked.job_id, EventType.APPROVAL_EXPIRED)
     assert (cancelled[-1]["state"], cancelled[-1]["from"], cancelled[-1]["cancelled_by"]) == (
         "CANCELLED",
@@ -173,60 +173,60 @@ async def test_audit_log_tells_why_a_job_ended(stage: Stage) -> None:
     assert ended["runner"].startswith("runner_")
 
 
-async def test_finished_job_stays_as_it_is(stage: Stage) -> None:
-    job = await stage.robot.submit("test/text.echo")
-    last = (await stage.robot.ended(job.job_id))[-1]
-    assert await stage.robot.cancel(job.job_id) == "SUCCEEDED"
-    assert (await stage.robot.job(job.job_id)).status == last
+async def test_finished_job_stays_as_it_is(harness: JobHarness) -> None:
+    job = await harness.robot.submit("test/text.echo")
+    last = (await harness.robot.ended(job.job_id))[-1]
+    assert await harness.robot.cancel(job.job_id) == "SUCCEEDED"
+    assert (await harness.robot.job(job.job_id)).status == last
 
 
 # Out of time, broken, too large
 
 
-async def test_job_ends_at_its_deadline(stage: Stage) -> None:
-    job = await stage.overtaken(WAIT)
+async def test_job_ends_at_its_deadline(harness: JobHarness) -> None:
+    job = await harness.overtaken(WAIT)
     last = job.status
     assert (state(last), last.error.kind) == ("TIMED_OUT", error_pb2.ERROR_KIND_TIMEOUT)
     assert last.at.ToMilliseconds() >= job.deadline.ToMilliseconds()
 
 
-async def test_side_effect_that_ran_into_its_deadline_is_timed_out_and_not_known(stage: Stage) -> None:
-    last = (await stage.overtaken(WRITE, stage.writes.started.is_set)).status
+async def test_side_effect_that_ran_into_its_deadline_is_timed_out_and_not_known(harness: JobHarness) -> None:
+    last = (await harness.overtaken(WRITE, harness.writes.started.is_set)).status
     assert (state(last), last.error.kind) == ("TIMED_OUT", error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
 
 
-async def test_job_whose_deadline_passed_while_it_waited_never_runs(stage: Stage) -> None:
-    held = await stage.robot.submit(WAIT)
-    await stage.waits.started.wait()
-    last = (await stage.overtaken(WRITE, first_s=0.05)).status
+async def test_job_whose_deadline_passed_while_it_waited_never_runs(harness: JobHarness) -> None:
+    held = await harness.robot.submit(WAIT)
+    await harness.waits.started.wait()
+    last = (await harness.overtaken(WRITE, first_s=0.05)).status
     assert (state(last), last.error.kind) == ("TIMED_OUT", error_pb2.ERROR_KIND_TIMEOUT)
-    assert state((await stage.robot.job(held.job_id)).status) == "RUNNING"
-    stage.waits.let_go.set()
-    await stage.robot.ended(held.job_id)
-    assert stage.writes.runs == 0
+    assert state((await harness.robot.job(held.job_id)).status) == "RUNNING"
+    harness.waits.let_go.set()
+    await harness.robot.ended(held.job_id)
+    assert harness.writes.runs == 0
 
 
-async def test_crash_of_a_tool_fails_its_job_without_a_word_of_it(stage: Stage) -> None:
-    job = await stage.robot.submit("test/text.crash", {"text": "s3cret"})
-    last = (await stage.robot.ended(job.job_id))[-1]
+async def test_crash_of_a_tool_fails_its_job_without_a_word_of_it(harness: JobHarness) -> None:
+    job = await harness.robot.submit("test/text.crash", {"text": "s3cret"})
+    last = (await harness.robot.ended(job.job_id))[-1]
     assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_INTERNAL)
     told = last.SerializeToString()
     assert b"hunter2" not in told
-    assert state((await stage.robot.ended(job.job_id))[-1]) == "FAILED", "it only reads: nothing can have happened"
+    assert state((await harness.robot.ended(job.job_id))[-1]) == "FAILED", "it only reads: nothing can have happened"
     assert b"s3cret" not in told
 
 
-async def test_result_over_its_cap_is_cut_and_whole_as_an_artifact(stage: Stage) -> None:
+async def test_result_over_its_cap_is_cut_and_whole_as_an_artifact(harness: JobHarness) -> None:
     text = "x" * 5_000
-    job = await stage.robot.submit("test/text.long", {"text": text})
-    last = (await stage.robot.ended(job.job_id))[-1]
+    job = await harness.robot.submit("test/text.long", {"text": text})
+    last = (await harness.robot.ended(job.job_id))[-1]
     assert state(last) == "SUCCEEDED"
     assert last.result.truncated
     assert len(last.result.result_json) <= 1_000
     (artifact,) = last.artifacts
-    stub: Any = ArtifactServiceStub(stage.running.channel)
+    stub: Any = ArtifactServiceStub(harness.running.channel)
     asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact.artifact_id)
-    parts = [part.chunk async for part in stub.ReadArtifact(asked, metadata=stage.robot.metadata, timeout=60)]
+    parts = [part.chunk async for part in stub.ReadArtifact(asked, metadata=harness.robot.metadata, timeout=60)]
     assert json.loads(b"".join(parts)) == {"text": text}
 
 
@@ -234,53 +234,53 @@ async def test_result_over_its_cap_is_cut_and_whole_as_an_artifact(stage: Stage)
 
 
 @pytest.mark.promise("approval.job-goes-on")
-async def test_approved_job_goes_on_by_itself(stage: Stage) -> None:
-    job = await stage.robot.submit(FILE, NOTE, request_id="work")
-    following = asyncio.create_task(stage.robot.ended(job.job_id, job.status.sequence))
-    await stage.judge.decide(job.approval_id)
+async def test_approved_job_goes_on_by_itself(harness: JobHarness) -> None:
+    job = await harness.robot.submit(FILE, NOTE, request_id="work")
+    following = asyncio.create_task(harness.robot.ended(job.job_id, job.status.sequence))
+    await harness.judge.decide(job.approval_id)
     history = await following
     assert (states(history), gapless(history)) == (["QUEUED", "RUNNING", "SUCCEEDED"], True)
-    assert stage.note.read_text() == "hello"
+    assert harness.note.read_text() == "hello"
 
 
 @pytest.mark.promise("jobs.lost-is-honest")
-async def test_crash_of_a_side_effect_leaves_its_outcome_unknown_however_it_is_called(stage: Stage) -> None:
+async def test_crash_of_a_side_effect_leaves_its_outcome_unknown_however_it_is_called(harness: JobHarness) -> None:
     tool, args = "test/text.crashMidway", {"text": "s3cret"}
-    job = await stage.robot.submit(tool, args)
-    last = (await stage.robot.ended(job.job_id))[-1]
+    job = await harness.robot.submit(tool, args)
+    last = (await harness.robot.ended(job.job_id))[-1]
     assert (state(last), last.error.kind) == ("LOST", error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
-    called = (await stage.robot.call(tool, args, idempotency_key="k")).error
-    again = await stage.robot.call(tool, args, idempotency_key="k")
+    called = (await harness.robot.call(tool, args, idempotency_key="k")).error
+    again = await harness.robot.call(tool, args, idempotency_key="k")
     assert again.replayed
     for error, call_id in ((last.error, job.call_id), (called, again.call_id), (again.error, again.call_id)):
         assert (error.kind, error.retryable) == (error_pb2.ERROR_KIND_OUTCOME_UNKNOWN, False)
         assert (error.details["cause"], error.details["call_id"]) == ("INTERNAL", call_id)
         assert "Check that before you call it again" in error.message
         assert b"hunter2" not in error.SerializeToString()
-    facts = (await stage.facts(job.job_id, EventType.JOB_STATE))[-1]
+    facts = (await harness.facts(job.job_id, EventType.JOB_STATE))[-1]
     assert (facts["state"], facts["cause"]) == ("LOST", "INTERNAL")
 
 
-async def test_rejected_job_fails_and_says_what_the_person_said(stage: Stage) -> None:
-    job = await stage.robot.submit(FILE, NOTE, request_id="work")
-    await stage.judge.decide(job.approval_id, yes=False, comment="not today")
-    last = (await stage.robot.ended(job.job_id, 1))[-1]
+async def test_rejected_job_fails_and_says_what_the_person_said(harness: JobHarness) -> None:
+    job = await harness.robot.submit(FILE, NOTE, request_id="work")
+    await harness.judge.decide(job.approval_id, yes=False, comment="not today")
+    last = (await harness.robot.ended(job.job_id, 1))[-1]
     assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_APPROVAL_REJECTED)
     assert "not today" in last.error.message
 
 
 @pytest.mark.promise("approval.expires")
 async def test_decision_that_was_missed_is_found_however_many_jobs_still_wait(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconcile, "_BATCH", 2)
-    stage.running.hub.long_work.approval_news._listeners.clear()
-    jobs = [await stage.robot.submit(FILE, {**NOTE, "path": f"{n}.txt"}, request_id="work") for n in range(7)]
-    await stage.judge.decide(jobs[-1].approval_id)
-    assert states(await stage.robot.ended(jobs[-1].job_id))[-1] == "SUCCEEDED"
-    await stage.judge.decide(jobs[-2].approval_id, yes=False)
-    assert states(await stage.robot.ended(jobs[-2].job_id))[-1] == "FAILED"
-    assert state((await stage.robot.job(jobs[0].job_id)).status) == "AWAITING_APPROVAL"
+    harness.running.hub.long_work.approval_news._listeners.clear()
+    jobs = [await harness.robot.submit(FILE, {**NOTE, "path": f"{n}.txt"}, request_id="work") for n in range(7)]
+    await harness.judge.decide(jobs[-1].approval_id)
+    assert states(await harness.robot.ended(jobs[-1].job_id))[-1] == "SUCCEEDED"
+    await harness.judge.decide(jobs[-2].approval_id, yes=False)
+    assert states(await harness.robot.ended(jobs[-2].job_id))[-1] == "FAILED"
+    assert state((await harness.robot.job(jobs[0].job_id)).status) == "AWAITING_APPROVAL"
 
 
 async def test_job_that_nobody_decides_about_fails_when_its_approval_expires(tmp_path: Path) -> None:
@@ -320,15 +320,15 @@ rules: [{id: look-first, effect: REQUIRE_PLAN, tools: [core/fs.deletePath]}]
 
 @pytest.mark.promise("jobs.handed-over")
 async def test_leaving_hub_sends_watchers_elsewhere_and_hands_its_jobs_over(tmp_path: Path) -> None:
-    stage, later = Stage(), Stage()
+    harness, later = JobHarness(), JobHarness()
     async with AsyncExitStack() as client:
-        async with hubs_of(tmp_path, IMPATIENT, stage.tools) as (running,):
-            stage.open(People(running), running)
+        async with hubs_of(tmp_path, IMPATIENT, harness.tools) as (running,):
+            harness.open(People(running), running)
             channel = await client.enter_async_context(channel_to(running.address))
             running.channel, own = channel, running.channel
-            safe, unsafe = await stage.robot.submit(WAIT), await stage.robot.submit(WRITE)
-            await asyncio.gather(stage.waits.started.wait(), stage.writes.started.wait())
-            watch = aiter(stage.robot.watch(safe.job_id))
+            safe, unsafe = await harness.robot.submit(WAIT), await harness.robot.submit(WRITE)
+            await asyncio.gather(harness.waits.started.wait(), harness.writes.started.wait())
+            watch = aiter(harness.robot.watch(safe.job_id))
             last = (await anext(watch)).status
             following = asyncio.create_task(failed_stream(watch))
             running.channel = own

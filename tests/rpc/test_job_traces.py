@@ -23,7 +23,7 @@ ECHO = "test/text.echo"
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-class Stage:
+class TraceHarness:
     def __init__(self) -> None:
         self.waits, self.writes = CountedWaits(), CountedWrites()
 
@@ -40,18 +40,18 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, exporter: InMemorySpanExporter) -> AsyncIterator[Stage]:
-    stage = Stage()
-    async with hubs_of(tmp_path, {}, [stage.waits, stage.writes, Echo()]) as (running,):
-        stage.open(running)
-        yield stage
+async def harness(tmp_path: Path, exporter: InMemorySpanExporter) -> AsyncIterator[TraceHarness]:
+    harness = TraceHarness()
+    async with hubs_of(tmp_path, {}, [harness.waits, harness.writes, Echo()]) as (running,):
+        harness.open(running)
+        yield harness
 
 
-async def test_every_step_of_a_job_is_in_the_audit_log_under_its_call(stage: Stage) -> None:
-    stage.writes.let_go.set()
-    job = await stage.robot.submit(WRITE, {"text": "a"}, request_id="r-1")
-    await stage.robot.ended(job.job_id)
-    events = [chained.event for chained in await stage.running.events(call_id=job.call_id)]
+async def test_every_step_of_a_job_is_in_the_audit_log_under_its_call(harness: TraceHarness) -> None:
+    harness.writes.let_go.set()
+    job = await harness.robot.submit(WRITE, {"text": "a"}, request_id="r-1")
+    await harness.robot.ended(job.job_id)
+    events = [chained.event for chained in await harness.running.events(call_id=job.call_id)]
     told = [(event.type, event.attributes.get("state", "")) for event in events]
     assert told == [
         (EventType.TOOL_CALLED, ""),
@@ -65,30 +65,30 @@ async def test_every_step_of_a_job_is_in_the_audit_log_under_its_call(stage: Sta
     assert {(event.principal, event.tool, event.request_id) for event in events} == {("robot", WRITE, "r-1")}
     assert {event.args_digest for event in events if event.type is not EventType.TOOL_CALLED} == {job.args_digest}
     assert all(event.attributes["job_id"] == job.job_id for event in events if event.type.value.startswith("JOB"))
-    assert (await stage.running.hub.audit.verify()).ok
+    assert (await harness.running.hub.audit.verify()).ok
 
 
-async def test_cancellation_is_audited_with_its_reason(stage: Stage) -> None:
-    job = await stage.robot.submit(WAIT)
-    await stage.waits.started.wait()
-    await stage.robot.cancel(job.job_id, "the build is red")
-    await stage.robot.ended(job.job_id)
-    events = await stage.running.events(types=frozenset({EventType.JOB_STATE}))
+async def test_cancellation_is_audited_with_its_reason(harness: TraceHarness) -> None:
+    job = await harness.robot.submit(WAIT)
+    await harness.waits.started.wait()
+    await harness.robot.cancel(job.job_id, "the build is red")
+    await harness.robot.ended(job.job_id)
+    events = await harness.running.events(types=frozenset({EventType.JOB_STATE}))
     told = [(each.event.attributes["state"], each.event.attributes.get("cancel_reason")) for each in events]
     assert told == [("RUNNING", None), ("CANCELLING", "the build is red"), ("CANCELLED", "the build is red")]
 
 
-async def test_jobs_are_counted_and_timed(stage: Stage) -> None:
-    held = await stage.robot.submit(WAIT)
-    await stage.waits.started.wait()
-    await stage.robot.submit("test/text.unknown")
-    shown = partial(_sample, stage.running)
+async def test_jobs_are_counted_and_timed(harness: TraceHarness) -> None:
+    held = await harness.robot.submit(WAIT)
+    await harness.waits.started.wait()
+    await harness.robot.submit("test/text.unknown")
+    shown = partial(_sample, harness.running)
     assert shown("toolhub_jobs_running") == 1
     assert shown("toolhub_jobs_accepted_total", tool=WAIT) == 1
-    watch = aiter(stage.robot.watch(held.job_id))
+    watch = aiter(harness.robot.watch(held.job_id))
     await anext(watch)
     assert shown("toolhub_job_watchers") == 1
-    stage.waits.let_go.set()
+    harness.waits.let_go.set()
     assert [state(answer.status) async for answer in watch][-1] == "SUCCEEDED"
     assert shown("toolhub_job_watchers") == 0
     assert shown("toolhub_jobs_ended_total", tool=WAIT, state="SUCCEEDED") == 1
@@ -102,12 +102,14 @@ def _sample(running: RunningHub, name: str, **labels: str) -> float | None:
     return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, labels)), None)
 
 
-async def test_run_is_a_trace_of_its_own_linked_to_the_submission(stage: Stage, exporter: InMemorySpanExporter) -> None:
-    robot = stage.robot
+async def test_run_is_a_trace_of_its_own_linked_to_the_submission(
+    harness: TraceHarness, exporter: InMemorySpanExporter
+) -> None:
+    robot = harness.robot
     traced = Client(robot.running, (*robot.metadata, ("traceparent", f"00-{TRACE}-{SPAN}-01")))
     job = await traced.submit(ECHO, {"text": "a"})
     await robot.ended(job.job_id)
-    stage.running.hub.observing.tracing.flush()
+    harness.running.hub.observing.tracing.flush()
     spans = {span.name: span for span in exporter.get_finished_spans()}
     submission, run = spans["toolhub.v1.JobService/SubmitJob"], spans[f"job {ECHO}"]
     assert f"{submission.context.trace_id:032x}" == TRACE
@@ -118,30 +120,30 @@ async def test_run_is_a_trace_of_its_own_linked_to_the_submission(stage: Stage, 
     assert (attributes["toolhub.job.id"], attributes["toolhub.job.runs"]) == (job.job_id, 1)
 
 
-async def test_model_asks_about_its_own_jobs_and_no_other(stage: Stage) -> None:
-    job = await stage.robot.submit(WAIT, {"text": "made"})
-    await stage.robot.seen(job.job_id, lambda entry: entry.progress.message == "half way")
+async def test_model_asks_about_its_own_jobs_and_no_other(harness: TraceHarness) -> None:
+    job = await harness.robot.submit(WAIT, {"text": "made"})
+    await harness.robot.seen(job.job_id, lambda entry: entry.progress.message == "half way")
     asked = {"jobId": job.job_id}
-    status = await _value(stage.robot, "core/job.status", asked)
+    status = await _value(harness.robot, "core/job.status", asked)
     assert (status["state"], status["isFinal"], status["progress"]["step"]) == ("RUNNING", False, 1)
-    early = await stage.robot.call("core/job.result", asked)
+    early = await harness.robot.call("core/job.result", asked)
     assert not early.ok
     assert "core/job.status" in early.error.message
     for tool in ("core/job.status", "core/job.result", "core/job.cancel"):
-        foreign = await stage.other.call(tool, asked)
+        foreign = await harness.other.call(tool, asked)
         assert foreign.error.kind == error_pb2.ERROR_KIND_NOT_FOUND, tool
-    stage.waits.let_go.set()
-    await stage.robot.ended(job.job_id)
-    result = await _value(stage.robot, "core/job.result", asked)
+    harness.waits.let_go.set()
+    await harness.robot.ended(job.job_id)
+    result = await _value(harness.robot, "core/job.result", asked)
     assert (result["ok"], result["value"], result["job"]["state"]) == (True, {"text": "made"}, "SUCCEEDED")
 
 
-async def test_model_cancels_its_own_job(stage: Stage) -> None:
-    job = await stage.robot.submit(WAIT)
-    await stage.waits.started.wait()
-    answer = await _value(stage.robot, "core/job.cancel", {"jobId": job.job_id, "reason": "enough"})
+async def test_model_cancels_its_own_job(harness: TraceHarness) -> None:
+    job = await harness.robot.submit(WAIT)
+    await harness.waits.started.wait()
+    answer = await _value(harness.robot, "core/job.cancel", {"jobId": job.job_id, "reason": "enough"})
     assert answer["state"] == "CANCELLING"
-    assert state((await stage.robot.ended(job.job_id))[-1]) == "CANCELLED"
+    assert state((await harness.robot.ended(job.job_id))[-1]) == "CANCELLED"
 
 
 async def _value(client: Client, tool: str, args: dict[str, Any]) -> Any:

@@ -54,7 +54,7 @@ class Call:
 
 
 @dataclass
-class Stage:
+class RealServerHarness:
     hub: RunningHub
     home: Path
     url: str
@@ -77,7 +77,7 @@ class Stage:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealServerHarness]:
     home = tmp_path_factory.mktemp("real")
     for name in ("docs", "papers"):
         (home / name).mkdir()
@@ -94,7 +94,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         "papers": real.papers(home / "papers", tools={"*": {"error_pattern": r"\AError: "}}),
     }
     async with serving(_pages) as web, real.sourced_hub(home, sources, settings=real.TRUSTED) as hub:
-        yield Stage(hub, home, web.url(""))
+        yield RealServerHarness(hub, home, web.url(""))
 
 
 async def _pages(asked: Asked, writer: Any) -> bool:
@@ -110,7 +110,7 @@ async def _pages(asked: Asked, writer: Any) -> bool:
     return True
 
 
-def everything_calls(_stage: Stage) -> list[Call]:
+def everything_calls(_harness: RealServerHarness) -> list[Call]:
     zipped = {"data": f"data:application/octet-stream;base64,{base64.b64encode(NOISE).decode()}", "name": "noise.gz"}
     return [
         Call("echo", {"message": "hello"}, "Echo: hello"),
@@ -136,18 +136,18 @@ def everything_calls(_stage: Stage) -> list[Call]:
     ]
 
 
-def asking_calls(stage: Stage) -> list[Call]:
+def asking_calls(harness: RealServerHarness) -> list[Call]:
     """The same server offers more to a client that it may ask; what has no default is declined."""
     page = {"url": "https://example.com/", "message": "Open it", "elicitationId": "e-1"}
     return [
-        *everything_calls(stage),
+        *everything_calls(harness),
         Call("trigger-elicitation-request", {}, "declined"),
         Call("trigger-url-elicitation", page, "declined"),
     ]
 
 
-def files_calls(stage: Stage) -> list[Call]:
-    docs = stage.home / "docs"
+def files_calls(harness: RealServerHarness) -> list[Call]:
+    docs = harness.home / "docs"
     at = str(docs / "sub" / "a.txt")
     edits = [{"oldText": "two", "newText": "2"}]
     return [
@@ -170,7 +170,7 @@ def files_calls(stage: Stage) -> list[Call]:
     ]
 
 
-def memory_calls(_stage: Stage) -> list[Call]:
+def memory_calls(_harness: RealServerHarness) -> list[Call]:
     ann = {"name": "Ann", "entityType": "person", "observations": ["reads"]}
     bob = {**ann, "name": "Bob", "observations": []}
     knows = {"from": "Ann", "to": "Bob", "relationType": "knows"}
@@ -188,7 +188,7 @@ def memory_calls(_stage: Stage) -> list[Call]:
     ]
 
 
-def time_calls(_stage: Stage) -> list[Call]:
+def time_calls(_harness: RealServerHarness) -> list[Call]:
     tokyo = {"source_timezone": "Etc/UTC", "time": "03:30", "target_timezone": "Asia/Tokyo"}
     return [
         Call("get_current_time", {"timezone": "UTC"}, lambda value: value["timezone"] == "UTC"),
@@ -196,11 +196,11 @@ def time_calls(_stage: Stage) -> list[Call]:
     ]
 
 
-def git_calls(stage: Stage) -> list[Call]:
+def git_calls(harness: RealServerHarness) -> list[Call]:
     def repo(**more: Any) -> dict[str, Any]:
-        return {"repo_path": str(stage.home / "repo"), **more}
+        return {"repo_path": str(harness.home / "repo"), **more}
 
-    (stage.home / "repo" / "a.txt").write_text("second\n")
+    (harness.home / "repo" / "a.txt").write_text("second\n")
     return [
         Call("git_status", repo(), "a.txt"),
         Call("git_diff_unstaged", repo(), "+second"),
@@ -218,15 +218,15 @@ def git_calls(stage: Stage) -> list[Call]:
     ]
 
 
-def fetch_calls(stage: Stage) -> list[Call]:
-    page = f"{stage.url}/page"
+def fetch_calls(harness: RealServerHarness) -> list[Call]:
+    page = f"{harness.url}/page"
     return [
         Call("fetch", {"url": page}, "One governed door."),
         Call("fetch", {"url": page, "raw": True, "max_length": 20}, "<html>"),
     ]
 
 
-def papers_calls(_stage: Stage) -> list[Call]:
+def papers_calls(_harness: RealServerHarness) -> list[Call]:
     return [
         Call("write_file", {"file_path": "a.txt", "text": "attention"}, "successfully"),
         Call("read_file", {"file_path": "a.txt"}, lambda value: value == {"text": "attention"}),
@@ -243,7 +243,7 @@ class Source:
     name: str
     server: str
     protocol: str
-    calls: Callable[[Stage], list[Call]]
+    calls: Callable[[RealServerHarness], list[Call]]
     elsewhere: frozenset[str] = field(default=frozenset())
     """Tools that a test of their own calls."""
 
@@ -273,40 +273,42 @@ SOURCES = [
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-async def test_every_tool_of_a_real_source_is_listed_and_works(stage: Stage, source: Source) -> None:
-    specs = await stage.specs(source.name)
+async def test_every_tool_of_a_real_source_is_listed_and_works(harness: RealServerHarness, source: Source) -> None:
+    specs = await harness.specs(source.name)
     assert all(spec.state == tool_pb2.TOOL_STATE_ACTIVE for spec in specs.values())
     called = set()
-    for call in source.calls(stage):
+    for call in source.calls(harness):
         called.add(name := f"{source.name}/{call.tool}")
-        result = await stage.hub.invoke(name, call.args)
+        result = await harness.hub.invoke(name, call.args)
         assert result.ok, (name, result.error.message)
-        await _check(stage, call, result, specs[name])
+        await _check(harness, call, result, specs[name])
         assert name in result.evidence[0].summary
     assert called | source.elsewhere == set(specs)
-    status = next(each for each in stage.hub.hub.sourcing.sources.statuses() if each.name == source.name)
+    status = next(each for each in harness.hub.hub.sourcing.sources.statuses() if each.name == source.name)
     assert (status.state, status.protocol, status.tool_count) == (SourceState.READY, source.protocol, len(specs))
     assert status.server.startswith(source.server)
 
 
-async def _check(stage: Stage, call: Call, result: result_pb2.ToolResult, spec: tool_pb2.ToolSpec) -> None:
+async def _check(
+    harness: RealServerHarness, call: Call, result: result_pb2.ToolResult, spec: tool_pb2.ToolSpec
+) -> None:
     value = json.loads(result.result_json)
     fits = call.fits in real.shown(value) if isinstance(call.fits, str) else call.fits(value)
     assert fits, (call.tool, value)
     if spec.output_schema_json:
         jsonschema.validate(value, json.loads(spec.output_schema_json))
-    kept = [await stage.artifact(artifact.artifact_id) for artifact in result.artifacts]
+    kept = [await harness.artifact(artifact.artifact_id) for artifact in result.artifacts]
     assert [_unzipped(data) for data in kept] == list(call.artifacts)
     for artifact, data in zip(result.artifacts, kept, strict=True):
         assert artifact.sha256 == hashlib.sha256(data).hexdigest()
 
 
-async def test_what_a_tool_says_went_wrong_is_reported_as_such(stage: Stage) -> None:
-    outside = await stage.refused("files/read_text_file", {"path": "/etc/passwd"})
-    missing = await stage.refused("git/git_show", {"repo_path": str(stage.home / "repo"), "revision": "nowhere"})
-    nowhere = await stage.refused("time/get_current_time", {"timezone": "Mars/Olympus"})
-    private = await stage.refused("fetch/fetch", {"url": f"{stage.url}/private"})
-    escaped = await stage.refused("papers/read_file", {"file_path": "../memory.jsonl"})
+async def test_what_a_tool_says_went_wrong_is_reported_as_such(harness: RealServerHarness) -> None:
+    outside = await harness.refused("files/read_text_file", {"path": "/etc/passwd"})
+    missing = await harness.refused("git/git_show", {"repo_path": str(harness.home / "repo"), "revision": "nowhere"})
+    nowhere = await harness.refused("time/get_current_time", {"timezone": "Mars/Olympus"})
+    private = await harness.refused("fetch/fetch", {"url": f"{harness.url}/private"})
+    escaped = await harness.refused("papers/read_file", {"file_path": "../memory.jsonl"})
     assert {error.kind for error in (outside, missing, nowhere, private)} == {error_pb2.ERROR_KIND_UPSTREAM_ERROR}
     assert escaped.kind == error_pb2.ERROR_KIND_EXECUTION_ERROR
     for error, words in (
@@ -318,44 +320,44 @@ async def test_what_a_tool_says_went_wrong_is_reported_as_such(stage: Stage) -> 
         assert words in error.message, error.message
 
 
-async def test_arguments_are_judged_before_a_server_sees_them(stage: Stage) -> None:
+async def test_arguments_are_judged_before_a_server_sees_them(harness: RealServerHarness) -> None:
     for tool, args in (
         ("everything/get-sum", {"a": "one", "b": 2}),
         ("everything/get-structured-content", {"location": "Paris"}),
         ("files/write_file", {"path": "x"}),
         ("papers/read_file", {"file_path": "a.txt", "root_dir": "/"}),
     ):
-        assert (await stage.refused(tool, args)).kind == error_pb2.ERROR_KIND_INPUT_SCHEMA_INVALID
+        assert (await harness.refused(tool, args)).kind == error_pb2.ERROR_KIND_INPUT_SCHEMA_INVALID
 
 
-async def test_progress_is_seen_on_a_stream(stage: Stage) -> None:
+async def test_progress_is_seen_on_a_stream(harness: RealServerHarness) -> None:
     asked = request(
         "everything/trigger-long-running-operation", {"duration": 0.4, "steps": 4}, message=pb.InvokeStreamRequest
     )
-    messages = [message async for message in stage.hub.stub.InvokeStream(asked, timeout=real.WITHIN_S)]
+    messages = [message async for message in harness.hub.stub.InvokeStream(asked, timeout=real.WITHIN_S)]
     assert [message.WhichOneof("event") for message in messages[-1:]] == ["result"]
     assert messages[-1].result.ok
     steps = [(each.progress.step, each.progress.total) for each in messages if each.WhichOneof("event") == "progress"]
     assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-async def test_progress_is_seen_on_a_job(stage: Stage) -> None:
-    job = await stage.hub.submit("everything/trigger-long-running-operation", {"duration": 1.0, "steps": 2})
-    told = await stage.hub.watched(job.job_id)
+async def test_progress_is_seen_on_a_job(harness: RealServerHarness) -> None:
+    job = await harness.hub.submit("everything/trigger-long-running-operation", {"duration": 1.0, "steps": 2})
+    told = await harness.hub.watched(job.job_id)
     assert JobState.Name(told[-1].state) == "JOB_STATE_SUCCEEDED"
     assert told[-1].result.ok
     assert {1, 2} & {status.progress.step for status in told}
 
 
-async def test_task_of_a_server_is_a_job(stage: Stage) -> None:
+async def test_task_of_a_server_is_a_job(harness: RealServerHarness) -> None:
     """And the job of another task is cancelled: its server is told."""
-    answer = await stage.hub.invoke("everything/simulate-research-query", {"topic": "tool hubs"})
-    other = await stage.hub.invoke("everything/simulate-research-query", {"topic": "nothing"})
+    answer = await harness.hub.invoke("everything/simulate-research-query", {"topic": "tool hubs"})
+    other = await harness.hub.invoke("everything/simulate-research-query", {"topic": "nothing"})
     assert answer.job.job_id
-    told = asyncio.create_task(stage.hub.watched(answer.job.job_id))
-    await _until(stage, other.job.job_id, "Gathering")
-    await stage.hub.jobs.CancelJob(jobs_pb.CancelJobRequest(job_id=other.job.job_id))
-    last = (await stage.hub.watched(other.job.job_id))[-1]
+    told = asyncio.create_task(harness.hub.watched(answer.job.job_id))
+    await _until(harness, other.job.job_id, "Gathering")
+    await harness.hub.jobs.CancelJob(jobs_pb.CancelJobRequest(job_id=other.job.job_id))
+    last = (await harness.hub.watched(other.job.job_id))[-1]
     assert JobState.Name(last.state) == "JOB_STATE_CANCELLED"
     statuses = await told
     assert JobState.Name(statuses[-1].state) == "JOB_STATE_SUCCEEDED"
@@ -365,8 +367,8 @@ async def test_task_of_a_server_is_a_job(stage: Stage) -> None:
     assert "Synthesizing findings" in stages
 
 
-async def _until(stage: Stage, job_id: str, words: str) -> None:
-    async for answer in stage.hub.jobs.WatchJob(jobs_pb.WatchJobRequest(job_id=job_id), timeout=real.WITHIN_S):
+async def _until(harness: RealServerHarness, job_id: str, words: str) -> None:
+    async for answer in harness.hub.jobs.WatchJob(jobs_pb.WatchJobRequest(job_id=job_id), timeout=real.WITHIN_S):
         if words in answer.status.progress.message:
             return
     raise AssertionError(f"it ended before it said {words}")

@@ -42,7 +42,7 @@ class Mortal:
 
 
 @dataclass
-class Stage:
+class KilledServerHarness:
     hub: RunningHub
     mortals: dict[str, Mortal]
 
@@ -69,7 +69,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def mortal_hub(home: Path, *, each: int = 1, **terms: Any) -> AsyncIterator[Stage]:
+async def mortal_hub(home: Path, *, each: int = 1, **terms: Any) -> AsyncIterator[KilledServerHarness]:
     """With so many sources on stdio, and as many on HTTP; the first ones are named `stdio` and `http`."""
     async with AsyncExitStack() as stack:
         starting = (stack.enter_async_context(real.everything_over_http()) for _ in range(each))
@@ -79,7 +79,7 @@ async def mortal_hub(home: Path, *, each: int = 1, **terms: Any) -> AsyncIterato
         hub = await stack.enter_async_context(real.sourced_hub(home, sources, settings=UNHURT))
         over_http = [Mortal(name, server.kill, server.start) for name, server in servers.items()]
         on_stdio = [Mortal(name, killing(hub, name), by_itself) for name in names("stdio", each)]
-        yield Stage(hub, {mortal.name: mortal for mortal in (*on_stdio, *over_http)})
+        yield KilledServerHarness(hub, {mortal.name: mortal for mortal in (*on_stdio, *over_http)})
 
 
 def names(kind: str, count: int) -> list[str]:
@@ -104,26 +104,26 @@ async def by_itself() -> None:
 @pytest.mark.parametrize("name", ["stdio", "http"])
 async def test_killed_server_fails_its_call_and_the_next_one_works(tmp_path: Path, name: str) -> None:
     """Nobody can tell what a call did that may have had an effect; the hub and its other source go on."""
-    async with mortal_hub(tmp_path) as stage:
-        mortal = stage.mortals[name]
-        other = next(each for each in stage.mortals if each != name)
-        result = await stage.killed_under_a_call(mortal)
+    async with mortal_hub(tmp_path) as harness:
+        mortal = harness.mortals[name]
+        other = next(each for each in harness.mortals if each != name)
+        result = await harness.killed_under_a_call(mortal)
         assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
         assert not result.error.retryable
         assert result.attempts == 1
-        assert (await stage.hub.invoke(f"{other}/echo", {"message": "unhurt"})).ok
+        assert (await harness.hub.invoke(f"{other}/echo", {"message": "unhurt"})).ok
         await mortal.revive()
-        await stage.works(name)
+        await harness.works(name)
 
 
 @pytest.mark.parametrize("name", ["stdio", "http"])
 async def test_call_that_may_be_repeated_says_so_when_its_server_dies(tmp_path: Path, name: str) -> None:
-    async with mortal_hub(tmp_path, tools={"*": {"read_only": True}}) as stage:
-        mortal = stage.mortals[name]
-        error = (await stage.killed_under_a_call(mortal, max_retries=0)).error
+    async with mortal_hub(tmp_path, tools={"*": {"read_only": True}}) as harness:
+        mortal = harness.mortals[name]
+        error = (await harness.killed_under_a_call(mortal, max_retries=0)).error
         assert (error.kind, error.retryable) == (error_pb2.ERROR_KIND_UPSTREAM_ERROR, True)
         await mortal.revive()
-        await stage.works(name)
+        await harness.works(name)
 
 
 async def test_killed_server_of_2026_over_http_fails_its_calls_and_the_next_one_works(tmp_path: Path) -> None:
@@ -146,17 +146,17 @@ async def test_killed_server_of_2026_over_http_fails_its_calls_and_the_next_one_
 
 @pytest.mark.promise("mcp.no-orphans")
 async def test_fifty_kills_leave_no_process_and_no_descriptor(tmp_path: Path) -> None:
-    async with mortal_hub(tmp_path, each=5) as stage:
+    async with mortal_hub(tmp_path, each=5) as harness:
 
         async def killed(mortal: Mortal, times: int) -> None:
             for _ in range(times):
-                result = await stage.killed_under_a_call(mortal)
+                result = await harness.killed_under_a_call(mortal)
                 assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN, result.error.message
                 await mortal.revive()
-                await stage.works(mortal.name)
+                await harness.works(mortal.name)
 
         async def all_of_them(times: int) -> None:
-            await asyncio.gather(*(killed(mortal, times) for mortal in stage.mortals.values()))
+            await asyncio.gather(*(killed(mortal, times) for mortal in harness.mortals.values()))
             gc.collect()
 
         await all_of_them(1)
@@ -165,7 +165,7 @@ async def test_fifty_kills_leave_no_process_and_no_descriptor(tmp_path: Path) ->
         async with asyncio.timeout(60):
             while (left := held())[0] > descriptors + 3 or left[1] > processes:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)  # what has died goes by itself; nobody tells when
-        for status in stage.hub.hub.sourcing.sources.statuses():
+        for status in harness.hub.hub.sourcing.sources.statuses():
             assert status.state is SourceState.READY
 
 

@@ -79,7 +79,7 @@ class Client:
         return told(raised.value)
 
 
-class Stage:
+class SessionHarness:
     def __init__(self, running: RunningHub, waits: Waits, writes: WaitsToWrite) -> None:
         self.running, self.waits, self.writes = running, waits, writes
 
@@ -89,10 +89,10 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def harness(tmp_path: Path) -> AsyncIterator[SessionHarness]:
     waits, writes = Waits(), WaitsToWrite()
     async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[waits, writes, Echo(), Crashes()]) as running:
-        yield Stage(running, waits, writes)
+        yield SessionHarness(running, waits, writes)
 
 
 @pytest.mark.promise("session.each-call-judged")
@@ -170,54 +170,54 @@ async def test_bytes_that_are_no_request_end_the_session_with_a_reason(hub: Runn
     assert told(raised.value).reason == "UNREADABLE_REQUEST"
 
 
-async def test_progress_and_output_come_as_they_happen_and_results_out_of_order(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_progress_and_output_come_as_they_happen_and_results_out_of_order(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     await client.send(call("slow", "test/text.wait", {"text": "late"}), call("quick"))
     assert (await client.result("quick")).ok
     await client.until(lambda: len(client.events.get("slow", ())) == 2)
     assert [event.WhichOneof("event") for event in client.events["slow"]] == ["progress", "chunk"]
     await client.send(call("next"))
     assert (await client.result("next")).ok
-    stage.waits.let_go.set()
+    harness.waits.let_go.set()
     assert json.loads((await client.result("slow")).result_json) == {"text": "late"}
     assert [event.WhichOneof("event") for event in client.events["slow"]] == ["progress", "chunk", "result"]
     await client.rest()
 
 
 @pytest.mark.promise("session.one-call-cancelled")
-async def test_one_call_is_cancelled_and_recorded_and_the_others_go_on(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_one_call_is_cancelled_and_recorded_and_the_others_go_on(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     await client.send(call("x", "test/text.wait"), call("y", "test/text.waitToWrite", request_id="r"))
-    await stage.writes.started.wait()
+    await harness.writes.started.wait()
     await client.send(cancel=("x", "nobody", "x"))
     cancelled = await client.result("x")
     assert cancelled.error.kind == error_pb2.ERROR_KIND_CANCELLED
     assert cancelled.evidence
-    await stage.waits.stopped.wait()
-    stage.writes.let_go.set()
+    await harness.waits.stopped.wait()
+    harness.writes.let_go.set()
     assert (await client.result("y")).ok
     await client.rest()
     assert [len([e for e in events if e.WhichOneof("event") == "result"]) for events in client.events.values()] == [
         1,
         1,
     ]
-    assert await stage.outcomes("test/text.wait") == ["CANCELLED"]
+    assert await harness.outcomes("test/text.wait") == ["CANCELLED"]
 
 
-async def test_message_may_start_a_call_and_cancel_it(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_message_may_start_a_call_and_cancel_it(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     await client.send(call("x", "test/text.wait"), call("y"), cancel=("x",))
     await client.rest()
     assert client.events["x"][-1].result.error.kind == error_pb2.ERROR_KIND_CANCELLED
     assert client.events["y"][-1].result.ok
-    assert await stage.outcomes("test/text.wait") == ["CANCELLED"]
-    assert stage.waits.running == 0
+    assert await harness.outcomes("test/text.wait") == ["CANCELLED"]
+    assert harness.waits.running == 0
 
 
-async def test_name_in_flight_is_refused_a_second_time_without_its_own_name(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_name_in_flight_is_refused_a_second_time_without_its_own_name(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     await client.send(call("x", "test/text.wait", {"text": "first"}))
-    await stage.waits.started.wait()
+    await harness.waits.started.wait()
     await client.send(call("x", "test/text.echo", {"text": "second"}), call("y"))
     await client.result("y")
     refused = await client.result("")
@@ -225,15 +225,15 @@ async def test_name_in_flight_is_refused_a_second_time_without_its_own_name(stag
     assert refused.error.details["call_id"] == "x"
     answers = [event for event in client.events["x"] if event.WhichOneof("event") == "result"]
     assert not answers, "whoever waits for the first one goes on waiting"
-    stage.waits.let_go.set()
+    harness.waits.let_go.set()
     await client.rest()
     answers = [event for event in client.events["x"] if event.WhichOneof("event") == "result"]
     assert [json.loads(event.result.result_json) for event in answers] == [{"text": "first"}]
-    assert await stage.outcomes("test/text.echo") == ["INVALID_INPUT"]
+    assert await harness.outcomes("test/text.echo") == ["INVALID_INPUT"]
 
 
-async def test_call_keeps_to_its_own_timeout_and_leaves_the_others_alone(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_call_keeps_to_its_own_timeout_and_leaves_the_others_alone(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     await client.send(call("long", "test/text.wait"))
 
     async def short(timeout_s: float) -> list[result_pb2.ToolResult]:
@@ -244,17 +244,17 @@ async def test_call_keeps_to_its_own_timeout_and_leaves_the_others_alone(stage: 
         )
         return [await client.result(name) for name in (read, write)]
 
-    read, written = await overtaken(short, lambda _: stage.writes.started.is_set())
+    read, written = await overtaken(short, lambda _: harness.writes.started.is_set())
     assert read.error.kind == error_pb2.ERROR_KIND_TIMEOUT
     assert written.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
-    stage.waits.let_go.set()
+    harness.waits.let_go.set()
     assert (await client.result("long")).ok
     await client.rest()
 
 
-async def test_calls_are_answered_before_the_deadline_of_their_stream(stage: Stage) -> None:
+async def test_calls_are_answered_before_the_deadline_of_their_stream(harness: SessionHarness) -> None:
     async def answered(timeout_s: float) -> list[result_pb2.ToolResult]:
-        client = Client(stage.running, timeout_s)
+        client = Client(harness.running, timeout_s)
         await client.send(call("x", "test/text.wait"), call("y", "test/text.wait", budget={"timeout_s": 60}))
         return [await client.result("x"), await client.result("y")]
 
@@ -263,8 +263,8 @@ async def test_calls_are_answered_before_the_deadline_of_their_stream(stage: Sta
     assert [result.error.kind for result in results] == [error_pb2.ERROR_KIND_TIMEOUT] * 2
 
 
-async def test_dry_run_is_answered_with_a_plan_and_structs_with_structs(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_dry_run_is_answered_with_a_plan_and_structs_with_structs(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     dry = {"mode": call_pb2.INVOKE_MODE_DRY_RUN}
     await client.send(
         call("plan", "core/fs.writeText", {"path": "a", "text": "b"}, **dry),
@@ -276,8 +276,8 @@ async def test_dry_run_is_answered_with_a_plan_and_structs_with_structs(stage: S
     assert client.events["struct"][0].result.result_struct["text"] == "in"
 
 
-async def test_defect_in_a_tool_is_answered_without_its_text(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_defect_in_a_tool_is_answered_without_its_text(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     await client.send(call("x", "test/text.crash"), call("y"))
     await client.rest()
     assert client.events["x"][0].result.error.kind == error_pb2.ERROR_KIND_INTERNAL
@@ -285,52 +285,54 @@ async def test_defect_in_a_tool_is_answered_without_its_text(stage: Stage) -> No
     assert client.events["y"][0].result.ok
 
 
-async def test_one_key_runs_once_though_both_calls_stand_in_one_message(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_one_key_runs_once_though_both_calls_stand_in_one_message(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     twice = [call(name, "test/text.waitToWrite", {"text": "once"}, idempotency_key="k") for name in ("x", "y")]
     await client.send(*twice)
-    await stage.writes.started.wait()
-    stage.writes.let_go.set()
+    await harness.writes.started.wait()
+    harness.writes.let_go.set()
     await client.rest()
     assert sorted(events[-1].result.replayed for events in client.events.values()) == [False, True]
 
 
-async def test_half_close_lets_what_is_in_flight_finish(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_half_close_lets_what_is_in_flight_finish(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     await client.send(call("x", "test/text.wait"))
-    await stage.waits.started.wait()
+    await harness.waits.started.wait()
     await client.stream.done_writing()
-    stage.waits.let_go.set()
+    harness.waits.let_go.set()
     assert (await client.result("x")).ok
     assert not await client.read()
     assert await client.stream.code() is grpc.StatusCode.OK
 
 
-async def test_all_in_flight_is_cancelled_and_recorded_when_the_stream_is(stage: Stage) -> None:
-    client = Client(stage.running)
+async def test_all_in_flight_is_cancelled_and_recorded_when_the_stream_is(harness: SessionHarness) -> None:
+    client = Client(harness.running)
     await client.send(*[call(f"c{number}", "test/text.wait") for number in range(5)])
     await client.until(lambda: len(client.events) == 5)
     client.stream.cancel()
-    await stage.waits.stopped.wait()
-    await ended(stage.running)
-    assert await stage.outcomes("test/text.wait") == ["CANCELLED"] * 5
+    await harness.waits.stopped.wait()
+    await ended(harness.running)
+    assert await harness.outcomes("test/text.wait") == ["CANCELLED"] * 5
 
 
-async def test_client_that_vanishes_leaves_nothing_running(stage: Stage) -> None:
-    channel = channel_to(stage.running.address)
+async def test_client_that_vanishes_leaves_nothing_running(harness: SessionHarness) -> None:
+    channel = channel_to(harness.running.address)
     stub: Any = ToolServiceStub(channel)
     stream = stub.InvokeSession()
     await stream.write(pb.InvokeSessionRequest(calls=[call("x", "test/text.wait")]))
-    await stage.waits.started.wait()
+    await harness.waits.started.wait()
     await channel.close(None)
-    await stage.waits.stopped.wait()
-    await ended(stage.running)
-    assert await stage.outcomes("test/text.wait") == ["CANCELLED"]
+    await harness.waits.stopped.wait()
+    await ended(harness.running)
+    assert await harness.outcomes("test/text.wait") == ["CANCELLED"]
 
 
 @pytest.mark.promise("session.bounded")
-async def test_reader_that_does_not_read_is_cut_off_from_calling_and_then_loses_nothing(stage: Stage) -> None:
-    client = Client(stage.running, timeout_s=None)
+async def test_reader_that_does_not_read_is_cut_off_from_calling_and_then_loses_nothing(
+    harness: SessionHarness,
+) -> None:
+    client = Client(harness.running, timeout_s=None)
     names = [f"c{number}" for number in range(64)]
 
     async def write() -> None:
@@ -338,9 +340,9 @@ async def test_reader_that_does_not_read_is_cut_off_from_calling_and_then_loses_
             await client.send(call(name, "test/text.echo", {"text": TEXT}))
 
     writing = asyncio.create_task(write())
-    await until(lambda: any(session._queue.hold(0) for session in stage.running.hub.server.tools.sessions._open))
-    assert (await stage.running.invoke(NOW)).ok
-    begun = len(await stage.running.events(tool="test/text.echo", types=frozenset({EventType.TOOL_RESULT})))
+    await until(lambda: any(session._queue.hold(0) for session in harness.running.hub.server.tools.sessions._open))
+    assert (await harness.running.invoke(NOW)).ok
+    begun = len(await harness.running.events(tool="test/text.echo", types=frozenset({EventType.TOOL_RESULT})))
     assert begun < len(names)
     await client.until(lambda: len(client.events) == len(names))
     await writing
@@ -348,8 +350,8 @@ async def test_reader_that_does_not_read_is_cut_off_from_calling_and_then_loses_
     assert all(events[-1].result.ok for events in client.events.values())
 
 
-async def test_reader_that_does_not_read_and_goes_leaves_nothing_behind(stage: Stage) -> None:
-    client = Client(stage.running, timeout_s=None)
+async def test_reader_that_does_not_read_and_goes_leaves_nothing_behind(harness: SessionHarness) -> None:
+    client = Client(harness.running, timeout_s=None)
     echoes = [call(f"c{number}", "test/text.echo", {"text": TEXT}) for number in range(7)]
 
     async def write() -> None:
@@ -358,57 +360,59 @@ async def test_reader_that_does_not_read_and_goes_leaves_nothing_behind(stage: S
             await client.send(*echoes)
 
     writing = asyncio.create_task(write())
-    await stage.waits.started.wait()
-    while not await stage.running.events(tool="test/text.echo", types=frozenset({EventType.TOOL_RESULT})):
+    await harness.waits.started.wait()
+    while not await harness.running.events(tool="test/text.echo", types=frozenset({EventType.TOOL_RESULT})):
         assert not writing.done() or writing.exception() is None
     client.stream.cancel()
     await asyncio.gather(writing, return_exceptions=True)
-    await ended(stage.running)
-    assert stage.waits.running == 0
+    await ended(harness.running)
+    assert harness.waits.running == 0
 
 
 @pytest.mark.promise("session.bounded")
-async def test_bound_in_flight_stops_the_reading(stage: Stage) -> None:
-    servicer = stage.running.hub.server.tools
+async def test_bound_in_flight_stops_the_reading(harness: SessionHarness) -> None:
+    servicer = harness.running.hub.server.tools
     servicer.sessions._max_in_flight = 2
-    client = Client(stage.running)
+    client = Client(harness.running)
     await client.send(*[call(f"c{number}", "test/text.wait") for number in range(5)])
     await client.until(lambda: len(client.events) == 2)
-    assert (await stage.running.invoke(NOW)).ok
-    assert stage.waits.running == 2
-    stage.waits.let_go.set()
+    assert (await harness.running.invoke(NOW)).ok
+    assert harness.waits.running == 2
+    harness.waits.let_go.set()
     await client.rest()
     assert len(client.events) == 5
 
 
-async def test_hub_that_leaves_lets_calls_finish_and_ends_sessions_with_a_retryable_status(stage: Stage) -> None:
-    client, idle = Client(stage.running), Client(stage.running)
+async def test_hub_that_leaves_lets_calls_finish_and_ends_sessions_with_a_retryable_status(
+    harness: SessionHarness,
+) -> None:
+    client, idle = Client(harness.running), Client(harness.running)
     await client.send(call("x", "test/text.wait"))
     await idle.send(call("warm"))
     await idle.result("warm")
-    await stage.waits.started.wait()
-    leaving = asyncio.create_task(stage.running.hub.server.drain(0.0, GRACE_S))
+    await harness.waits.started.wait()
+    leaving = asyncio.create_task(harness.running.hub.server.drain(0.0, GRACE_S))
     parted = await idle.failure()
     assert (parted.code, parted.reason, parted.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
-    stage.waits.let_go.set()
+    harness.waits.let_go.set()
     assert (await client.result("x")).ok
     assert (await client.failure()).reason == "DRAINING"
     await leaving
 
 
 async def test_call_that_outlives_the_grace_is_answered_before_the_hub_goes(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: SessionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reserve for answers that takes the whole of the grace: calls are cut off at once, and the hub waits."""
     monkeypatch.setattr(session, "_ANSWER_RESERVE_S", GRACE_S)
-    client = Client(stage.running)
+    client = Client(harness.running)
     await client.send(call("x", "test/text.wait"))
-    await stage.waits.started.wait()
-    leaving = asyncio.create_task(stage.running.hub.server.drain(0.0, GRACE_S))
+    await harness.waits.started.wait()
+    leaving = asyncio.create_task(harness.running.hub.server.drain(0.0, GRACE_S))
     assert (await client.result("x")).error.kind == error_pb2.ERROR_KIND_CANCELLED
     assert (await client.failure()).reason == "DRAINING"
     await leaving
-    assert await stage.outcomes("test/text.wait") == ["CANCELLED"]
+    assert await harness.outcomes("test/text.wait") == ["CANCELLED"]
 
 
 async def ended(running: RunningHub) -> None:

@@ -29,7 +29,7 @@ SIZE_BYTES = 8 * 1024 * 1024
 PIECE_BYTES = 32 * 1024
 
 
-class Stage:
+class StreamHarness:
     def __init__(self, running: RunningHub, waits: Waits, writes: WaitsToWrite) -> None:
         self.running, self.waits, self.writes = running, waits, writes
 
@@ -57,10 +57,10 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def harness(tmp_path: Path) -> AsyncIterator[StreamHarness]:
     waits, writes = Waits(), WaitsToWrite()
     async with running_hub(tmp_path, policy=POLICY, tools=[waits, writes, Echo(), Crashes()]) as running:
-        yield Stage(running, waits, writes)
+        yield StreamHarness(running, waits, writes)
 
 
 def kinds(messages: list[pb.InvokeStreamResponse]) -> list[str | None]:
@@ -68,12 +68,12 @@ def kinds(messages: list[pb.InvokeStreamResponse]) -> list[str | None]:
 
 
 @pytest.mark.promise("stream.one-result-last")
-async def test_copy_tells_its_progress_in_bytes_and_ends_with_one_result(stage: Stage) -> None:
-    folder = stage.running.workspace("copy")
+async def test_copy_tells_its_progress_in_bytes_and_ends_with_one_result(harness: StreamHarness) -> None:
+    folder = harness.running.workspace("copy")
     folder.mkdir(parents=True)
     (folder / "big.bin").write_bytes(b"x" * SIZE_BYTES)
     args = {"source": "big.bin", "destination": "copy.bin"}
-    messages = [message async for message in stage.stream("core/fs.copy", args, request_id="copy")]
+    messages = [message async for message in harness.stream("core/fs.copy", args, request_id="copy")]
     progress = [message.progress for message in messages if message.WhichOneof("event") == "progress"]
     assert progress
     assert all((step.total, step.unit) == (SIZE_BYTES, "bytes") for step in progress)
@@ -85,9 +85,9 @@ async def test_copy_tells_its_progress_in_bytes_and_ends_with_one_result(stage: 
 
 
 @pytest.mark.promise("stream.one-result-last")
-async def test_command_streams_its_output_before_its_result(stage: Stage) -> None:
+async def test_command_streams_its_output_before_its_result(harness: StreamHarness) -> None:
     args = {"argv": ["script", "-c", "echo one; echo two >&2; echo three"]}
-    messages = [message async for message in stage.stream("core/exec.run", args)]
+    messages = [message async for message in harness.stream("core/exec.run", args)]
     chunks = [message.chunk for message in messages if message.WhichOneof("event") == "chunk"]
     by_stream = {
         name: b"".join(chunk.data for chunk in chunks if chunk.stream == name) for name in ("stdout", "stderr")
@@ -97,78 +97,78 @@ async def test_command_streams_its_output_before_its_result(stage: Stage) -> Non
     assert json.loads(messages[-1].result.result_json)["stdout"] == "one\nthree\n"
 
 
-async def test_events_arrive_while_the_call_still_runs(stage: Stage) -> None:
-    call = stage.stream("test/text.wait", {"text": "late"})
+async def test_events_arrive_while_the_call_still_runs(harness: StreamHarness) -> None:
+    call = harness.stream("test/text.wait", {"text": "late"})
     assert (await call.read()).progress.message == "half way"
     assert (await call.read()).chunk.data == b"so far"
-    assert stage.waits.running == 1
-    stage.waits.let_go.set()
+    assert harness.waits.running == 1
+    harness.waits.let_go.set()
     assert json.loads((await call.read()).result.result_json) == {"text": "late"}
     assert await call.read() is grpc.aio.EOF
 
 
 @pytest.mark.promise("stream.one-result-last")
-async def test_dry_run_streams_a_plan_and_nothing_else(stage: Stage) -> None:
-    call = stage.stream("core/fs.writeText", {"path": "a", "text": "b"}, mode=call_pb2.INVOKE_MODE_DRY_RUN)
+async def test_dry_run_streams_a_plan_and_nothing_else(harness: StreamHarness) -> None:
+    call = harness.stream("core/fs.writeText", {"path": "a", "text": "b"}, mode=call_pb2.INVOKE_MODE_DRY_RUN)
     messages = [message async for message in call]
     assert kinds(messages) == ["plan"]
     assert messages[0].plan.plan_digest
 
 
 @pytest.mark.parametrize("tool", ["test/unknown", "test/text.crash"])
-async def test_refusal_and_defect_end_a_stream_with_a_result_too(stage: Stage, tool: str) -> None:
-    messages = [message async for message in stage.stream(tool)]
+async def test_refusal_and_defect_end_a_stream_with_a_result_too(harness: StreamHarness, tool: str) -> None:
+    messages = [message async for message in harness.stream(tool)]
     assert kinds(messages) == ["result"]
     assert not messages[0].result.ok
 
 
 @pytest.mark.promise("cancel.stops-and-is-recorded")
-async def test_cancelling_a_stream_stops_the_tool_and_is_recorded(stage: Stage) -> None:
-    call = stage.stream("test/text.wait")
-    await stage.waits.started.wait()
+async def test_cancelling_a_stream_stops_the_tool_and_is_recorded(harness: StreamHarness) -> None:
+    call = harness.stream("test/text.wait")
+    await harness.waits.started.wait()
     call.cancel()
-    await stage.waits.stopped.wait()
-    assert await stage.outcome("test/text.wait") == "CANCELLED"
+    await harness.waits.stopped.wait()
+    assert await harness.outcome("test/text.wait") == "CANCELLED"
 
 
 @pytest.mark.promise("cancel.stops-and-is-recorded")
-async def test_cancelling_a_unary_call_stops_the_tool_and_is_recorded(stage: Stage) -> None:
-    call = stage.running.stub.Invoke(request("test/text.wait"), timeout=60)
-    await stage.waits.started.wait()
+async def test_cancelling_a_unary_call_stops_the_tool_and_is_recorded(harness: StreamHarness) -> None:
+    call = harness.running.stub.Invoke(request("test/text.wait"), timeout=60)
+    await harness.waits.started.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await stage.waits.stopped.wait()
-    assert await stage.outcome("test/text.wait") == "CANCELLED"
+    await harness.waits.stopped.wait()
+    assert await harness.outcome("test/text.wait") == "CANCELLED"
 
 
-async def test_client_that_vanishes_stops_the_tool(stage: Stage) -> None:
-    channel = channel_to(stage.running.address)
+async def test_client_that_vanishes_stops_the_tool(harness: StreamHarness) -> None:
+    channel = channel_to(harness.running.address)
     stub: Any = ToolServiceStub(channel)
     call = stub.InvokeStream(request("test/text.wait", message=pb.InvokeStreamRequest))
-    await stage.waits.started.wait()
+    await harness.waits.started.wait()
     await channel.close(None)
-    await stage.waits.stopped.wait()
+    await harness.waits.stopped.wait()
     assert call.done()
 
 
 @pytest.mark.promise("budget.answered-before-deadline")
-async def test_call_that_outlives_its_deadline_is_answered_before_the_rpc_ends(stage: Stage) -> None:
-    result = await stage.late("test/text.wait")
+async def test_call_that_outlives_its_deadline_is_answered_before_the_rpc_ends(harness: StreamHarness) -> None:
+    result = await harness.late("test/text.wait")
     assert result.error.kind == error_pb2.ERROR_KIND_TIMEOUT
-    assert await stage.outcome("test/text.wait") == "TIMEOUT"
+    assert await harness.outcome("test/text.wait") == "TIMEOUT"
 
 
 @pytest.mark.promise("retry.unknown-outcome")
-async def test_side_effect_that_outlives_its_deadline_is_answered_as_unknown(stage: Stage) -> None:
-    result = await stage.late("test/text.waitToWrite")
+async def test_side_effect_that_outlives_its_deadline_is_answered_as_unknown(harness: StreamHarness) -> None:
+    result = await harness.late("test/text.waitToWrite")
     assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
 
 
 @pytest.mark.promise("budget.answered-before-deadline")
-async def test_stream_that_outlives_its_deadline_ends_with_a_result(stage: Stage) -> None:
+async def test_stream_that_outlives_its_deadline_ends_with_a_result(harness: StreamHarness) -> None:
     async def stream(timeout_s: float) -> list[pb.InvokeStreamResponse]:
-        return [message async for message in stage.stream("test/text.wait", timeout_s=timeout_s)]
+        return [message async for message in harness.stream("test/text.wait", timeout_s=timeout_s)]
 
     messages = await overtaken(lambda timeout_s: in_time(stream(timeout_s)), bool, first_s=1.0)
     assert messages
@@ -176,50 +176,50 @@ async def test_stream_that_outlives_its_deadline_ends_with_a_result(stage: Stage
     assert messages[-1].result.error.kind == error_pb2.ERROR_KIND_TIMEOUT
 
 
-async def test_command_that_outlives_its_deadline_is_answered_before_the_rpc_ends(stage: Stage) -> None:
+async def test_command_that_outlives_its_deadline_is_answered_before_the_rpc_ends(harness: StreamHarness) -> None:
     args = {"argv": ["script", "-c", "echo $$; exec sleep 60"]}
-    result = await stage.late("core/exec.run", args)
+    result = await harness.late("core/exec.run", args)
     assert result.error.kind in (error_pb2.ERROR_KIND_TIMEOUT, error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
 
 
-async def test_many_calls_run_at_the_same_time(stage: Stage) -> None:
-    calls = [asyncio.create_task(stage.running.invoke("test/text.wait", {"text": str(n)})) for n in range(20)]
-    while stage.waits.running < 20:
-        await stage.waits.started.wait()
+async def test_many_calls_run_at_the_same_time(harness: StreamHarness) -> None:
+    calls = [asyncio.create_task(harness.running.invoke("test/text.wait", {"text": str(n)})) for n in range(20)]
+    while harness.waits.running < 20:
+        await harness.waits.started.wait()
         await asyncio.sleep(0)
-    stage.waits.let_go.set()
+    harness.waits.let_go.set()
     answers = await asyncio.gather(*calls)
     assert sorted(int(json.loads(answer.result_json)["text"]) for answer in answers) == list(range(20))
 
 
 @pytest.mark.promise("stream.one-result-last")
-async def test_lines_of_a_command_arrive_while_it_still_runs_and_in_their_order(stage: Stage) -> None:
+async def test_lines_of_a_command_arrive_while_it_still_runs_and_in_their_order(harness: StreamHarness) -> None:
     script = "echo one; until [ -e go ]; do sleep 0.02; done; echo two; echo three"
-    call = stage.stream("core/exec.run", {"argv": ["script", "-c", script]}, request_id="lines")
+    call = harness.stream("core/exec.run", {"argv": ["script", "-c", script]}, request_id="lines")
     assert (await call.read()).chunk.data == b"one\n"
-    (stage.running.workspace("lines") / "go").touch()
+    (harness.running.workspace("lines") / "go").touch()
     rest = await read_on(call)
     assert b"".join(message.chunk.data for message in rest[:-1]) == b"two\nthree\n"
     assert json.loads(rest[-1].result.result_json)["stdout"] == "one\ntwo\nthree\n"
 
 
 @pytest.mark.promise("cancel.stops-and-is-recorded")
-async def test_cancelling_a_stream_midway_kills_the_command(stage: Stage) -> None:
+async def test_cancelling_a_stream_midway_kills_the_command(harness: StreamHarness) -> None:
     seconds = f"60.{os.getpid()}"
-    call = stage.stream("core/exec.run", {"argv": ["script", "-c", f"echo on; sleep {seconds} & wait"]})
+    call = harness.stream("core/exec.run", {"argv": ["script", "-c", f"echo on; sleep {seconds} & wait"]})
     assert (await call.read()).chunk.data == b"on\n"
     await until(lambda: runs("sleep", seconds))
     call.cancel()
     await until(lambda: not runs("sleep", seconds))
-    await until_recorded(stage, "core/exec.run")
-    assert await stage.outcome("core/exec.run") == "CANCELLED"
+    await until_recorded(harness, "core/exec.run")
+    assert await harness.outcome("core/exec.run") == "CANCELLED"
 
 
 @pytest.mark.promise("stream.bounded")
-async def test_reader_that_does_not_read_holds_up_no_command_and_still_gets_the_result(stage: Stage) -> None:
+async def test_reader_that_does_not_read_holds_up_no_command_and_still_gets_the_result(harness: StreamHarness) -> None:
     args = {"argv": ["script", "-c", "yes | head -c 8000000"]}
-    call = stage.stream("core/exec.run", args)
-    await until_recorded(stage, "core/exec.run")
+    call = harness.stream("core/exec.run", args)
+    await until_recorded(harness, "core/exec.run")
     messages = [message async for message in call]
     assert kinds(messages).count("result") == 1
     assert messages[-1].result.ok
@@ -288,8 +288,8 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def until_recorded(stage: Stage, tool: str) -> None:
+async def until_recorded(harness: StreamHarness, tool: str) -> None:
     """Until the call of the tool has been settled."""
     settled = frozenset({EventType.TOOL_RESULT})
-    while not await stage.running.events(tool=tool, types=settled):  # noqa: ASYNC110 - the log rings for nobody
+    while not await harness.running.events(tool=tool, types=settled):  # noqa: ASYNC110 - the log rings for nobody
         await asyncio.sleep(0)

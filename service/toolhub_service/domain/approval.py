@@ -163,7 +163,7 @@ class ApprovalGate(Protocol):
         Raises ToolFailure APPROVAL_REQUIRED, a person being asked by then, or APPROVAL_REJECTED.
         """
 
-    async def pose(
+    async def ask_question(
         self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None
     ) -> NoReturn:
         """Step 6 has ended with a question: a person is asked. `earlier`: the approval that this run has used up.

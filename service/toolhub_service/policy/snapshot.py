@@ -62,7 +62,6 @@ class PolicySnapshot:
         principal = call.principal
         context = call.context
         row = self._rows.get((principal.id, spec.name, spec.digest)) or self.row(principal.id, spec)
-        # First of all, or the refusals below would tell an impostor what the other one holds.
         if (context.agent_id or context.user_id) and self.is_impostor(planned, row):
             return refusals.impostor(planned, self.revision)
         if row.missing or not row.is_known or context.permissions is not None:
@@ -116,7 +115,7 @@ class PolicySnapshot:
         row = self._rows.get(key)
         if row is None:
             row = self.table.row(principal_id, spec)
-            # Names come from callers: what is kept for them must not grow with what they think of.
+            # Tokens may name any number of principals: what is kept for them has a bound.
             if len(self._rows) >= MAX_ROWS:
                 self._rows.pop(next(iter(self._rows)), None)
             self._rows[key] = row

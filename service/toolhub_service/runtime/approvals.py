@@ -4,8 +4,9 @@
 name one approval, the one whose compare-and-set wins may run. Whatever changed since the question was asked (caller,
 tool definition, arguments, policy, job) makes another call, which needs another approval.
 
-A question of the tool is an approval, too (docs/decisions/0015): `pose` asks it, `settle` finds it answered when the
-call comes again, and the run that follows is the rest of the same effect. What it was asked under is covered by it.
+A question of the tool is an approval, too (docs/decisions/0015): `ask_question` asks it, `settle` finds it answered
+when the call comes again, and the run that follows is the rest of the same effect. What it was asked under is covered
+by it.
 
 A call that comes again under its idempotency key, or as the re-run of its job, names an approval that it has used up
 itself: `settle` lets it pass, its key answers it from store, and `use` refuses whatever is neither.
@@ -115,7 +116,7 @@ class Approvals:
         is_large = len(planned.args_json) > SHOWN_AT_ONCE_BYTES
         return await self._ledger.ask(await in_thread(asking) if is_large else asking(), planned)
 
-    async def pose(
+    async def ask_question(
         self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None
     ) -> NoReturn:
         """Step 6 has ended with a question. `earlier`: the approval that this run has used up.

@@ -179,7 +179,7 @@ class Pipeline:
         try:
             outcome = state.outcome = await self.executor.execute(state, granted, state.lease, route.adapter, sink)
         except QuestionAsked as asked:
-            await self._pose(state, granted, asked.question)
+            await self._ask_person(state, granted, asked.question)
         begun_ns[VALIDATE_OUTPUT] = perf_counter_ns()
         if outcome.is_large:
             await in_thread(validate_output, spec, outcome, route.schemas)
@@ -299,7 +299,7 @@ class Pipeline:
         if await self.running.mark(job_id) is None:  # a mark is proof, whatever the adapter knows of the tool by now
             await self.running.begins(job_id)
 
-    async def _pose(self, state: CallState, granted: GrantedCall, question: Question) -> NoReturn:
+    async def _ask_person(self, state: CallState, granted: GrantedCall, question: Question) -> NoReturn:
         """Step 6 has ended with a question: nothing happens before its answer, whoever brings it, and whatever dies
         between two of these lines. Raises APPROVAL_REQUIRED, or why nobody could be asked."""
         state.asks = True
@@ -313,7 +313,7 @@ class Pipeline:
             planned = granted.planned
             if planned.preconditions is NO_PRECONDITIONS:
                 planned = planned._replace(preconditions=await self.adapters[granted.spec.kind].preconditions(planned))
-            await self.approvals.pose(planned, granted.verdict, question, state.approval)
+            await self.approvals.ask_question(planned, granted.verdict, question, state.approval)
         except ToolFailure as refused:
             raise marked_unasked(refused) from refused
 

@@ -59,7 +59,7 @@ def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int,
         raise _refused(["forged"], "it is not one of this hub's")
     compared = zip(current.items(), sealed, strict=True)
     differs: list[JsonValue] = [name for (name, part), shown in compared if part != shown and name != _STATE]
-    # Before the expiry: a new plan of this call would be refused for these reasons just the same.
+    # Before the expiry, so that the plan of another call is named as that, however old it is.
     if differs:
         raise _refused(differs, "; ".join(_DIFFERENCES[str(name)] for name in differs))
     if now_unix_ms >= expires_at_unix_ms:

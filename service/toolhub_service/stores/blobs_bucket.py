@@ -38,7 +38,7 @@ def key_of(sha256: str) -> str:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def as_tool_failures() -> Iterator[None]:
     """What obstore raises leaves as a ToolFailure without a word of it: its texts hold URLs."""
     try:
         yield
@@ -119,7 +119,7 @@ class BucketBlobs:
         if not _SHA256.fullmatch(sha256):
             return
         async with self.naming(sha256):
-            with telling():
+            with as_tool_failures():
                 try:
                     status = await obstore.head_async(self._store, key_of(sha256))
                     age = datetime.now(UTC) - status["last_modified"]
@@ -140,7 +140,7 @@ class BucketBlobs:
         if not _SHA256.fullmatch(sha256):
             raise gone()
         key = key_of(sha256)
-        with telling():
+        with as_tool_failures():
             try:
                 found = await obstore.get_async(self._store, key, options={"range": (at, at + window_bytes)})
                 return bytes(await found.bytes_async()), found.meta["size"]
@@ -189,7 +189,7 @@ class BucketWriter:
     async def finish(self) -> tuple[str, int]:
         sha256 = self._sha256.hexdigest()
         key = key_of(sha256)
-        with telling():
+        with as_tool_failures():
             if self._upload is None:
                 async with self._names.naming(sha256):
                     await obstore.put_async(self._store, key, bytes(self._held))
@@ -237,7 +237,7 @@ class BucketWriter:
         assert self._upload is not None
         await self._waiting.put(data)  # an upload that has failed drains the queue, so that this never waits for it
         if self._upload.done() and data is not None:
-            with telling():
+            with as_tool_failures():
                 await self._upload
 
     async def _chunks(self) -> AsyncIterator[bytes]:

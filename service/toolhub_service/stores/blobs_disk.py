@@ -65,7 +65,7 @@ def gone() -> ToolFailure:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def as_tool_failures() -> Iterator[None]:
     """Whatever OSError the body raises leaves as a ToolFailure IO_ERROR that names no path."""
     try:
         yield
@@ -112,14 +112,14 @@ class DiskWriter:
 
     def _publish(self, stop: threading.Event) -> None:
         self._flush(stop)
-        with telling():
+        with as_tool_failures():
             self._folder.publish(self._descriptor, self._temporary, self._sha256.hexdigest(), stop)
             self._temporary = ""
             self._drop()
 
     def _flush(self, stop: threading.Event) -> None:
         held, self._held, self._held_bytes = self._held, [], 0
-        with telling():
+        with as_tool_failures():
             if self._descriptor < 0:
                 self._descriptor, self._temporary = self._folder.create()
             for chunk in held:
@@ -134,7 +134,7 @@ class DiskWriter:
         """Release the descriptor, and remove what was not published."""
         try:
             if self._temporary:
-                with telling():
+                with as_tool_failures():
                     self._folder.discard(self._temporary)
                 self._temporary = ""
         finally:
@@ -161,7 +161,7 @@ class DiskBlobs:
     def __init__(self, folder: str, *, settle_s: float = SETTLE_S) -> None:
         """Make the folder when missing and clear away what killed processes left. Raises ToolFailure IO_ERROR."""
         self._settle_s = settle_s
-        with telling():
+        with as_tool_failures():
             Path(folder).mkdir(0o700, parents=True, exist_ok=True)
             self._root = os.open(folder, _FOLDER & ~os.O_NOFOLLOW)
             with suppress(FileExistsError):
@@ -234,7 +234,7 @@ class DiskBlobs:
     def _open(self, sha256: str) -> int:
         if not _SHA256.fullmatch(sha256):
             raise gone()
-        with telling():
+        with as_tool_failures():
             try:
                 shard = self._open_shard(sha256)
                 try:
@@ -263,7 +263,7 @@ class DiskBlobs:
     def _remove(self, sha256: str) -> None:
         if not _SHA256.fullmatch(sha256):
             return
-        with telling(), suppress(FileNotFoundError):
+        with as_tool_failures(), suppress(FileNotFoundError):
             shard = self._open_shard(sha256)
             try:
                 with self._locked(fcntl.LOCK_EX):
@@ -297,5 +297,5 @@ class DiskBlobs:
 
 def _pread(descriptor: int, size_bytes: int, at: int, stop: threading.Event) -> bytes:
     raise_if_cancelled(stop)
-    with telling():
+    with as_tool_failures():
         return os.pread(descriptor, size_bytes, at)

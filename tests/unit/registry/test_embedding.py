@@ -45,7 +45,7 @@ class HashedWords:
         return [float(number) for number in vector]
 
 
-class Stage:
+class EmbeddingHarness:
     def __init__(self, *specs: ToolSpec) -> None:
         self.catalog = ToolCatalog(check_schema=lambda schema: None)
         self.catalog.register_all(specs)
@@ -62,66 +62,66 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage(
+async def harness() -> AsyncIterator[EmbeddingHarness]:
+    harness = EmbeddingHarness(
         tool("a/clinic", "operates on people"),
         tool("b/garden", "waters plants"),
         *(tool(f"c/n{number}", f"counts sheep {number}") for number in range(8)),
     )
-    yield stage
-    stage.embedder.gate.set()
-    await stage.meanings.close()
+    yield harness
+    harness.embedder.gate.set()
+    await harness.meanings.close()
 
 
-async def test_a_tool_is_found_by_meaning_where_words_fail(stage: Stage) -> None:
-    assert await stage.names("surgeon") == []
-    await stage.meanings.start()
-    await stage.meanings.complete()
-    found = stage.search.search("surgeon", meaning=await stage.meanings.of("surgeon"))
+async def test_a_tool_is_found_by_meaning_where_words_fail(harness: EmbeddingHarness) -> None:
+    assert await harness.names("surgeon") == []
+    await harness.meanings.start()
+    await harness.meanings.complete()
+    found = harness.search.search("surgeon", meaning=await harness.meanings.of("surgeon"))
     assert found.hits[0].tool.name == "a/clinic"
     assert [(reason.part, reason.place) for reason in found.hits[0].reasons] == [("meaning", 1)]
     assert (found.ranked_by, found.note) == (("words", "meaning"), "")
 
 
-async def test_a_search_before_the_vectors_are_there_goes_by_words_and_says_so(stage: Stage) -> None:
-    found = stage.search.search("plants", meaning=await stage.meanings.of("plants"))
+async def test_a_search_before_the_vectors_are_there_goes_by_words_and_says_so(harness: EmbeddingHarness) -> None:
+    found = harness.search.search("plants", meaning=await harness.meanings.of("plants"))
     assert [hit.tool.name for hit in found.hits] == ["b/garden"]
     assert (found.ranked_by, found.note) == (("words",), "10 of 10 tools are not embedded yet")
 
 
-async def test_meaning_shows_nothing_that_the_viewer_may_not_see(stage: Stage) -> None:
-    await stage.meanings.start()
-    await stage.meanings.complete()
-    meaning = await stage.meanings.of("surgeon")
+async def test_meaning_shows_nothing_that_the_viewer_may_not_see(harness: EmbeddingHarness) -> None:
+    await harness.meanings.start()
+    await harness.meanings.complete()
+    meaning = await harness.meanings.of("surgeon")
     for viewer in (None, "someone"):
-        found = stage.search.search(
+        found = harness.search.search(
             "surgeon", meaning=meaning, allowed=lambda spec: spec.name != "a/clinic", viewer=viewer
         )
         assert "a/clinic" not in [hit.tool.name for hit in found.hits]
 
 
-async def test_vectors_are_made_in_batches_and_only_for_what_changed(stage: Stage) -> None:
-    await stage.meanings.start()
-    await stage.meanings.complete()
-    assert stage.embedder.batches == [4, 4, 2]
-    stage.catalog.register(tool("d/new", "operates machines"))
-    await stage.meanings.complete()
-    assert stage.embedder.batches == [4, 4, 2, 1]
-    assert "d/new" in await stage.names("surgeon")
-    stage.catalog.unregister("a/clinic")
-    assert "a/clinic" not in await stage.names("surgeon")
+async def test_vectors_are_made_in_batches_and_only_for_what_changed(harness: EmbeddingHarness) -> None:
+    await harness.meanings.start()
+    await harness.meanings.complete()
+    assert harness.embedder.batches == [4, 4, 2]
+    harness.catalog.register(tool("d/new", "operates machines"))
+    await harness.meanings.complete()
+    assert harness.embedder.batches == [4, 4, 2, 1]
+    assert "d/new" in await harness.names("surgeon")
+    harness.catalog.unregister("a/clinic")
+    assert "a/clinic" not in await harness.names("surgeon")
 
 
-async def test_a_query_is_embedded_once(stage: Stage) -> None:
-    await stage.meanings.start()
-    await stage.meanings.complete()
-    asked = len(stage.embedder.batches)
+async def test_a_query_is_embedded_once(harness: EmbeddingHarness) -> None:
+    await harness.meanings.start()
+    await harness.meanings.complete()
+    asked = len(harness.embedder.batches)
     for _ in range(3):
-        await stage.names("surgeon")
-    assert len(stage.embedder.batches) == asked + 1
+        await harness.names("surgeon")
+    assert len(harness.embedder.batches) == asked + 1
 
 
-async def test_an_embedder_is_not_shown_the_secrets_of_a_query(stage: Stage) -> None:
+async def test_an_embedder_is_not_shown_the_secrets_of_a_query(harness: EmbeddingHarness) -> None:
     seen: list[str] = []
 
     class Listening(HashedWords):
@@ -129,42 +129,42 @@ async def test_an_embedder_is_not_shown_the_secrets_of_a_query(stage: Stage) -> 
             seen.extend(texts)
             return await super().embed(texts)
 
-    stage.meanings = ToolMeanings(
-        stage.catalog, Listening(), notify=stage.told.append, redact=Redactor(["hunter2-known"]).text
+    harness.meanings = ToolMeanings(
+        harness.catalog, Listening(), notify=harness.told.append, redact=Redactor(["hunter2-known"]).text
     )
-    await stage.meanings.start()
-    await stage.meanings.complete()
-    await stage.meanings.of("log in with hunter2-known and password=abc")
+    await harness.meanings.start()
+    await harness.meanings.complete()
+    await harness.meanings.of("log in with hunter2-known and password=abc")
     assert seen[-1] == "log in with *** and password=***"
     assert "hunter2" not in str(seen)
 
 
-async def test_an_embedder_that_takes_too_long_is_not_waited_for(stage: Stage) -> None:
-    await stage.meanings.start()
-    await stage.meanings.complete()
-    stage.embedder.gate.clear()
-    meaning = await stage.meanings.of("plants")
+async def test_an_embedder_that_takes_too_long_is_not_waited_for(harness: EmbeddingHarness) -> None:
+    await harness.meanings.start()
+    await harness.meanings.complete()
+    harness.embedder.gate.clear()
+    meaning = await harness.meanings.of("plants")
     assert meaning.note == "hashed-words took longer than 50 ms"
-    assert [hit.tool.name for hit in stage.search.search("plants", meaning=meaning).hits] == ["b/garden"]
+    assert [hit.tool.name for hit in harness.search.search("plants", meaning=meaning).hits] == ["b/garden"]
 
 
 @pytest.mark.parametrize("fault", ["raises", "answers rubbish"])
-async def test_an_embedder_that_fails_is_reported_once_and_asked_again(stage: Stage, fault: str) -> None:
-    stage.embedder.is_broken = fault == "answers rubbish"
-    stage.embedder.failure = RuntimeError("out of memory") if fault == "raises" else None
-    await stage.meanings.start()
-    await stage.embedder.asked_often.wait()
-    assert len(stage.told) == 1
-    assert await stage.names("plants") == ["b/garden"]
-    stage.embedder.is_broken, stage.embedder.failure = False, None
-    await stage.meanings.complete()
-    assert (await stage.names("surgeon"))[0] == "a/clinic"
+async def test_an_embedder_that_fails_is_reported_once_and_asked_again(harness: EmbeddingHarness, fault: str) -> None:
+    harness.embedder.is_broken = fault == "answers rubbish"
+    harness.embedder.failure = RuntimeError("out of memory") if fault == "raises" else None
+    await harness.meanings.start()
+    await harness.embedder.asked_often.wait()
+    assert len(harness.told) == 1
+    assert await harness.names("plants") == ["b/garden"]
+    harness.embedder.is_broken, harness.embedder.failure = False, None
+    await harness.meanings.complete()
+    assert (await harness.names("surgeon"))[0] == "a/clinic"
 
 
-async def test_a_failure_with_a_query_leaves_words(stage: Stage) -> None:
-    await stage.meanings.start()
-    await stage.meanings.complete()
-    stage.embedder.failure = RuntimeError("gone")
-    meaning = await stage.meanings.of("plants")
+async def test_a_failure_with_a_query_leaves_words(harness: EmbeddingHarness) -> None:
+    await harness.meanings.start()
+    await harness.meanings.complete()
+    harness.embedder.failure = RuntimeError("gone")
+    meaning = await harness.meanings.of("plants")
     assert meaning.note == "hashed-words failed"
-    assert len(stage.told) == 1
+    assert len(harness.told) == 1

@@ -49,7 +49,7 @@ class ListedUses:
             raise ToolFailure(ToolError(ErrorKind.TOOL_UNAVAILABLE, "the store is away"))
 
 
-class Stage:
+class UsageHarness:
     """Learners on one store, and a search."""
 
     def __init__(self) -> None:
@@ -78,82 +78,82 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.learning.close()
+async def harness() -> AsyncIterator[UsageHarness]:
+    harness = UsageHarness()
+    yield harness
+    await harness.learning.close()
 
 
 @pytest.mark.promise("search.learns")
-async def test_a_tool_is_found_by_what_it_was_used_for(stage: Stage) -> None:
-    assert stage.found("revenue") == []
-    stage.learning.used(stage.use())
-    await stage.learning.flush()
-    (hit,) = stage.search.search("revenue", tenant="ann").hits
+async def test_a_tool_is_found_by_what_it_was_used_for(harness: UsageHarness) -> None:
+    assert harness.found("revenue") == []
+    harness.learning.used(harness.use())
+    await harness.learning.flush()
+    (hit,) = harness.search.search("revenue", tenant="ann").hits
     assert (hit.tool.name, hit.fields) == ("a/ledger", ("usage",))
     assert [(reason.part, reason.word) for reason in hit.reasons] == [("usage", "revenue")]
     assert hit.reasons[0].score == pytest.approx(hit.score, rel=1e-5)
-    assert stage.search.search("revenue", tenant="ann").ranked_by == ("words", "usage")
+    assert harness.search.search("revenue", tenant="ann").ranked_by == ("words", "usage")
 
 
 @pytest.mark.promise("search.use-stays-with-its-tenant")
 @pytest.mark.promise("search.learns")
-async def test_what_one_tenant_does_neither_shows_nor_ranks_in_the_searches_of_another(stage: Stage) -> None:
-    before = stage.search.search("mail revenue", tenant="bob")
+async def test_what_one_tenant_does_neither_shows_nor_ranks_in_the_searches_of_another(harness: UsageHarness) -> None:
+    before = harness.search.search("mail revenue", tenant="bob")
     for purpose in ("revenue", "revenue by mail", "mail of the bureau"):
-        stage.learning.used(stage.use(purpose))
-    await stage.learning.flush()
-    assert stage.search.search("mail revenue", tenant="bob") == before
-    assert stage.search.search("mail revenue") == before
-    assert stage.found("mail revenue") != [hit.tool.name for hit in before.hits]
+        harness.learning.used(harness.use(purpose))
+    await harness.learning.flush()
+    assert harness.search.search("mail revenue", tenant="bob") == before
+    assert harness.search.search("mail revenue") == before
+    assert harness.found("mail revenue") != [hit.tool.name for hit in before.hits]
 
 
-async def test_uses_do_not_show_what_the_viewer_may_not_see(stage: Stage) -> None:
-    stage.learning.used(stage.use())
-    await stage.learning.flush()
+async def test_uses_do_not_show_what_the_viewer_may_not_see(harness: UsageHarness) -> None:
+    harness.learning.used(harness.use())
+    await harness.learning.flush()
     for viewer in (None, "ann"):
-        result = stage.search.search("revenue", tenant="ann", allowed=lambda spec: False, viewer=viewer)
+        result = harness.search.search("revenue", tenant="ann", allowed=lambda spec: False, viewer=viewer)
         assert (result.hits, result.total_size) == ((), 0)
 
 
-async def test_secrets_in_a_purpose_are_neither_stored_nor_learnt(stage: Stage) -> None:
-    stage.learning.used(stage.use("open the vault with hunter2"))
-    await stage.learning.flush()
-    assert [use.purpose for use in stage.store.uses] == ["open the vault with ***"]
-    assert stage.found("hunter2") == []
-    assert stage.found("vault") == ["a/ledger"]
+async def test_secrets_in_a_purpose_are_neither_stored_nor_learnt(harness: UsageHarness) -> None:
+    harness.learning.used(harness.use("open the vault with hunter2"))
+    await harness.learning.flush()
+    assert [use.purpose for use in harness.store.uses] == ["open the vault with ***"]
+    assert harness.found("hunter2") == []
+    assert harness.found("vault") == ["a/ledger"]
 
 
-async def test_a_long_purpose_is_learnt_to_a_bound(stage: Stage) -> None:
-    stage.learning.used(stage.use("revenue " + "x" * 5_000))
-    await stage.learning.flush()
-    assert len(stage.store.uses[0].purpose) == PURPOSE_MAX_CHARS
+async def test_a_long_purpose_is_learnt_to_a_bound(harness: UsageHarness) -> None:
+    harness.learning.used(harness.use("revenue " + "x" * 5_000))
+    await harness.learning.flush()
+    assert len(harness.store.uses[0].purpose) == PURPOSE_MAX_CHARS
 
 
-async def test_a_loop_of_equal_calls_is_stored_once(stage: Stage) -> None:
+async def test_a_loop_of_equal_calls_is_stored_once(harness: UsageHarness) -> None:
     for _ in range(100):
-        stage.learning.used(stage.use())
-    await stage.learning.flush()
-    stage.learning.used(stage.use())
-    await stage.learning.flush()
-    assert len(stage.store.uses) == 1
+        harness.learning.used(harness.use())
+    await harness.learning.flush()
+    harness.learning.used(harness.use())
+    await harness.learning.flush()
+    assert len(harness.store.uses) == 1
 
 
-async def test_a_flood_of_different_purposes_is_not_stored(stage: Stage) -> None:
+async def test_a_flood_of_different_purposes_is_not_stored(harness: UsageHarness) -> None:
     for number in range(500):
-        stage.learning.used(stage.use(f"revenue x{number}y"))
-    await stage.learning.flush()
-    assert len(stage.store.uses) == 10
+        harness.learning.used(harness.use(f"revenue x{number}y"))
+    await harness.learning.flush()
+    assert len(harness.store.uses) == 10
 
 
 @pytest.mark.promise("search.learns")
-async def test_another_process_learns_what_this_one_saw_and_so_does_the_next_start(stage: Stage) -> None:
-    other = stage.learner()
+async def test_another_process_learns_what_this_one_saw_and_so_does_the_next_start(harness: UsageHarness) -> None:
+    other = harness.learner()
     await other.flush()
-    stage.learning.used(stage.use())
-    await stage.learning.flush()
+    harness.learning.used(harness.use())
+    await harness.learning.flush()
     await other.flush()
-    later = stage.learner()
+    later = harness.learner()
     await later.flush()
     for learner in (other, later):
         usage = learner.of("ann")
@@ -161,56 +161,56 @@ async def test_another_process_learns_what_this_one_saw_and_so_does_the_next_sta
         assert usage.size == 1
 
 
-async def test_one_of_its_own_uses_read_back_counts_once(stage: Stage) -> None:
-    stage.learning.used(stage.use())
+async def test_one_of_its_own_uses_read_back_counts_once(harness: UsageHarness) -> None:
+    harness.learning.used(harness.use())
     for _ in range(3):
-        await stage.learning.flush()
-    usage = stage.learning.of("ann")
+        await harness.learning.flush()
+    usage = harness.learning.of("ann")
     assert usage is not None
     assert usage.size == 1
 
 
-async def test_a_store_that_is_away_is_reported_once_and_loses_nothing(stage: Stage) -> None:
-    stage.store.is_away = True
-    stage.learning.used(stage.use())
-    await stage.learning.flush()
-    await stage.learning.flush()
-    assert len(stage.told) == 1
-    assert stage.found("revenue") == ["a/ledger"]
-    stage.store.is_away = False
-    await stage.learning.flush()
-    assert len(stage.store.uses) == 1
-    stage.store.is_away = True
-    await stage.learning.flush()
-    assert len(stage.told) == 2
+async def test_a_store_that_is_away_is_reported_once_and_loses_nothing(harness: UsageHarness) -> None:
+    harness.store.is_away = True
+    harness.learning.used(harness.use())
+    await harness.learning.flush()
+    await harness.learning.flush()
+    assert len(harness.told) == 1
+    assert harness.found("revenue") == ["a/ledger"]
+    harness.store.is_away = False
+    await harness.learning.flush()
+    assert len(harness.store.uses) == 1
+    harness.store.is_away = True
+    await harness.learning.flush()
+    assert len(harness.told) == 2
 
 
-async def test_what_was_heard_is_stored_when_it_closes(stage: Stage) -> None:
-    await stage.learning.start()
-    await stage.store.was_read.wait()
-    stage.learning.used(stage.use())
-    await stage.learning.close()
-    assert [use.tool for use in stage.store.uses] == ["a/ledger"]
+async def test_what_was_heard_is_stored_when_it_closes(harness: UsageHarness) -> None:
+    await harness.learning.start()
+    await harness.store.was_read.wait()
+    harness.learning.used(harness.use())
+    await harness.learning.close()
+    assert [use.tool for use in harness.store.uses] == ["a/ledger"]
 
 
-async def test_uses_of_long_ago_are_forgotten(stage: Stage) -> None:
-    stage.learning.used(stage.use())
-    await stage.learning.flush()
-    stage.clock.advance(181 * DAY_S)
-    await stage.learning.flush()
-    assert stage.learning.of("ann") is None
-    assert stage.found("revenue") == []
+async def test_uses_of_long_ago_are_forgotten(harness: UsageHarness) -> None:
+    harness.learning.used(harness.use())
+    await harness.learning.flush()
+    harness.clock.advance(181 * DAY_S)
+    await harness.learning.flush()
+    assert harness.learning.of("ann") is None
+    assert harness.found("revenue") == []
 
 
-async def test_memory_is_bounded_by_forgetting_who_has_not_been_there_for_longest(stage: Stage) -> None:
-    learning = stage.learner(max_uses=3)
+async def test_memory_is_bounded_by_forgetting_who_has_not_been_there_for_longest(harness: UsageHarness) -> None:
+    learning = harness.learner(max_uses=3)
     for number, tenant in enumerate(["ann", "bob", "cid", "dan"]):
-        learning.used(stage.use(f"report {'abcd'[number]}x", tenant))
+        learning.used(harness.use(f"report {'abcd'[number]}x", tenant))
     await learning.flush()
     assert learning.of("ann") is None
     assert learning.of("dan") is not None
     for number in range(6):
-        learning.used(stage.use("revenue", "dan", f"t/tool{number}"))
+        learning.used(harness.use("revenue", "dan", f"t/tool{number}"))
     await learning.flush()
     usage = learning.of("dan")
     assert usage is not None
@@ -230,12 +230,12 @@ async def test_memory_is_bounded_by_forgetting_who_has_not_been_there_for_longes
     ],
 )
 async def test_only_calls_that_ran_now_succeeded_and_said_what_for_are_learnt_from(
-    stage: Stage, changes: dict[str, object], ok: bool, replayed: bool, is_learnt: bool
+    harness: UsageHarness, changes: dict[str, object], ok: bool, replayed: bool, is_learnt: bool
 ) -> None:
     call = Call("id", "a/ledger", {}, Principal("ann"), ExecContext(agent_id="sub"), purpose="quarterly revenue")
     call = call._replace(**changes)  # type: ignore[arg-type]
     result = ToolResult(ok=ok, call_id="id", tool="a/ledger", replayed=replayed)
-    stage.learning.settled(SettledCall(call, None, None, result, (), 0))
-    await stage.learning.flush()
-    expected = [ToolUse("ann", "a/ledger", "sub", "quarterly revenue", stage.clock.unix_ms())] if is_learnt else []
-    assert stage.store.uses == expected
+    harness.learning.settled(SettledCall(call, None, None, result, (), 0))
+    await harness.learning.flush()
+    expected = [ToolUse("ann", "a/ledger", "sub", "quarterly revenue", harness.clock.unix_ms())] if is_learnt else []
+    assert harness.store.uses == expected

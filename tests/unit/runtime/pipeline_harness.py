@@ -282,7 +282,7 @@ class NobodyApproves:
         enforce(planned, verdict)
         raise AssertionError("asked without need")
 
-    async def pose(
+    async def ask_question(
         self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None
     ) -> NoReturn:
         raise AssertionError("no tool asks here")

@@ -38,7 +38,7 @@ class FakeJournal:
         self.behind = False
 
 
-class Stage:
+class SessionHarness:
     """A session, its caller, and the runtime behind it: `quick` answers at once, every other tool when it is let go."""
 
     def __init__(self, max_in_flight: int = 4, max_of_all: int = 1_000) -> None:
@@ -132,249 +132,249 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.session.end()
+async def harness() -> AsyncIterator[SessionHarness]:
+    harness = SessionHarness()
+    yield harness
+    await harness.session.end()
 
 
 def kind(event: pb.SessionEvent) -> int:
     return event.result.error.kind
 
 
-async def test_calls_that_never_wait_are_run_by_one_task_and_answered_in_one_message(stage: Stage) -> None:
-    stage.send("a=quick", "b=quick", "c=quick")
-    events = await stage.message()
+async def test_calls_that_never_wait_are_run_by_one_task_and_answered_in_one_message(harness: SessionHarness) -> None:
+    harness.send("a=quick", "b=quick", "c=quick")
+    events = await harness.message()
     assert events is not None
     assert [event.call_id for event in events] == ["a", "b", "c"]
     assert [event.result.call_id for event in events] == ["hub-a", "hub-b", "hub-c"]
-    assert len(set(stage.tasks)) == 1
+    assert len(set(harness.tasks)) == 1
 
 
-async def test_call_that_waits_holds_up_neither_the_rest_of_its_message_nor_reading(stage: Stage) -> None:
-    stage.send("slow", "a=quick")
-    stage.send("b=quick")
-    assert set(await stage.results(2)) == {"a", "b"}
-    stage.let_go["slow"].set()
-    assert set(await stage.results(1)) == {"slow"}
+async def test_call_that_waits_holds_up_neither_the_rest_of_its_message_nor_reading(harness: SessionHarness) -> None:
+    harness.send("slow", "a=quick")
+    harness.send("b=quick")
+    assert set(await harness.results(2)) == {"a", "b"}
+    harness.let_go["slow"].set()
+    assert set(await harness.results(1)) == {"slow"}
 
 
-async def test_calls_begin_in_their_order_and_wait_at_the_same_time(stage: Stage) -> None:
-    stage.send("x", "y", "z")
-    await stage.until(lambda: len(stage.begun) == 3)
-    assert stage.begun == ["x", "y", "z"]
-    assert len(set(stage.tasks)) == 3
+async def test_calls_begin_in_their_order_and_wait_at_the_same_time(harness: SessionHarness) -> None:
+    harness.send("x", "y", "z")
+    await harness.until(lambda: len(harness.begun) == 3)
+    assert harness.begun == ["x", "y", "z"]
+    assert len(set(harness.tasks)) == 3
     for name in ("z", "x", "y"):
-        stage.let_go[name].set()
-        assert set(await stage.results(1)) == {name}
+        harness.let_go[name].set()
+        assert set(await harness.results(1)) == {name}
 
 
-async def test_events_of_a_call_keep_their_order_and_end_with_the_result(stage: Stage) -> None:
-    stage.send("slow")
-    first = await stage.message()
+async def test_events_of_a_call_keep_their_order_and_end_with_the_result(harness: SessionHarness) -> None:
+    harness.send("slow")
+    first = await harness.message()
     assert first is not None
     assert [event.WhichOneof("event") for event in first] == ["progress"]
-    stage.let_go["slow"].set()
-    rest = await stage.message()
+    harness.let_go["slow"].set()
+    rest = await harness.message()
     assert rest is not None
     assert [event.WhichOneof("event") for event in rest] == ["chunk", "result"]
 
 
-async def test_no_more_than_the_bound_is_begun_and_nothing_more_is_read(stage: Stage) -> None:
-    stage.send(*[f"w{number}" for number in range(6)])
-    stage.send("late=quick")
-    await stage.until(lambda: len(stage.begun) == 4)
-    await stage.until(lambda: stage.read == 1)
+async def test_no_more_than_the_bound_is_begun_and_nothing_more_is_read(harness: SessionHarness) -> None:
+    harness.send(*[f"w{number}" for number in range(6)])
+    harness.send("late=quick")
+    await harness.until(lambda: len(harness.begun) == 4)
+    await harness.until(lambda: harness.read == 1)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert stage.begun == ["w0", "w1", "w2", "w3"]
-    assert stage.read == 1
-    stage.let_go["w1"].set()
-    await stage.results(1)
-    await stage.until(lambda: len(stage.begun) == 5)
-    assert stage.read == 1
-    stage.let_go["w0"].set()
-    await stage.results(1)
-    await stage.until(lambda: stage.read == 2)
-    stage.let_go["w2"].set()
-    assert set(await stage.results(2)) == {"w2", "late"}
+    assert harness.begun == ["w0", "w1", "w2", "w3"]
+    assert harness.read == 1
+    harness.let_go["w1"].set()
+    await harness.results(1)
+    await harness.until(lambda: len(harness.begun) == 5)
+    assert harness.read == 1
+    harness.let_go["w0"].set()
+    await harness.results(1)
+    await harness.until(lambda: harness.read == 2)
+    harness.let_go["w2"].set()
+    assert set(await harness.results(2)) == {"w2", "late"}
 
 
-async def test_caller_within_its_bound_can_always_cancel(stage: Stage) -> None:
-    stage.send("w0", "w1", "w2", "w3")
-    stage.send(cancel=("w2",))
-    found = await stage.results(1)
+async def test_caller_within_its_bound_can_always_cancel(harness: SessionHarness) -> None:
+    harness.send("w0", "w1", "w2", "w3")
+    harness.send(cancel=("w2",))
+    found = await harness.results(1)
     assert kind(found["w2"]) == error_pb2.ERROR_KIND_CANCELLED
-    assert stage.stopped == ["w2"]
+    assert harness.stopped == ["w2"]
 
 
-async def test_cancelled_call_is_answered_once_and_the_others_go_on(stage: Stage) -> None:
-    stage.send("x", "y")
-    await stage.until(lambda: len(stage.begun) == 2)
-    stage.send(cancel=("x", "x", "unknown"))
-    found = await stage.results(1)
+async def test_cancelled_call_is_answered_once_and_the_others_go_on(harness: SessionHarness) -> None:
+    harness.send("x", "y")
+    await harness.until(lambda: len(harness.begun) == 2)
+    harness.send(cancel=("x", "x", "unknown"))
+    found = await harness.results(1)
     assert found["x"].result.error.message == "The caller cancelled the call."
     assert found["x"].result.evidence
-    stage.let_go["y"].set()
-    assert (await stage.results(1))["y"].result.ok
-    stage.close()
-    assert await stage.message() is None
+    harness.let_go["y"].set()
+    assert (await harness.results(1))["y"].result.ok
+    harness.close()
+    assert await harness.message() is None
 
 
-async def test_call_cancelled_before_it_began_never_runs_and_is_answered(stage: Stage) -> None:
-    stage.send("w0", "w1", "w2", "w3", "w4", cancel=("w4",))
-    await stage.until(lambda: len(stage.begun) == 4)
-    stage.let_go["w0"].set()
-    found = await stage.results(2)
+async def test_call_cancelled_before_it_began_never_runs_and_is_answered(harness: SessionHarness) -> None:
+    harness.send("w0", "w1", "w2", "w3", "w4", cancel=("w4",))
+    await harness.until(lambda: len(harness.begun) == 4)
+    harness.let_go["w0"].set()
+    found = await harness.results(2)
     assert found["w4"].result.error.message == "The caller cancelled the call."
-    assert "w4" not in stage.begun
+    assert "w4" not in harness.begun
 
 
-async def test_call_that_ends_well_in_spite_of_being_cancelled_keeps_its_result(stage: Stage) -> None:
-    stage.send("stubborn")
-    await stage.until(lambda: len(stage.begun) == 1)
-    stage.send(cancel=("stubborn",))
-    assert (await stage.results(1))["stubborn"].result.ok
-    stage.send("a=quick")
-    assert set(await stage.results(1)) == {"a"}
+async def test_call_that_ends_well_in_spite_of_being_cancelled_keeps_its_result(harness: SessionHarness) -> None:
+    harness.send("stubborn")
+    await harness.until(lambda: len(harness.begun) == 1)
+    harness.send(cancel=("stubborn",))
+    assert (await harness.results(1))["stubborn"].result.ok
+    harness.send("a=quick")
+    assert set(await harness.results(1)) == {"a"}
 
 
-async def test_finished_call_frees_its_name(stage: Stage) -> None:
+async def test_finished_call_frees_its_name(harness: SessionHarness) -> None:
     for _ in range(3):
-        stage.send("a=quick")
-        assert (await stage.results(1))["a"].result.ok
+        harness.send("a=quick")
+        assert (await harness.results(1))["a"].result.ok
 
 
-async def test_second_call_of_a_name_in_flight_is_refused_and_the_first_goes_on(stage: Stage) -> None:
-    stage.send("x", "x=quick")
-    refused = (await stage.results(1))[""].result
+async def test_second_call_of_a_name_in_flight_is_refused_and_the_first_goes_on(harness: SessionHarness) -> None:
+    harness.send("x", "x=quick")
+    refused = (await harness.results(1))[""].result
     assert not refused.ok
     assert "call_id" in refused.error.message
     assert refused.error.details["call_id"] == "x"
-    stage.send(cancel=())
-    stage.let_go["x"].set()
-    assert (await stage.results(1))["x"].result.ok
-    assert stage.begun == ["x"]
+    harness.send(cancel=())
+    harness.let_go["x"].set()
+    assert (await harness.results(1))["x"].result.ok
+    assert harness.begun == ["x"]
 
 
-async def test_half_close_lets_what_is_in_flight_finish(stage: Stage) -> None:
-    stage.send("x", "a=quick")
-    stage.close()
-    await stage.results(1)
-    stage.let_go["x"].set()
-    assert set(await stage.results(1)) == {"x"}
-    assert await stage.message() is None
-    assert not stage.session.is_cut_short
+async def test_half_close_lets_what_is_in_flight_finish(harness: SessionHarness) -> None:
+    harness.send("x", "a=quick")
+    harness.close()
+    await harness.results(1)
+    harness.let_go["x"].set()
+    assert set(await harness.results(1)) == {"x"}
+    assert await harness.message() is None
+    assert not harness.session.is_cut_short
 
 
-async def test_session_without_a_call_ends_with_its_caller(stage: Stage) -> None:
-    stage.close()
-    assert await stage.message() is None
+async def test_session_without_a_call_ends_with_its_caller(harness: SessionHarness) -> None:
+    harness.close()
+    assert await harness.message() is None
 
 
 async def test_end_stops_everything_and_leaves_no_task() -> None:
     before = asyncio.all_tasks()
-    stage = Stage()
-    stage.send("x", "y", "z")
-    await stage.until(lambda: len(stage.begun) == 3)
-    await stage.session.end()
-    assert sorted(stage.stopped) == ["x", "y", "z"]
+    harness = SessionHarness()
+    harness.send("x", "y", "z")
+    await harness.until(lambda: len(harness.begun) == 3)
+    await harness.session.end()
+    assert sorted(harness.stopped) == ["x", "y", "z"]
     assert asyncio.all_tasks() == before
 
 
-async def test_told_to_stop_reading_it_answers_what_it_has_read_and_ends(stage: Stage) -> None:
-    stage.send("x")
-    await stage.until(lambda: len(stage.begun) == 1)
-    stage.session.stop_reading()
-    stage.send("late=quick")
-    stage.let_go["x"].set()
-    assert set(await stage.results(1)) == {"x"}
-    assert await stage.message() is None
-    assert stage.session.is_cut_short
-    assert stage.read == 0 or "quick" not in stage.begun
+async def test_told_to_stop_reading_it_answers_what_it_has_read_and_ends(harness: SessionHarness) -> None:
+    harness.send("x")
+    await harness.until(lambda: len(harness.begun) == 1)
+    harness.session.stop_reading()
+    harness.send("late=quick")
+    harness.let_go["x"].set()
+    assert set(await harness.results(1)) == {"x"}
+    assert await harness.message() is None
+    assert harness.session.is_cut_short
+    assert harness.read == 0 or "quick" not in harness.begun
 
 
-async def test_idle_session_that_is_told_to_stop_reading_ends_at_once(stage: Stage) -> None:
+async def test_idle_session_that_is_told_to_stop_reading_ends_at_once(harness: SessionHarness) -> None:
     await asyncio.sleep(0)
-    stage.session.stop_reading()
-    assert await stage.message() is None
+    harness.session.stop_reading()
+    assert await harness.message() is None
 
 
-async def test_all_cancelled_is_all_answered(stage: Stage) -> None:
-    stage.send(*[f"w{number}" for number in range(6)])
-    await stage.until(lambda: len(stage.begun) == 4)
-    stage.session.stop_reading()
-    stage.session.cancel_all()
-    found = await stage.results(6)
+async def test_all_cancelled_is_all_answered(harness: SessionHarness) -> None:
+    harness.send(*[f"w{number}" for number in range(6)])
+    await harness.until(lambda: len(harness.begun) == 4)
+    harness.session.stop_reading()
+    harness.session.cancel_all()
+    found = await harness.results(6)
     assert {event.result.error.message for event in found.values()} == {"The caller cancelled the call."}
-    assert await stage.message() is None
+    assert await harness.message() is None
 
 
-async def test_defect_ends_the_session_after_what_was_answered(stage: Stage) -> None:
-    stage.send("a=quick", "b=crash", "c=quick")
-    assert set(await stage.results(1)) == {"a"}
+async def test_defect_ends_the_session_after_what_was_answered(harness: SessionHarness) -> None:
+    harness.send("a=quick", "b=crash", "c=quick")
+    assert set(await harness.results(1)) == {"a"}
     with pytest.raises(ValueError, match="a defect"):
-        await stage.message()
+        await harness.message()
 
 
 async def test_large_message_lets_others_have_their_turn() -> None:
-    stage = Stage(max_in_flight=1_000)
+    harness = SessionHarness(max_in_flight=1_000)
     turns: list[int] = []
 
     async def other() -> None:
-        while len(stage.begun) < 200:
-            turns.append(len(stage.begun))
+        while len(harness.begun) < 200:
+            turns.append(len(harness.begun))
             await asyncio.sleep(0)
 
-    stage.send(*[f"c{number}=quick" for number in range(200)])
-    await asyncio.gather(other(), stage.results(200))
+    harness.send(*[f"c{number}=quick" for number in range(200)])
+    await asyncio.gather(other(), harness.results(200))
     assert max(after - before for before, after in pairwise(turns)) <= 64
-    await stage.session.end()
+    await harness.session.end()
 
 
 async def test_reader_that_never_reads_holds_up_the_caller_and_nothing_is_lost() -> None:
-    stage = Stage(max_in_flight=8)
+    harness = SessionHarness(max_in_flight=8)
     for number in range(20):
-        stage.send(f"c{number}=quick", f"d{number}=quick")
+        harness.send(f"c{number}=quick", f"d{number}=quick")
     for _ in range(200):
         await asyncio.sleep(0)
-    assert len(stage.begun) == 8
-    assert stage.read <= 5
-    assert len(await stage.results(40)) == 40
-    await stage.session.end()
+    assert len(harness.begun) == 8
+    assert harness.read <= 5
+    assert len(await harness.results(40)) == 40
+    await harness.session.end()
 
 
-async def test_session_waits_for_a_log_that_has_fallen_behind_before_it_begins_more(stage: Stage) -> None:
-    stage.journal.behind = True
-    stage.send("a=quick")
-    await stage.until(lambda: stage.read == 1)
+async def test_session_waits_for_a_log_that_has_fallen_behind_before_it_begins_more(harness: SessionHarness) -> None:
+    harness.journal.behind = True
+    harness.send("a=quick")
+    await harness.until(lambda: harness.read == 1)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert stage.begun == []
-    stage.journal.caught_up.set()
-    assert set(await stage.results(1)) == {"a"}
+    assert harness.begun == []
+    harness.journal.caught_up.set()
+    assert set(await harness.results(1)) == {"a"}
 
 
-async def test_broken_log_is_left_to_refuse_each_call_by_itself(stage: Stage) -> None:
-    stage.journal.behind = stage.journal.broken = True
-    stage.send("a=quick")
-    assert set(await stage.results(1)) == {"a"}
+async def test_broken_log_is_left_to_refuse_each_call_by_itself(harness: SessionHarness) -> None:
+    harness.journal.behind = harness.journal.broken = True
+    harness.send("a=quick")
+    assert set(await harness.results(1)) == {"a"}
 
 
-async def test_malformed_call_is_answered_in_its_turn_and_never_begins(stage: Stage) -> None:
-    stage.send("a=quick", "b=malformed", "c=quick")
-    events = await stage.message()
+async def test_malformed_call_is_answered_in_its_turn_and_never_begins(harness: SessionHarness) -> None:
+    harness.send("a=quick", "b=malformed", "c=quick")
+    events = await harness.message()
     assert events is not None
     assert [(event.call_id, event.result.ok) for event in events] == [("a", True), ("b", False), ("c", True)]
-    assert stage.begun == ["quick", "quick"]
+    assert harness.begun == ["quick", "quick"]
 
 
 async def test_malformed_calls_that_nobody_reads_the_answers_of_stop_the_reading_too() -> None:
-    stage = Stage(max_in_flight=8)
+    harness = SessionHarness(max_in_flight=8)
     for number in range(50):
-        stage.send(f"c{number}=malformed", f"d{number}=malformed")
+        harness.send(f"c{number}=malformed", f"d{number}=malformed")
     for _ in range(200):
         await asyncio.sleep(0)
-    assert stage.read <= 5
-    assert len(await stage.results(100)) == 100
-    await stage.session.end()
+    assert harness.read <= 5
+    assert len(await harness.results(100)) == 100
+    await harness.session.end()
