@@ -349,8 +349,8 @@ class FileWriter:
 
 def unavailable(error: BaseException | None = None, cause: str = "disk") -> ToolFailure:
     """The error for a caller; SQLite's own words name no path and no value."""
-    cause = f" ({error})" if isinstance(error, sqlite3.Error) else ""
-    message = f"The hub's own store cannot be read or written{cause}. Tell the operator; try again later."
+    quoted = f" ({error})" if isinstance(error, sqlite3.Error) else ""
+    message = f"The hub's own store cannot be read or written{quoted}. Tell the operator; try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=1.0, component="store", cause=cause)
 
 

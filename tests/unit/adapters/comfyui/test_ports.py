@@ -37,13 +37,13 @@ SCRIPT: dict[Trouble, list[tuple[Op, How, int]]] = {
 }
 
 
-class PromptStage:
+class PromptHarness:
     """Implements `RemoteHarness`: one prompt that is held in its first blur."""
 
-    def __init__(self, stage: ComfyStage) -> None:
-        self.call: GrantedCall = stage.call("blur")
-        self.remote: RemoteJob = stage.parts.job
-        self._comfy: FakeComfy = stage.comfy
+    def __init__(self, harness: ComfyStage) -> None:
+        self.call: GrantedCall = harness.call("blur")
+        self.remote: RemoteJob = harness.parts.job
+        self._comfy: FakeComfy = harness.comfy
         self._comfy.hold("ImageBlur")
 
     @property
@@ -73,33 +73,33 @@ class PromptStage:
 @BOTH
 class TestPrompt(RemoteJobSuite):
     @pytest.fixture
-    async def stage(self, tmp_path: Path, version: str) -> AsyncIterator[PromptStage]:
-        async with comfy_stage(tmp_path, version) as stage:
-            prompts = PromptStage(stage)
+    async def harness(self, tmp_path: Path, version: str) -> AsyncIterator[PromptHarness]:
+        async with comfy_stage(tmp_path, version) as harness:
+            prompts = PromptHarness(harness)
             yield prompts
             prompts.let_go()
 
-    async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, stage: Any) -> None:
-        letting_go = asyncio.create_task(stage.let_go_once_interrupted())
-        await super().test_one_that_was_stopped_ends_and_is_collected_as_cancelled(stage)
+    async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, harness: Any) -> None:
+        letting_go = asyncio.create_task(harness.let_go_once_interrupted())
+        await super().test_one_that_was_stopped_ends_and_is_collected_as_cancelled(harness)
         letting_go.cancel()
-        assert stage.effects == 1
+        assert harness.effects == 1
 
 
 @BOTH
 class TestSource(ToolSourceSuite):
     @pytest.fixture
     async def source(self, tmp_path: Path, version: str) -> AsyncIterator[ToolSource]:
-        async with comfy_stage(tmp_path, version) as stage:
-            yield stage.source
+        async with comfy_stage(tmp_path, version) as harness:
+            yield harness.source
 
 
 class JobsOnly:
     """The adapter as jobs see it: each call has a job of its own."""
 
-    def __init__(self, stage: ComfyStage, waits: ToolSpec, stopped: asyncio.Event) -> None:
-        self.kind = stage.adapter.kind
-        self._adapter = stage.adapter
+    def __init__(self, harness: ComfyStage, waits: ToolSpec, stopped: asyncio.Event) -> None:
+        self.kind = harness.adapter.kind
+        self._adapter = harness.adapter
         self._waits = waits
         self._stopped = stopped
 
@@ -139,16 +139,16 @@ class TestAdapter(AdapterSuite):
             return text
 
         monkeypatch.setattr(stages, "redact", breaking)
-        async with comfy_stage(tmp_path, "0.33.0", "0.33.0") as stage:
+        async with comfy_stage(tmp_path, "0.33.0", "0.33.0") as harness:
             started, let_go, stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
-            for server in stage.servers:
+            for server in harness.servers:
                 server.hold("KSampler")
                 server.fail("ImageBlur", "it is broken", times=50)
-            watching = [asyncio.create_task(_server_states(server, started, let_go)) for server in stage.servers]
-            spec = {name: definition.spec for name, definition in stage.definitions.items()}
-            adapter = JobsOnly(stage, spec["paint"], stopped)
+            watching = [asyncio.create_task(_server_states(server, started, let_go)) for server in harness.servers]
+            spec = {name: definition.spec for name, definition in harness.definitions.items()}
+            adapter = JobsOnly(harness, spec["paint"], stopped)
             yield Prepared(adapter, spec["note"], spec["blur"], spec["note"], spec["paint"], started, let_go, stopped)
-            for server, task in zip(stage.servers, watching, strict=True):
+            for server, task in zip(harness.servers, watching, strict=True):
                 server.release()
                 task.cancel()
             await asyncio.wait(watching)
