@@ -28,7 +28,7 @@ from tests.bench.page import arguments, machine, markdown, publish
 from tests.bench.processes import Process, machine_ticks, running, stolen_share
 from tests.bench.watchers import submitted
 from tests.fakes.http_remote_job import HttpRemoteJob
-from tests.fakes.remote_harness import LoopClock, ToldSink, remote_call
+from tests.fakes.remote_harness import LoopClock, RecordingSink, remote_call
 from tests.fakes.running_jobs import FakeRunningJobs
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1 import job_state_pb2
@@ -150,11 +150,11 @@ async def follow_many(url: str, jobs: int, seconds: float) -> dict[str, Any]:
 
 async def _begun(executor: RemoteExecutor, url: str, job_ids: list[str]) -> list[asyncio.Task[Any]]:
     """Runs whose first look at the remote side is behind them."""
-    sinks = [ToldSink() for _ in job_ids]
+    sinks = [RecordingSink() for _ in job_ids]
     calls = [remote_call(url, LONG, job_id=job_id) for job_id in job_ids]
     runs = [asyncio.create_task(executor.execute(call, sink)) for call, sink in zip(calls, sinks, strict=True)]
     for sink in sinks:
-        await sink.said("step", within_s=600)
+        await sink.until_reported("step", within_s=600)
     return runs
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.mcp_servers import scripted
 from tests.fakes.mcp_servers.scripted import Script, serving
-from tests.fakes.remote_harness import LoopClock, ToldSink
+from tests.fakes.remote_harness import LoopClock, RecordingSink
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
@@ -44,7 +44,7 @@ class McpHarness:
     kept: KeptMarks
     script: Script
     """The server itself where it runs in this process (HTTP), else a stand-in that sees nothing."""
-    sink: ToldSink = field(default_factory=ToldSink)
+    sink: RecordingSink = field(default_factory=RecordingSink)
 
     def call(
         self,

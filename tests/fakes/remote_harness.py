@@ -47,7 +47,7 @@ class LoopClock:
 
 
 @dataclass
-class ToldSink:
+class RecordingSink:
     """`EventSink` whose reports can be waited for."""
 
     progresses: list[Progress] = field(default_factory=list)
@@ -59,7 +59,7 @@ class ToldSink:
 
     def chunk(self, chunk: Chunk) -> None: ...
 
-    async def said(self, words: str, within_s: float = WITHIN_S) -> None:
+    async def until_reported(self, words: str, within_s: float = WITHIN_S) -> None:
         async with asyncio.timeout(within_s):
             while not any(words in progress.message for progress in self.progresses):
                 self._news.clear()
@@ -75,7 +75,7 @@ class RemoteJobHarness:
     kept: KeptMarks = field(default_factory=KeptMarks)
     life: Life = field(default_factory=Life)
     terms: RemoteTerms = BRISK
-    sink: ToldSink = field(default_factory=ToldSink)
+    sink: RecordingSink = field(default_factory=RecordingSink)
 
     def __post_init__(self) -> None:
         self.clock = LoopClock()

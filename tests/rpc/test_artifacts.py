@@ -56,24 +56,24 @@ async def test_a_part_is_read_by_offset_and_limit(server: ArtifactServer, offset
 
 async def test_offset_past_the_end_is_out_of_range(server: ArtifactServer) -> None:
     written = await server.write(DATA)
-    told = await failed_stream(server.reading(written.artifact_id, len(DATA) + 1))
-    assert (told.code, told.reason) == (grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END")
-    assert told.metadata == {"size_bytes": str(len(DATA))}
+    refusal = await failed_stream(server.reading(written.artifact_id, len(DATA) + 1))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END")
+    assert refusal.metadata == {"size_bytes": str(len(DATA))}
 
 
 @pytest.mark.promise("artifact.owned")
 async def test_foreign_unknown_and_expired_are_not_found_and_reported_alike(server: ArtifactServer) -> None:
     written = await server.write(DATA)
     art = written.artifact_id
-    told = [
+    refusals = [
         await failed(server.get(art, who="agent-b")),
         await failed_stream(server.reading(art, who="agent-b")),
         await failed(server.get("art_" + "0" * 32)),
     ]
     server.kept.clock.advance(TTL_S)
-    told += [await failed(server.get(art)), await failed_stream(server.reading(art))]
-    assert (told[0].code, told[0].reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
-    assert all(one == told[0] for one in told)
+    refusals += [await failed(server.get(art)), await failed_stream(server.reading(art))]
+    assert (refusals[0].code, refusals[0].reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
+    assert all(one == refusals[0] for one in refusals)
 
 
 async def test_auditor_reads_what_others_own(server: ArtifactServer) -> None:
@@ -103,8 +103,8 @@ async def test_auditor_reads_what_others_own(server: ArtifactServer) -> None:
 async def test_upload_that_is_not_as_declared_or_misdeclared_keeps_nothing(
     server: ArtifactServer, header: dict[str, Any], code: grpc.StatusCode, reason: str
 ) -> None:
-    told = await failed(server.write(DATA, **header))
-    assert (told.code, told.reason) == (code, reason)
+    refusal = await failed(server.write(DATA, **header))
+    assert (refusal.code, refusal.reason) == (code, reason)
     assert (server.kept.files(), server.kept.records.found) == ([], {})
 
 
@@ -126,23 +126,23 @@ CHUNK = pb.WriteArtifactRequest(chunk=b"x")
 async def test_upload_that_breaks_the_protocol_keeps_nothing(
     server: ArtifactServer, sent: list[pb.WriteArtifactRequest], reason: str
 ) -> None:
-    told = await failed(server.stub.WriteArtifact(iter(sent), timeout=TIMEOUT_S))
-    assert (told.code, told.reason) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
+    refusal = await failed(server.stub.WriteArtifact(iter(sent), timeout=TIMEOUT_S))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
     assert (server.kept.files(), server.kept.records.found) == ([], {})
 
 
 @pytest.mark.promise("artifact.bounded")
 async def test_upload_beyond_the_cap_is_refused_while_it_comes(server: ArtifactServer) -> None:
-    told = await failed(server.write(*[b"x" * MIB] * 20))
-    assert (told.code, told.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "ARTIFACT_TOO_LARGE")
+    refusal = await failed(server.write(*[b"x" * MIB] * 20))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "ARTIFACT_TOO_LARGE")
     assert (server.kept.files(), server.kept.records.found) == ([], {})
 
 
 async def test_upload_beyond_the_quota_is_refused(tmp_path: Path) -> None:
     async with artifact_server(tmp_path, quota_bytes=3 * MIB) as server:
         await server.write(b"a" * MIB, b"b" * MIB)
-        told = await failed(server.write(b"c" * MIB))
-        assert (told.code, told.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
+        refusal = await failed(server.write(b"c" * MIB))
+        assert (refusal.code, refusal.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
         await server.write(b"c" * MIB, who="agent-b")
 
 
@@ -216,8 +216,8 @@ async def test_expired_artifact_is_swept_with_its_bytes(server: ArtifactServer) 
 
 async def test_stores_that_fail_are_reported_as_statuses(server: ArtifactServer) -> None:
     server.kept.records.is_broken = True
-    told = await failed(server.write(DATA))
-    assert (told.code, told.reason) == (grpc.StatusCode.UNAVAILABLE, "TOOL_UNAVAILABLE")
+    refusal = await failed(server.write(DATA))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAVAILABLE, "TOOL_UNAVAILABLE")
 
 
 @pytest.mark.promise("artifact.checked")

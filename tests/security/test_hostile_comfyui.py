@@ -16,7 +16,7 @@ from aiohttp import web
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.comfyui import HOSTILE_FILES, MANY_FILES, How, Op
 from tests.fakes.comfyui_templates import BLUR, changed
-from tests.fakes.remote_harness import LoopClock, ToldSink
+from tests.fakes.remote_harness import LoopClock, RecordingSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.comfyui.comfy_stage import SECRET, ComfyStage, comfy_stage, failure_of
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, NoReply
@@ -289,6 +289,6 @@ async def test_somebody_elses_artifact_is_not_uploaded(stage: ComfyStage) -> Non
     stolen = stage.call("scale", {"image": artifact, "width": 8})
     other = stolen.call._replace(principal=stolen.call.principal.__class__("mallory"))
     call = stolen._replace(planned=stolen.planned._replace(call=other))
-    error = await failure_of(asyncio.create_task(stage.adapter.execute(call, ToldSink())))
+    error = await failure_of(asyncio.create_task(stage.adapter.execute(call, RecordingSink())))
     assert error.kind is ErrorKind.NOT_FOUND
     assert stage.comfy.count(Op.UPLOAD) == 0

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.fakes.http_server import Asked, RawServer, response, serving
 from tests.fakes.n8n import How
-from tests.fakes.remote_harness import ToldSink
+from tests.fakes.remote_harness import RecordingSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, against, staged
 from toolhub_service.adapters.n8n.adapter import base_url
@@ -134,7 +134,7 @@ class TestItsExecutions:
 
         async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
             call = await harness.call("tool", job_id=JOB_ID)
-            error = await harness.ended(harness.adapter.execute(call, ToldSink()))
+            error = await harness.ended(harness.adapter.execute(call, RecordingSink()))
         assert isinstance(error, ToolError)
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
         paths = {asked.target.partition("?")[0] for asked in raw.asked}
@@ -148,7 +148,7 @@ class TestItsExecutions:
 
         async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
             call = await harness.call("tool", job_id=JOB_ID)
-            running = asyncio.create_task(harness.adapter.execute(call, ToldSink()))
+            running = asyncio.create_task(harness.adapter.execute(call, RecordingSink()))
             while len(raw.asked) < 6:
                 raw.arrived.clear()
                 await asyncio.wait_for(raw.arrived.wait(), 10)
@@ -164,10 +164,10 @@ class TestItsExecutions:
             return _json({"executionId": "1"})
 
         async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (_, harness):
-            sink = ToldSink()
+            sink = RecordingSink()
             call = await harness.call("tool", job_id=JOB_ID)
             running = asyncio.create_task(harness.adapter.execute(call, sink))
-            await sink.said("succeeded!")
+            await sink.until_reported("succeeded!")
             assert not running.done()
             running.cancel()
             await asyncio.wait({running})
@@ -191,7 +191,7 @@ class TestItsExecutions:
 
         async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (_, harness):
             call = await harness.call("tool", job_id=JOB_ID)
-            error = await harness.ended(harness.adapter.execute(call, ToldSink()))
+            error = await harness.ended(harness.adapter.execute(call, RecordingSink()))
         assert isinstance(error, ToolError)
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "RESULT_UNCLEAR")
 

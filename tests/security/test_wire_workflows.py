@@ -20,7 +20,7 @@ import pytest
 from tests.fakes.comfyui import Op, fake_comfyui
 from tests.fakes.comfyui.png import Picture, encoded
 from tests.fakes.n8n import FakeN8n, fake_n8n
-from tests.fakes.remote_harness import ToldSink
+from tests.fakes.remote_harness import RecordingSink
 from tests.hub import RunningHub, request
 from tests.rpc.comfy_hub import comfy_hub
 from tests.rpc.job_client import state
@@ -206,7 +206,7 @@ class TestStrangersAtAComfyUi:
             call = harness.call("scale", {"image": await harness.upload(encoded(Picture(8, 8))), "width": 8})
             for artifact_id in tuple(harness.artifacts.records.found):
                 await harness.artifacts.records.remove(artifact_id)
-            error = await failure_of(asyncio.create_task(harness.adapter.execute(call, ToldSink())))
+            error = await failure_of(asyncio.create_task(harness.adapter.execute(call, RecordingSink())))
         assert error.kind is ErrorKind.NOT_FOUND
         assert (harness.comfy.count(Op.UPLOAD), harness.comfy.submitted) == (0, [])
 

@@ -37,9 +37,9 @@ def test_echo_runs_nothing_of_the_hub(counted: dict[str, Counted]) -> None:
 def test_documented_walk_is_the_walk_of_a_call(counted: dict[str, Counted]) -> None:
     """docs/architecture.md names what a call visits, in the order in which it does."""
     page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
-    told = [
+    documented = [
         f"{file}:{function}" for file, function in re.findall(r"^\d+\. `([^`]+\.py)` `([^`]+)`", page, re.MULTILINE)
     ]
-    seen = [function for function in counted["unary"].by_function if function in set(told)]
-    assert len(told) > 20
-    assert told == seen
+    seen = [function for function in counted["unary"].by_function if function in set(documented)]
+    assert len(documented) > 20
+    assert documented == seen

@@ -21,8 +21,8 @@ from tests.fakes.remote_harness import (
     SOON,
     WITHIN_S,
     LoopClock,
+    RecordingSink,
     RemoteJobHarness,
-    ToldSink,
     a_client,
     remote_call,
 )
@@ -91,7 +91,7 @@ async def test_progress_reaches_the_sink_and_the_evidence_says_where_it_ran(harn
 
 async def test_a_run_anew_follows_what_runs_and_starts_nothing(harness: RemoteJobHarness) -> None:
     first = harness.begin(work=HELD)
-    await harness.sink.said("step")
+    await harness.sink.until_reported("step")
     first.cancel()
     await asyncio.wait({first})
     harness.server.let_go.set()
@@ -148,9 +148,9 @@ async def test_a_job_that_is_cancelled_while_its_start_is_in_doubt_is_found_and_
 
 async def test_who_waits_for_the_remote_side_to_stop_is_told_so(harness: RemoteJobHarness) -> None:
     running = harness.begin(work={**HELD, "stops_after": 3})
-    await harness.sink.said("step")
+    await harness.sink.until_reported("step")
     harness.kept.cancelled.set()
-    await harness.sink.said("waiting until it confirms")
+    await harness.sink.until_reported("waiting until it confirms")
     assert (await outcome_of(running)).kind is ErrorKind.CANCELLED
     assert harness.server.asked[Op.CANCEL] == 1
 
@@ -158,7 +158,7 @@ async def test_who_waits_for_the_remote_side_to_stop_is_told_so(harness: RemoteJ
 async def test_a_request_to_stop_that_is_under_way_ends_with_the_run(harness: RemoteJobHarness) -> None:
     harness.server.script.add(Op.CANCEL, How.HOLD)
     running = harness.begin(work=HELD)
-    await harness.sink.said("step")
+    await harness.sink.until_reported("step")
     harness.kept.cancelled.set()
     assert (await outcome_of(running)).kind is ErrorKind.CANCELLED
     assert not [task for task in asyncio.all_tasks() if "_stop_when_asked" in repr(task)]
@@ -173,9 +173,9 @@ async def test_work_that_cannot_be_stopped_says_so_and_goes_on(
             server.script.add(Op.CANCEL, how)
         harness = RemoteJobHarness(server, client)
         running = harness.begin(work=HELD)
-        await harness.sink.said("step")
+        await harness.sink.until_reported("step")
         harness.kept.cancelled.set()
-        await harness.sink.said(words)
+        await harness.sink.until_reported(words)
         server.let_go.set()
         assert isinstance(await outcome_of(running), Outcome)
 
@@ -198,7 +198,7 @@ async def _until_deadline(harness: RemoteJobHarness, ready: Awaitable[None]) -> 
 
 
 async def test_at_the_deadline_the_remote_side_is_asked_once_to_stop(harness: RemoteJobHarness) -> None:
-    await _until_deadline(harness, harness.sink.said("step"))
+    await _until_deadline(harness, harness.sink.until_reported("step"))
     assert harness.server.asked[Op.CANCEL] == 1
     assert "was asked to stop" in harness.sink.progresses[-1].message
     assert [task.state for task in harness.server.memory.tasks.values()] == ["cancelling"]
@@ -215,9 +215,9 @@ async def test_at_the_deadline_one_that_was_asked_to_stop_is_not_asked_again(har
     harness.server.script.add(Op.CANCEL, How.IGNORE, times=-1)
 
     async def is_stopping() -> None:
-        await harness.sink.said("step")
+        await harness.sink.until_reported("step")
         harness.kept.cancelled.set()
-        await harness.sink.said("waiting until it confirms")
+        await harness.sink.until_reported("waiting until it confirms")
 
     await _until_deadline(harness, is_stopping())
     assert harness.server.asked[Op.CANCEL] == 1
@@ -227,7 +227,7 @@ async def test_at_the_deadline_one_that_has_ended_is_not_asked_to_stop(harness: 
     harness.server.script.add(Op.RESULT, How.HOLD)
 
     async def is_collecting() -> None:
-        await harness.sink.said("step")
+        await harness.sink.until_reported("step")
         harness.server.memory.tasks["r-1"].work.holds = False
         await harness.server.was_asked(Op.RESULT)
 
@@ -241,7 +241,7 @@ async def test_a_remote_side_that_does_not_answer_holds_the_deadline_up_for_a_bo
 ) -> None:
     harness.server.script.add(Op.CANCEL, how)
     hasty = RemoteJobHarness(harness.server, client, terms=RemoteTerms(stop_timeout_s=0.02, pause_first_s=0.001))
-    await _until_deadline(hasty, hasty.sink.said("step"))
+    await _until_deadline(hasty, hasty.sink.until_reported("step"))
     assert "could not be asked to stop" in hasty.sink.progresses[-1].message
 
 
@@ -253,7 +253,7 @@ async def test_before_anything_was_sent_a_deadline_asks_nobody(harness: RemoteJo
 
 async def test_a_process_that_stops_leaves_the_remote_side_alone(harness: RemoteJobHarness) -> None:
     running = harness.begin(work=HELD, deadline_s=asyncio.get_running_loop().time() + 3_600)
-    await harness.sink.said("step")
+    await harness.sink.until_reported("step")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -284,7 +284,7 @@ async def test_who_has_lost_the_job_to_another_process_neither_follows_nor_stops
 
 async def test_a_request_to_stop_is_not_passed_on_by_who_has_lost_the_job(harness: RemoteJobHarness) -> None:
     running = harness.begin(work=HELD)
-    await harness.sink.said("step")
+    await harness.sink.until_reported("step")
     harness.kept.taken_by_another = True
     harness.kept.cancelled.set()
     await harness.server.was_asked(Op.STATUS, harness.server.asked[Op.STATUS] + 3)
@@ -391,7 +391,7 @@ async def test_many_jobs_need_neither_threads_nor_connections_of_their_own(serve
         executor = RemoteExecutor(remote, running, LoopClock(), FixedRandomness(), BRISK)
         threads = threading.active_count()
         calls = [remote_call(server.url, HELD, job_id=f"job-{number}") for number in range(jobs)]
-        runs = [asyncio.create_task(executor.execute(call, ToldSink())) for call in calls]
+        runs = [asyncio.create_task(executor.execute(call, RecordingSink())) for call in calls]
         await server.was_asked(Op.STATUS, 2 * jobs)
         assert threading.active_count() == threads
         assert server.connections <= 4

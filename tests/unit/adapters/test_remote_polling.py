@@ -51,7 +51,7 @@ def paused(
     async def main() -> None:
         poller = Poller(FixedRandomness(share), terms)
         poller.asking += others
-        _ = [told async for told in poller.poll(ask)]
+        _ = [value async for value in poller.poll(ask)]
 
     with asyncio.Runner(loop_factory=HandLoop) as runner:
         runner.run(main())
@@ -60,8 +60,8 @@ def paused(
         return loop.paused_s
 
 
-def answering(*told: int) -> list[Answer[int]]:
-    return [Answer(value, is_over=place == len(told) - 1) for place, value in enumerate(told)]
+def answering(*values: int) -> list[Answer[int]]:
+    return [Answer(value, is_over=place == len(values) - 1) for place, value in enumerate(values)]
 
 
 TERMS = PollTerms(first_s=1, growth=2, longest_s=5, per_s=1_000)
@@ -93,7 +93,7 @@ async def test_only_what_differs_is_told_and_the_last_ends_it() -> None:
         return next(answers)
 
     poller = Poller(EVEN, PollTerms(first_s=0, longest_s=0, per_s=1e9))
-    assert [told async for told in poller.poll(ask)] == [1, 2, 3]
+    assert [value async for value in poller.poll(ask)] == [1, 2, 3]
     assert poller.asking == 0
 
 
@@ -155,8 +155,8 @@ async def test_no_more_questions_are_under_way_than_allowed() -> None:
     assert most == 3
 
 
-async def _all(told: AsyncIterator[int]) -> list[int]:
-    return [value async for value in told]
+async def _all(values: AsyncIterator[int]) -> list[int]:
+    return [value async for value in values]
 
 
 @pytest.mark.parametrize(

@@ -208,8 +208,8 @@ async def test_run_goes_on_while_redis_is_away_and_new_jobs_come_when_it_is_back
 
 
 async def test_run_that_ends_in_the_moment_in_which_redis_is_lost_is_not_confused_with_the_next(make: Make) -> None:
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     begun: asyncio.Queue[str] = asyncio.Queue()
     let_go: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -233,7 +233,7 @@ async def test_run_that_ends_in_the_moment_in_which_redis_is_lost_is_not_confuse
     engine._docket.session = session
     await engine.enqueue("job-2")
     assert await begun.get() == "job-2"
-    assert told == []
+    assert unhandled == []
 
 
 @pytest.mark.slow
@@ -263,8 +263,8 @@ async def test_password_of_redis_is_in_no_log_and_few_words_are_made(
     with pytest.raises(ToolFailure) as refused:
         await engine.enqueue("job-1")
     await engine.close(AT_ONCE_S)
-    told = [f"{record.getMessage()} {record.exc_info} {record.exc_text}" for record in caplog.records]
-    assert not any("sesame" in line for line in told)
+    logged = [f"{record.getMessage()} {record.exc_info} {record.exc_text}" for record in caplog.records]
+    assert not any("sesame" in line for line in logged)
     assert "sesame" not in str(refused.value.error)
     assert len([record for record in caplog.records if record.levelno >= logging.INFO]) <= 3
 
@@ -300,15 +300,15 @@ async def test_pickles_found_in_redis_are_never_opened(
 async def test_message_that_makes_no_sense_does_not_end_the_deliveries(
     make: Make, redis_url: str, runner: Runner
 ) -> None:
-    told: list[BaseException] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    unhandled: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context["exception"]))
     engine = make(2)
     await engine.start(runner.run)
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         await client.xadd("jobs:stream", {"key": "0:nonsense"})
     await engine.enqueue("job-1")
     await runner.until(lambda: runner.ended["job-1"] == 1)
-    assert len(told) <= 1
+    assert len(unhandled) <= 1
 
 
 def test_docket_has_no_metrics_in_our_registry() -> None:

@@ -56,30 +56,30 @@ def test_tells_everything_in_the_order_of_asking() -> None:
 
 
 def test_tells_why_each_rule_did_or_did_not_match() -> None:
-    told = considered(a_call(READ_TEXT, {"path": "asked"}))
-    assert told["ask"].matched
-    assert told["ask"].why == "`args.path == 'asked'` is true"
-    assert not told["secret"].matched
-    assert "false" in told["secret"].why
-    assert (told["bots"].matched, told["bots"].why) == (False, "names other principals")
-    assert (told["nets"].matched, told["nets"].why) == (False, "the tool has none of its capabilities")
-    assert (told["times"].matched, told["times"].why) == (False, "names other tools")
-    assert told["grants[0]"].why.endswith("covers read:fs of what the tool needs")
-    assert told["grants[2]"].why == "names other principals"
+    entries = considered(a_call(READ_TEXT, {"path": "asked"}))
+    assert entries["ask"].matched
+    assert entries["ask"].why == "`args.path == 'asked'` is true"
+    assert not entries["secret"].matched
+    assert "false" in entries["secret"].why
+    assert (entries["bots"].matched, entries["bots"].why) == (False, "names other principals")
+    assert (entries["nets"].matched, entries["nets"].why) == (False, "the tool has none of its capabilities")
+    assert (entries["times"].matched, entries["times"].why) == (False, "names other tools")
+    assert entries["grants[0]"].why.endswith("covers read:fs of what the tool needs")
+    assert entries["grants[2]"].why == "names other principals"
 
 
 def test_tells_why_a_star_lifts_no_plan() -> None:
-    told = considered(a_call(DELETE_PATH, {"path": "a"}))
-    assert not told["wave"].matched
-    assert "name the tool" in told["wave"].why
-    assert told["destructive_requires_plan"].matched
+    entries = considered(a_call(DELETE_PATH, {"path": "a"}))
+    assert not entries["wave"].matched
+    assert "name the tool" in entries["wave"].why
+    assert entries["destructive_requires_plan"].matched
 
 
 def test_tells_a_fault_of_a_condition() -> None:
-    told = considered(a_call(READ_TEXT, {}))
-    assert told["secret"].matched
-    assert "which is a deny" in told["secret"].why
-    assert told["guard:path"].why == "nothing to judge: the argument is absent"
+    entries = considered(a_call(READ_TEXT, {}))
+    assert entries["secret"].matched
+    assert "which is a deny" in entries["secret"].why
+    assert entries["guard:path"].why == "nothing to judge: the argument is absent"
 
 
 @pytest.mark.parametrize(

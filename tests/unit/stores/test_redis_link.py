@@ -39,23 +39,23 @@ async def links() -> AsyncIterator[Links]:
 
 
 class News:
-    """What a listener heard, to be waited for."""
+    """What a listener received, to be waited for."""
 
     def __init__(self, link: RedisLink) -> None:
-        self.heard: list[str | None] = []
+        self.received: list[str | None] = []
         self._more = asyncio.Event()
         self.unlisten = link.listen(b"test", self._on_event)
 
     def _on_event(self, values: tuple[bytes, ...] | None) -> None:
-        self.heard.append(None if values is None else values[0].decode())
+        self.received.append(None if values is None else values[0].decode())
         self._more.set()
 
     async def until(self, holds: Callable[[list[str | None]], bool]) -> list[str | None]:
         async with asyncio.timeout(LONG_S):
-            while not holds(self.heard):
+            while not holds(self.received):
                 self._more.clear()
                 await self._more.wait()
-        return self.heard
+        return self.received
 
 
 @contextmanager
@@ -220,15 +220,15 @@ async def test_listener_goes_on_by_itself_after_an_outage_and_hears_of_the_gap(
     news = News(link)
     await link.start()
     await link.call(TELL, "one")
-    await news.until(lambda heard: heard == ["one"])
+    await news.until(lambda received: received == ["one"])
     own_redis.kill()
     await asyncio.to_thread(own_redis.start)
     other = links(own_redis.url)
     await other.call(TELL, "two")
-    await news.until(lambda heard: None in heard)
+    await news.until(lambda received: None in received)
     await other.call(TELL, "three")
-    heard = await news.until(lambda heard: heard[-1] == "three")
-    assert heard in (["one", None, "three"], ["one", None, "two", "three"])
+    received = await news.until(lambda received: received[-1] == "three")
+    assert received in (["one", None, "three"], ["one", None, "two", "three"])
 
 
 async def test_listener_that_lagged_behind_the_stream_hears_of_the_gap(redis_url: str, links: Links) -> None:
@@ -236,9 +236,9 @@ async def test_listener_that_lagged_behind_the_stream_hears_of_the_gap(redis_url
     news = News(link)
     await link.start()
     await other.call(TELL, "one")
-    await news.until(lambda heard: heard == ["one"])
+    await news.until(lambda received: received == ["one"])
     await other.call(RedisScript("for n = 1, 3 do tell('test', n) end call('XTRIM', P .. 'feed', 'MAXLEN', 1)"))
-    assert await news.until(lambda heard: heard[-1] == "3") == ["one", None, "3"]
+    assert await news.until(lambda received: received[-1] == "3") == ["one", None, "3"]
 
 
 async def test_listener_notices_that_the_server_has_lost_its_data(
@@ -250,11 +250,11 @@ async def test_listener_notices_that_the_server_has_lost_its_data(
     await link.start()
     for word in ("one", "two"):
         await other.call(TELL, word)
-    await news.until(lambda heard: heard == ["one", "two"])
+    await news.until(lambda received: received == ["one", "two"])
     await other.run("FLUSHDB")
-    await news.until(lambda heard: heard[-1] is None)
+    await news.until(lambda received: received[-1] is None)
     await other.call(TELL, "three")
-    assert await news.until(lambda heard: heard[-1] == "three") == ["one", "two", None, "three"]
+    assert await news.until(lambda received: received[-1] == "three") == ["one", "two", None, "three"]
 
 
 async def test_news_is_reported_in_order_and_only_of_what_came_after_the_start(redis_url: str, links: Links) -> None:
@@ -264,7 +264,7 @@ async def test_news_is_reported_in_order_and_only_of_what_came_after_the_start(r
     await link.start()
     words = [f"word-{number}" for number in range(1_200)]
     await asyncio.gather(*(other.call(TELL, word) for word in words))
-    assert await news.until(lambda heard: heard[-1:] == words[-1:]) == words
+    assert await news.until(lambda received: received[-1:] == words[-1:]) == words
 
 
 async def test_who_no_longer_listens_is_told_nothing(redis_url: str, links: Links) -> None:
@@ -273,8 +273,8 @@ async def test_who_no_longer_listens_is_told_nothing(redis_url: str, links: Link
     await link.start()
     left.unlisten()
     await link.call(TELL, "one")
-    await stayed.until(lambda heard: heard == ["one"])
-    assert left.heard == []
+    await stayed.until(lambda received: received == ["one"])
+    assert left.received == []
 
 
 async def test_feed_is_bounded(redis_url: str, links: Links) -> None:

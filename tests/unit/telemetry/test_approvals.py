@@ -40,8 +40,8 @@ class Scene:
         await self.harness.ask(text, **fields)
         return self.harness.asked[-1]
 
-    async def told(self) -> None:
-        """Everything that waited has been told, or given up."""
+    async def delivered(self) -> None:
+        """Everything that waited has been sent, or given up."""
         async with asyncio.timeout(60):
             await self.hook._waiting.join()
 
@@ -104,18 +104,18 @@ def is_signed(asked: Asked, secret: bytes = SECRET) -> bool:
 async def test_question_is_posted_with_a_signature_that_its_receiver_can_check() -> None:
     async with a_scene() as scene:
         approval = await scene.ask("hello", purpose="tidy up")
-        await scene.told()
+        await scene.delivered()
         (asked,) = scene.server.asked
     assert (asked.method, asked.headers["content-type"]) == ("POST", "application/json")
     assert is_signed(asked)
     assert not is_signed(asked, b"another secret, also long")
     assert asked.headers["toolhub-timestamp"] == "1700000000"
-    told = json.loads(asked.body)
-    assert told["type"] == "approval.asked"
-    assert told["approval"]["approvalId"] == approval.approval_id
-    assert told["approval"]["argsSummary"] == {"text": "hello", "times": 1}
-    assert told["approval"]["purpose"] == "tidy up"
-    assert told["approval"]["expiresAt"] == "2023-11-14T22:23:20.000Z"
+    sent = json.loads(asked.body)
+    assert sent["type"] == "approval.asked"
+    assert sent["approval"]["approvalId"] == approval.approval_id
+    assert sent["approval"]["argsSummary"] == {"text": "hello", "times": 1}
+    assert sent["approval"]["purpose"] == "tidy up"
+    assert sent["approval"]["expiresAt"] == "2023-11-14T22:23:20.000Z"
     assert not scene.given_up
 
 
@@ -124,7 +124,7 @@ async def test_every_question_is_announced_once() -> None:
         for number in range(20):
             await scene.ask(str(number))
         await scene.ask("19", number=2)
-        await scene.told()
+        await scene.delivered()
         ids = [json.loads(asked.body)["approval"]["approvalId"] for asked in scene.server.asked]
     assert sorted(ids) == sorted({approval.approval_id for approval in scene.harness.asked})
 
@@ -133,7 +133,7 @@ async def test_every_question_is_announced_once() -> None:
 async def test_endpoint_that_is_down_is_asked_again_with_growing_pauses_and_new_signatures(status: int) -> None:
     async with a_scene(turns(response(status=status), response(status=status), TAKEN)) as scene:
         await scene.ask()
-        await scene.told()
+        await scene.delivered()
         assert len(scene.server.asked) == 3
         assert all(is_signed(asked) for asked in scene.server.asked)
         assert scene.pauses_s == [1.0, 2.0]
@@ -144,19 +144,19 @@ async def test_endpoint_that_is_down_is_asked_again_with_growing_pauses_and_new_
 async def test_refusal_and_redirect_are_final(status: int) -> None:
     async with a_scene(always(response(status=status, location="/elsewhere"))) as scene:
         approval = await scene.ask()
-        await scene.told()
+        await scene.delivered()
         assert len(scene.server.asked) == 1
-        (said,) = scene.given_up
-    assert (said["approval_id"], said["attempts"], said["cause"]) == (approval.approval_id, 1, f"HTTP {status}")
+        (logged,) = scene.given_up
+    assert (logged["approval_id"], logged["attempts"], logged["cause"]) == (approval.approval_id, 1, f"HTTP {status}")
 
 
 async def test_endpoint_that_never_recovers_is_given_up_aloud_without_its_path() -> None:
     async with a_scene(turns(response(status=500)), attempts=4) as scene:
         await scene.ask()
-        await scene.told()
+        await scene.delivered()
         assert len(scene.server.asked) == 4
-        (said,) = scene.given_up
-    assert (said["attempts"], said["cause"], said["host"]) == (4, "HTTP 500", "127.0.0.1")
+        (logged,) = scene.given_up
+    assert (logged["attempts"], logged["cause"], logged["host"]) == (4, "HTTP 500", "127.0.0.1")
     assert "secret-path" not in repr(scene.log.calls)
     assert SECRET.decode() not in repr(scene.log.calls)
 
@@ -164,15 +164,15 @@ async def test_endpoint_that_never_recovers_is_given_up_aloud_without_its_path()
 async def test_nobody_there_is_given_up_too() -> None:
     async with a_scene(url="http://127.0.0.1:1/hook", attempts=2) as scene:
         await scene.ask()
-        await scene.told()
-        assert [said["cause"] for said in scene.given_up] == ["ConnectError"]
+        await scene.delivered()
+        assert [logged["cause"] for logged in scene.given_up] == ["ConnectError"]
 
 
 async def test_question_that_has_lapsed_is_not_told_for_ever() -> None:
     async with a_scene(turns(response(status=500))) as scene:
         await scene.ask()
         scene.harness.parts.clock.advance(10_000)
-        await scene.told()
+        await scene.delivered()
         assert len(scene.server.asked) == 1
         assert len(scene.given_up) == 1
 
@@ -184,10 +184,10 @@ async def test_endpoint_that_hangs_holds_up_no_call_and_no_more_than_a_bound_wai
             await scene.ask(str(number))  # each is answered at once
         dropped = len(scene.given_up)
         assert dropped >= 30 - 3 - 4, "three wait, four are under way"
-        assert {said["cause"] for said in scene.given_up} == {"too many are waiting"}
+        assert {logged["cause"] for logged in scene.given_up} == {"too many are waiting"}
         await scene.hook.close(grace_s=0.01)
         assert len(scene.given_up) == 30
-        assert {said["cause"] for said in scene.given_up[dropped:]} == {"the hub stopped"}
+        assert {logged["cause"] for logged in scene.given_up[dropped:]} == {"the hub stopped"}
 
 
 async def test_what_waits_is_still_told_when_the_hub_stops() -> None:
@@ -203,7 +203,7 @@ async def test_what_waits_is_still_told_when_the_hub_stops() -> None:
 async def test_canary_never_leaves() -> None:
     async with a_scene() as scene:
         await scene.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
-        await scene.told()
+        await scene.delivered()
         (asked,) = scene.server.asked
     assert CANARY.encode() not in asked.body
     assert b"***" in asked.body
@@ -239,9 +239,9 @@ async def test_every_change_is_counted_once_and_the_wait_for_a_person_measured()
     harness.parts.clock.advance(EXPIRES_S)
     await harness.ask("d")
     await harness.approvals.sweep()
-    told = metrics.exposition().decode()
+    exposition = metrics.exposition().decode()
     for state, count in (("PENDING", 4), ("APPROVED", 1), ("USED", 1), ("REJECTED", 1), ("EXPIRED", 1)):
-        assert f'toolhub_approvals_total{{state="{state}"}} {count}.0' in told
-    assert "toolhub_approvals_pending 1.0" in told
-    assert "toolhub_approval_decision_seconds_sum 30.0" in told
-    assert "toolhub_approval_decision_seconds_count 2.0" in told
+        assert f'toolhub_approvals_total{{state="{state}"}} {count}.0' in exposition
+    assert "toolhub_approvals_pending 1.0" in exposition
+    assert "toolhub_approval_decision_seconds_sum 30.0" in exposition
+    assert "toolhub_approval_decision_seconds_count 2.0" in exposition

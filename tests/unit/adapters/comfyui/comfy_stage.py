@@ -14,7 +14,7 @@ from tests.fakes.artifacts import Kept, kept_in, pieces
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.comfyui import FakeComfy, fake_comfyui
 from tests.fakes.outcomes import outcome_of
-from tests.fakes.remote_harness import SOON, LoopClock, ToldSink
+from tests.fakes.remote_harness import SOON, LoopClock, RecordingSink
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.comfyui.adapter import ComfyAdapter, Opened, opened
@@ -94,10 +94,10 @@ class ComfyStage:
         return call._replace(planned=call.planned._replace(call=call.call._replace(job_id=job_id)))
 
     def begin(
-        self, tool: str, args: JsonObject | None = None, sink: ToldSink | None = None, **options: Any
+        self, tool: str, args: JsonObject | None = None, sink: RecordingSink | None = None, **options: Any
     ) -> asyncio.Task[Outcome]:
         call = self.call(tool, args, **options)
-        return asyncio.create_task(self.adapter.execute(call, sink or ToldSink()))
+        return asyncio.create_task(self.adapter.execute(call, sink or RecordingSink()))
 
     async def run(self, tool: str, args: JsonObject | None = None, **options: Any) -> Outcome:
         """What it brings. Raises ToolFailure."""

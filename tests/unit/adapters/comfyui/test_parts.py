@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import fixtures
-from tests.fakes.remote_harness import ToldSink
+from tests.fakes.remote_harness import RecordingSink
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
 from toolhub_service.adapters.comfyui.job import RisingProgress
@@ -154,7 +154,7 @@ kinds = st.sampled_from(
 
 @given(st.lists(st.tuples(kinds, news_of_nodes), max_size=30))
 def test_whatever_is_heard_what_is_told_never_goes_back(heard: list[tuple[str, dict[str, Any]]]) -> None:
-    sink = ToldSink()
+    sink = RecordingSink()
     node_progress = NodeProgress(GRAPH, RisingProgress(sink).progress)
     for kind, data in heard:
         node_progress.on_event(kind, json.loads(json.dumps(data)))
@@ -164,7 +164,7 @@ def test_whatever_is_heard_what_is_told_never_goes_back(heard: list[tuple[str, d
 
 
 def test_a_message_of_its_own_keeps_the_step_that_was_reached() -> None:
-    sink = ToldSink()
+    sink = RecordingSink()
     rising = RisingProgress(sink)
     rising.progress(Progress(3.0, 5.0, "nodes", "third"))
     rising.progress(Progress(0.0, message="asked to stop"))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.comfyui import How, Op
 from tests.fakes.comfyui_templates import BLUR, PAINT, SCALE, changed
-from tests.fakes.remote_harness import ToldSink
+from tests.fakes.remote_harness import RecordingSink
 from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of
 from toolhub_service.adapters.comfyui.metadata import SIGNATURE
 from toolhub_service.domain.errors import STOPPED, ErrorKind
@@ -96,7 +96,7 @@ async def test_a_seed_that_nobody_gave_is_drawn_and_told_and_another_for_each_jo
 
 
 async def test_progress_goes_from_the_first_node_to_the_last_and_never_back(stage: ComfyStage) -> None:
-    sink = ToldSink()
+    sink = RecordingSink()
     await asyncio.wait_for(stage.begin("paint", {"words": "x"}, sink), 60)
     steps = [progress.step for progress in sink.progresses]
     assert steps == sorted(steps)
@@ -112,10 +112,10 @@ async def test_everything_works_without_the_websocket(stage: ComfyStage, fault: 
     if fault == "mute":
         stage.comfy.mute_sockets()
     stage.comfy.hold("ImageBlur")
-    sink = ToldSink()
+    sink = RecordingSink()
     running = stage.begin("blur", {}, sink)
     await stage.comfy.until_held("ImageBlur")
-    await sink.said("first blur" if fault == "dropped" else "runs on gpu-1")
+    await sink.until_reported("first blur" if fault == "dropped" else "runs on gpu-1")
     if fault == "dropped":
         stage.comfy.drop_sockets()
     stage.comfy.release()
@@ -130,9 +130,9 @@ async def test_waiting_is_told_by_its_place_in_the_queue(stage: ComfyStage) -> N
     await stage.comfy.until_held("ImageBlur")
     second = stage.begin("blur", job_id="job-2")
     await stage.comfy.until_submitted(2)
-    sink = ToldSink()
+    sink = RecordingSink()
     third = stage.begin("blur", sink=sink, job_id="job-3")
-    await sink.said("3rd of 3 in the queue of gpu-1")
+    await sink.until_reported("3rd of 3 in the queue of gpu-1")
     stage.comfy.release()
     outcomes = await asyncio.wait_for(asyncio.gather(first, second, third), 60)
     assert [len(outcome.artifacts) for outcome in outcomes] == [1, 1, 1]
@@ -177,12 +177,12 @@ async def test_a_prompt_that_was_doubled_on_its_way_is_one_job(stage: ComfyStage
 async def test_both_of_a_prompt_that_was_doubled_are_stopped(stage: ComfyStage) -> None:
     stage.comfy.hold("ImageBlur")
     stage.comfy.fault(Op.SUBMIT, How.TWICE)
-    sink = ToldSink()
+    sink = RecordingSink()
     running = stage.begin("blur", sink=sink)
     await stage.comfy.until_submitted(2)
     await stage.comfy.until_held("ImageBlur")
     stage.kept.cancelled.set()
-    await sink.said("asked the remote side to stop")
+    await sink.until_reported("asked the remote side to stop")
     stage.comfy.release()
     assert (await failure_of(running)).kind is ErrorKind.CANCELLED
     await stage.comfy.until_idle()
@@ -222,13 +222,13 @@ async def test_a_cancelled_prompt_ends_when_the_server_has_stopped_it(stage: Com
     before = stage.begin("blur", job_id="job-0") if is_waiting else None
     if is_waiting:
         await stage.comfy.until_held("ImageBlur")
-    sink = ToldSink()
+    sink = RecordingSink()
     running = stage.begin("blur", sink=sink)
     await stage.comfy.until_submitted(2 if is_waiting else 1)
     if not is_waiting:
         await stage.comfy.until_held("ImageBlur")
     stage.kept.cancelled.set()
-    await sink.said("asked the remote side to stop")
+    await sink.until_reported("asked the remote side to stop")
     if not is_waiting:
         assert not running.done(), "a node is not interrupted: it is cancelling"
         stage.comfy.release()
@@ -247,9 +247,9 @@ async def test_a_waiting_prompt_that_we_have_had_removed_is_cancelled_however_sl
         stage.comfy.hold("ImageBlur")
         await submitted_elsewhere(stage)
         await stage.comfy.until_held("ImageBlur")
-        sink = ToldSink()
+        sink = RecordingSink()
         running = stage.begin("blur", sink=sink)
-        await sink.said("2nd of 2 in the queue")
+        await sink.until_reported("2nd of 2 in the queue")
         stage.comfy.fault(Op.DELETE, How.LATE)
         stage.kept.cancelled.set()
         await stage.comfy.until(lambda: stage.comfy.faults.held > 0)
@@ -266,14 +266,14 @@ async def test_what_somebody_else_runs_there_goes_on_when_ours_is_stopped(stage:
     other = await submitted_elsewhere(stage) if is_waiting else ""
     if is_waiting:
         await stage.comfy.until_held("ImageBlur")
-    sink = ToldSink()
+    sink = RecordingSink()
     running = stage.begin("blur", sink=sink)
     await stage.comfy.until_submitted(2 if is_waiting else 1)
     if not is_waiting:
         await stage.comfy.until_held("ImageBlur")
     other = other or await submitted_elsewhere(stage)
     stage.kept.cancelled.set()
-    await sink.said("asked the remote side to stop")
+    await sink.until_reported("asked the remote side to stop")
     stage.comfy.release()
     assert (await failure_of(running)).kind is ErrorKind.CANCELLED
     await stage.comfy.until_idle()
@@ -283,9 +283,9 @@ async def test_what_somebody_else_runs_there_goes_on_when_ours_is_stopped(stage:
 async def test_a_prompt_that_runs_for_longer_than_its_template_allows_is_stopped(tmp_path: Path) -> None:
     async with comfy_stage(tmp_path, templates=(changed(BLUR, limits={"max_runtime_s": 0.01}),)) as stage:
         stage.comfy.hold("ImageBlur")
-        sink = ToldSink()
+        sink = RecordingSink()
         running = stage.begin("blur", sink=sink)
-        await sink.said("ran for longer than it may")
+        await sink.until_reported("ran for longer than it may")
         stage.comfy.release()
         error = await failure_of(running)
         assert (error.kind, error.is_retryable, error.details["max_runtime_s"]) == (ErrorKind.TIMEOUT, False, 0.01)
@@ -312,11 +312,11 @@ async def test_a_stop_that_the_server_ignores_is_asked_for_again(tmp_path: Path)
     async with comfy_stage(tmp_path, "0.3.64") as stage:
         stage.comfy.fault(Op.INTERRUPT, How.IGNORE)
         stage.comfy.hold("ImageBlur")
-        sink = ToldSink()
+        sink = RecordingSink()
         running = stage.begin("blur", sink=sink)
         await stage.comfy.until_held("ImageBlur")
         stage.kept.cancelled.set()
-        await sink.said("asked the remote side to stop")
+        await sink.until_reported("asked the remote side to stop")
         await stage.comfy.until_asked(Op.INTERRUPT, 2)
         stage.comfy.release()
         assert (await failure_of(running)).kind is ErrorKind.CANCELLED
@@ -335,12 +335,12 @@ async def test_who_interrupts_from_elsewhere_is_not_taken_for_us(stage: ComfySta
 
 async def test_who_watches_is_told_when_the_server_does_not_answer(stage: ComfyStage) -> None:
     stage.comfy.hold("ImageBlur")
-    sink = ToldSink()
+    sink = RecordingSink()
     running = stage.begin("blur", sink=sink)
     await stage.comfy.until_held("ImageBlur")
-    await sink.said("first blur")
+    await sink.until_reported("first blur")
     stage.comfy.fault(Op.READ, How.ERROR, -1)
-    await sink.said("gpu-1 does not answer (it answered 500)")
+    await sink.until_reported("gpu-1 does not answer (it answered 500)")
     stage.comfy.faults.clear()
     stage.comfy.release()
     assert len((await asyncio.wait_for(running, 60)).artifacts) == 1
@@ -394,7 +394,7 @@ async def test_a_restart_is_told_as_one_however_much_others_have_run_since(stage
 @pytest.mark.promise("workflow.found-again")
 async def test_the_next_process_follows_what_the_last_one_began(stage: ComfyStage) -> None:
     stage.comfy.hold("ImageBlur")
-    sink = ToldSink()
+    sink = RecordingSink()
     running = stage.begin("blur", sink=sink)
     await stage.comfy.until_held("ImageBlur")
     await stage.comfy.until(lambda: stage.kept.marks["job-1"].accepted)

@@ -22,7 +22,7 @@ def call(*, read_only: bool = False) -> GrantedCall:
     return made._replace(has_side_effects=not read_only)
 
 
-def told(code: int, message: str = "", *, read_only: bool = False) -> ToolError:
+def failure_of(code: int, message: str = "", *, read_only: bool = False) -> ToolError:
     return failures.answered(call(read_only=read_only), MCPError(code, message), REDACT).error
 
 
@@ -59,7 +59,7 @@ def test_what_was_sent_and_never_answered_is_unknown_unless_a_repeat_is_safe(bre
     ],
 )
 def test_the_sdks_own_words_for_a_broken_connection_are_known(code: int, message: str) -> None:
-    assert told(code, message).kind is ErrorKind.OUTCOME_UNKNOWN
+    assert failure_of(code, message).kind is ErrorKind.OUTCOME_UNKNOWN
 
 
 def test_a_stream_that_ended_is_one_call_and_a_closed_connection_is_all_of_them() -> None:
@@ -68,8 +68,8 @@ def test_a_stream_that_ended_is_one_call_and_a_closed_connection_is_all_of_them(
 
 
 def test_a_server_may_use_the_same_codes_for_errors_of_its_own() -> None:
-    assert told(-32000, "quota exceeded").kind is ErrorKind.UPSTREAM_ERROR
-    assert told(-32603, "it broke").kind is ErrorKind.UPSTREAM_ERROR
+    assert failure_of(-32000, "quota exceeded").kind is ErrorKind.UPSTREAM_ERROR
+    assert failure_of(-32603, "it broke").kind is ErrorKind.UPSTREAM_ERROR
 
 
 @pytest.mark.promise("mcp.never-resent")
@@ -79,18 +79,18 @@ def test_a_server_cannot_pretend_that_a_call_was_not_sent() -> None:
 
 
 def test_no_answer_in_time_is_a_timeout() -> None:
-    assert told(-32001).kind is ErrorKind.TIMEOUT
+    assert failure_of(-32001).kind is ErrorKind.TIMEOUT
 
 
 def test_a_forgotten_session_and_a_stale_definition_have_not_run() -> None:
     for code, message in ((-32600, "Session terminated"), (-32020, "header mismatch")):
-        error = told(code, message)
+        error = failure_of(code, message)
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
 
 
 @pytest.mark.parametrize(("code", "advice"), [(-32021, "`elicitation`"), (-32042, "open a page"), (-32602, "Correct")])
 def test_a_servers_refusal_says_what_would_help(code: int, advice: str) -> None:
-    error = told(code, "no")
+    error = failure_of(code, "no")
     assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
     assert advice in error.message
 

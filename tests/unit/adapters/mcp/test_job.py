@@ -89,7 +89,7 @@ async def test_another_run_attaches_to_the_task_before_it_has_read_the_tools(gen
     async with over_http(script, kept=kept) as harness:
         await harness.source.discover()
         first = asyncio.create_task(harness.run(name, {"polls": 1_000_000}, job_id=JOB))
-        await harness.sink.said("working")
+        await harness.sink.until_reported("working")
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -108,7 +108,7 @@ async def test_another_run_attaches_to_the_task_before_it_has_read_the_tools(gen
 async def test_cancelling_the_job_cancels_the_task(generation: str, name: str) -> None:
     async with tasks(generation) as harness:
         running = asyncio.create_task(ends(harness, name, {"polls": 1_000_000}))
-        await harness.sink.said("working")
+        await harness.sink.until_reported("working")
         harness.kept.cancelled.set()
         error = await running
         assert isinstance(error, ToolError)
@@ -196,7 +196,7 @@ async def test_a_task_that_fails_tells_in_the_tools_own_words(generation: str) -
 async def test_a_task_that_the_server_forgot_is_lost(generation: str, name: str) -> None:
     async with tasks(generation) as harness:
         running = asyncio.create_task(ends(harness, name, {"polls": 1_000_000}))
-        await harness.sink.said("working")
+        await harness.sink.until_reported("working")
         harness.script.tasks.clear()
         error = await running
         assert isinstance(error, ToolError)
@@ -238,7 +238,7 @@ async def test_a_server_that_dies_takes_its_tasks_with_it() -> None:
     async with over_stdio("legacy") as harness:
         await harness.source.discover()
         running = asyncio.create_task(ends(harness, "long", {"polls": 1_000_000}, is_async=True))
-        await harness.sink.said("working")
+        await harness.sink.until_reported("working")
         await outcome_of(asyncio.create_task(harness.run("dies")))
         error = await running
         assert isinstance(error, ToolError)

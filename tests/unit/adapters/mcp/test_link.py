@@ -84,24 +84,24 @@ async def test_a_server_of_the_wrong_era_is_refused() -> None:
 @pytest.mark.parametrize("protocol", ["2026-07-28", "2025-11-25"])
 async def test_changed_tools_and_new_connections_are_reported(protocol: Any) -> None:
     link = McpLink(program(*PLAIN, protocol=protocol), Chance())
-    told = 0
+    notices = 0
 
     def changed() -> None:
-        nonlocal told
-        told += 1
+        nonlocal notices
+        notices += 1
 
     link.listen(changed)
     link.start()
     try:
         session = await link.session(soon())
-        assert told == 0
+        assert notices == 0
         await call(session, "change")
-        await until(lambda: told >= 1)
-        before = told
+        await until(lambda: notices >= 1)
+        before = notices
         kill(pid_of(link))
         await until(lambda: not link.is_connected)
         await link.session(soon())
-        assert told > before
+        assert notices > before
     finally:
         await link.close()
 
@@ -109,17 +109,17 @@ async def test_changed_tools_and_new_connections_are_reported(protocol: Any) -> 
 async def test_changes_are_heard_over_http_also_after_the_stream_broke() -> None:
     async with plain_http() as server:
         link = McpLink(at(server.url), Chance())
-        told = asyncio.Event()
-        link.listen(told.set)
+        changed = asyncio.Event()
+        link.listen(changed.set)
         link.start()
         try:
             session = await link.session(soon())
             await server.kill()
             await server.start()
-            await within(30, told.wait())
-            told.clear()
+            await within(30, changed.wait())
+            changed.clear()
             await call(session, "change")
-            await within(30, told.wait())
+            await within(30, changed.wait())
             assert link.connects == 1
         finally:
             await link.close()
@@ -172,8 +172,8 @@ async def test_a_link_whose_server_comes_late_connects_by_itself(tmp_path: Path)
     assert isinstance(terms.where, StdioTerms)
     late = StdioTerms(str(path), terms.where.args, terms.where.env, terms.where.cwd)
     link = McpLink(McpTerms("late", late), Chance())
-    told = asyncio.Event()
-    link.listen(told.set)
+    changed = asyncio.Event()
+    link.listen(changed.set)
     link.start()
     try:
         with pytest.raises(ToolFailure):
@@ -181,7 +181,7 @@ async def test_a_link_whose_server_comes_late_connects_by_itself(tmp_path: Path)
         path.with_suffix(".new").write_text(f'#!/bin/sh\nexec {terms.where.command} "$@"\n')
         path.with_suffix(".new").chmod(0o700)
         path.with_suffix(".new").rename(path)
-        await within(20, told.wait())
+        await within(20, changed.wait())
         assert link.is_connected
     finally:
         await link.close()
@@ -196,20 +196,20 @@ async def test_a_link_tells_once_that_a_server_went_and_does_not_come_back(tmp_p
     link = McpLink(
         McpTerms("gone", StdioTerms(str(path), terms.where.args, terms.where.env, terms.where.cwd)), Chance()
     )
-    told: asyncio.Queue[None] = asyncio.Queue()
-    link.listen(lambda: told.put_nowait(None))
+    changed: asyncio.Queue[None] = asyncio.Queue()
+    link.listen(lambda: changed.put_nowait(None))
     link.start()
     try:
         await link.session(soon())
-        assert told.empty()
+        assert changed.empty()
         path.unlink()
         kill(pid_of(link))
-        await within(20, told.get())
+        await within(20, changed.get())
         assert not link.is_connected
         for _ in range(2):
             with pytest.raises(ToolFailure):
                 await link.session(soon())
-        assert told.empty()
+        assert changed.empty()
     finally:
         await link.close()
 

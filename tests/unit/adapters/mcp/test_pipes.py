@@ -130,11 +130,11 @@ async def test_an_answer_that_is_too_large_fails_its_call_and_no_other(pipe: Pip
 
 
 async def test_progress_is_reported_in_order_and_the_newest_of_much_arrives(pipe: Pipe) -> None:
-    told: list[tuple[float, float | None, str | None]] = []
+    reports: list[tuple[float, float | None, str | None]] = []
     newest = asyncio.Event()
 
     async def on_progress(step: float, total: float | None, message: str | None) -> None:
-        told.append((step, total, message))
+        reports.append((step, total, message))
         if step == 9_999:
             newest.set()
 
@@ -150,8 +150,8 @@ async def test_progress_is_reported_in_order_and_the_newest_of_much_arrives(pipe
         await newest.wait()
     pipe.say(id=line["id"], result={})
     await calling
-    assert told[:1] == [(1, 3, "one")]
-    assert [step for step, _, _ in told] == sorted(step for step, _, _ in told)
+    assert reports[:1] == [(1, 3, "one")]
+    assert [step for step, _, _ in reports] == sorted(step for step, _, _ in reports)
 
 
 async def test_a_call_that_is_cancelled_is_cancelled_over_there(pipe: Pipe) -> None:

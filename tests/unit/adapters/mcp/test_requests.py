@@ -90,10 +90,10 @@ async def test_progress_that_is_no_number_is_left_out(step: float) -> None:
     await reporter(step, None, None)
     await reporter(1, float("inf"), "one\nline\x07" + "x" * 10_000)
     reporter.close()
-    (told,) = sink.seen
-    assert (told.step, told.total) == (1, None)
-    assert len(told.message) <= 500
-    assert "\n" not in told.message
+    (report,) = sink.seen
+    assert (report.step, report.total) == (1, None)
+    assert len(report.message) <= 500
+    assert "\n" not in report.message
 
 
 CANCELLED = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7,"reason":"x"}}'

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.n8n import FakeN8n, fake_n8n
 from tests.fakes.outcomes import outcome_of
-from tests.fakes.remote_harness import BRISK, SOON, ToldSink
+from tests.fakes.remote_harness import BRISK, SOON, RecordingSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.ports.adapter_suite import granted
 from tests.unit.adapters.n8n.flows import FLOWS, Flow
@@ -98,7 +98,7 @@ class N8nHarness:
 
     async def run(self, own_name: str, args: Mapping[str, Any] | None = None, **more: Any) -> Outcome | ToolError:
         """What a call came to."""
-        return await self.ended(self.adapter.execute(await self.call(own_name, args, **more), ToldSink()))
+        return await self.ended(self.adapter.execute(await self.call(own_name, args, **more), RecordingSink()))
 
     async def value(self, own_name: str, args: Mapping[str, Any] | None = None, **more: Any) -> Any:
         outcome = await self.run(own_name, args, **more)

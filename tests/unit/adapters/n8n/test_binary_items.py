@@ -46,7 +46,7 @@ async def ran(harness: N8nHarness, name: str = "made") -> Outcome:
     return outcome
 
 
-def told(outcome: Outcome) -> str:
+def evidence_text(outcome: Outcome) -> str:
     return " ".join(proof.summary for proof in outcome.evidence)
 
 
@@ -82,8 +82,9 @@ async def test_a_file_that_n8n_hands_out_to_nobody_is_told_by_its_name(tmp_path:
         outcome = await ran(harness)
         (began,) = harness.n8n.executions.began
     assert (outcome.value, outcome.artifacts, outcome.truncated) == ({"n": 1}, (), True)
-    assert f"`report` of item 1 (report.pdf, application/pdf, 12 kB). Look in n8n, at execution {began.id}" in told(
-        outcome
+    assert (
+        f"`report` of item 1 (report.pdf, application/pdf, 12 kB). Look in n8n, at execution {began.id}"
+        in evidence_text(outcome)
     )
     assert kept.records.found == {}
 
@@ -108,7 +109,7 @@ async def test_what_is_no_base64_is_reported_as_missing(tmp_path: Path) -> None:
     async with giving({"json": {}, "binary": {"data": broken, "other": "nothing"}}, kept=kept_in(tmp_path)) as harness:
         outcome = await ran(harness)
     assert outcome.truncated
-    assert "`data` of item 1 (not a type, 6 B)" in told(outcome)
+    assert "`data` of item 1 (not a type, 6 B)" in evidence_text(outcome)
 
 
 async def test_more_files_than_are_kept_are_counted(tmp_path: Path) -> None:
@@ -116,12 +117,12 @@ async def test_more_files_than_are_kept_are_counted(tmp_path: Path) -> None:
     async with giving(*items, kept=kept_in(tmp_path)) as harness:
         outcome = await ran(harness)
     assert len(outcome.artifacts) == FILES_MAX
-    assert "3 more" in told(outcome)
+    assert "3 more" in evidence_text(outcome)
 
 
 async def test_names_of_files_are_redacted_and_cut(tmp_path: Path) -> None:
     named = {**ON_DISK, "fileName": "s3cret " + "x" * 500}
     async with giving({"json": {"n": 1}, "binary": {"data": named}}, kept=kept_in(tmp_path)) as harness:
         outcome = await ran(harness)
-    assert "s3cret" not in told(outcome)
-    assert "x" * 200 not in told(outcome)
+    assert "s3cret" not in evidence_text(outcome)
+    assert "x" * 200 not in evidence_text(outcome)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.fakes.artifacts import kept_in
 from tests.fakes.http_server import always, response, serving
 from tests.fakes.n8n import FOREVER, How
-from tests.fakes.remote_harness import ToldSink
+from tests.fakes.remote_harness import RecordingSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.flows import FLOWS, code, dedupes, flow, responds, sets
 from tests.unit.adapters.n8n.n8n_harness import KEY_HEADER, SYNC, N8nHarness, against, before, staged
@@ -187,7 +187,7 @@ class TestAnswers:
     async def test_a_server_that_is_down_has_run_nothing(self, blind: N8nHarness) -> None:
         call = await blind.call("echo")
         await blind.n8n.down()
-        error = await blind.ended(blind.adapter.execute(call, ToldSink()))
+        error = await blind.ended(blind.adapter.execute(call, RecordingSink()))
         await blind.n8n.up()
         assert isinstance(error, ToolError)
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
@@ -252,7 +252,7 @@ class TestErrorsInWorkflows:
     async def test_an_execution_that_a_list_misses_at_first_is_found(self, harness: N8nHarness) -> None:
         call = await harness.call("breaks-before")
         held = harness.n8n.fails("/webhook/*", How.HOLD)
-        running = asyncio.ensure_future(harness.ended(harness.adapter.execute(call, ToldSink())))
+        running = asyncio.ensure_future(harness.ended(harness.adapter.execute(call, RecordingSink())))
         began = await harness.n8n.began("breaks-before")
         await harness.n8n.ended(began.id)
         harness.n8n.executions.hide(began.id, 3)
@@ -292,7 +292,7 @@ class TestNoAnswer:
     async def test_one_that_goes_on_is_followed_to_its_end(self) -> None:
         async with staged(ALL, time_scale=None) as harness:
             call = await harness.call("slow", {"a": 1})
-            running = asyncio.ensure_future(harness.ended(harness.adapter.execute(call, ToldSink())))
+            running = asyncio.ensure_future(harness.ended(harness.adapter.execute(call, RecordingSink())))
             began = await harness.n8n.began("slow")
             await harness.n8n.down()
             await harness.n8n.up()
@@ -323,7 +323,7 @@ class TestNoAnswer:
         call = await harness.call("echo")
         harness.n8n.fails("/webhook/*", How.LOSE_ANSWER)
         harness.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
-        error = await harness.ended(harness.adapter.execute(call, ToldSink()))
+        error = await harness.ended(harness.adapter.execute(call, RecordingSink()))
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.OUTCOME_UNKNOWN
         assert "502" in error.message
@@ -333,7 +333,7 @@ class TestNoAnswer:
         async with staged({"echo": SYNC}, with_api=False, tools=tools) as harness:
             harness.n8n.fails("/webhook/*", How.LOSE_ANSWER)
             call = await harness.call("echo")
-            error = await harness.ended(harness.adapter.execute(call._replace(has_side_effects=False), ToldSink()))
+            error = await harness.ended(harness.adapter.execute(call._replace(has_side_effects=False), RecordingSink()))
         assert isinstance(error, ToolError)
         assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, True)
 
@@ -342,7 +342,7 @@ class TestNoAnswer:
 
             async def late(timeout_s: float) -> Outcome | ToolError:
                 call = await harness.call("slow", timeout_s=timeout_s)
-                running = asyncio.ensure_future(harness.ended(harness.adapter.execute(call, ToldSink())))
+                running = asyncio.ensure_future(harness.ended(harness.adapter.execute(call, RecordingSink())))
                 beginning = asyncio.ensure_future(harness.n8n.began("slow", harness.n8n.starts("slow") + 1))
                 await asyncio.wait({running, beginning}, return_when=asyncio.FIRST_COMPLETED)
                 beginning.cancel()
@@ -361,7 +361,7 @@ class TestNoAnswer:
     async def test_a_caller_that_leaves_has_the_execution_stopped(self) -> None:
         async with staged(ALL, time_scale=None) as harness:
             call = await harness.call("slow")
-            running = asyncio.create_task(harness.adapter.execute(call, ToldSink()))
+            running = asyncio.create_task(harness.adapter.execute(call, RecordingSink()))
             began = await harness.n8n.began("slow")
             running.cancel()
             await asyncio.wait({running})
@@ -419,7 +419,7 @@ class TestById:
         async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             call = await harness.call("tool", {"a": 1})
             harness.n8n.workflows["echo"].node("Webhook")["parameters"]["path"] = "moved"
-            outcome = await harness.ended(harness.adapter.execute(call, ToldSink()))
+            outcome = await harness.ended(harness.adapter.execute(call, RecordingSink()))
             assert isinstance(outcome, Outcome), outcome.message
             assert harness.n8n.starts("echo") == 1
 
@@ -427,14 +427,14 @@ class TestById:
         async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             call = await harness.call("tool")
             harness.server.workflows["tool"] = dataclasses.replace(harness.server.workflows["tool"], webhook=None)
-            assert isinstance(await harness.ended(harness.adapter.execute(call, ToldSink())), Outcome)
+            assert isinstance(await harness.ended(harness.adapter.execute(call, RecordingSink())), Outcome)
 
     async def test_what_cannot_be_looked_up_has_not_run(self) -> None:
         async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             call = await harness.call("tool")
             harness.server.workflows["tool"] = dataclasses.replace(harness.server.workflows["tool"], webhook=None)
             harness.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
-            error = await harness.ended(harness.adapter.execute(call, ToldSink()))
+            error = await harness.ended(harness.adapter.execute(call, RecordingSink()))
         assert isinstance(error, ToolError)
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
 
@@ -456,6 +456,6 @@ async def test_bytes_become_an_artifact(tmp_path: Path) -> None:
 async def test_a_source_that_is_gone_is_reported(harness: N8nHarness) -> None:
     call = await harness.call("echo")
     harness.adapter.remove("flows")
-    error = await harness.ended(harness.adapter.execute(call, ToldSink()))
+    error = await harness.ended(harness.adapter.execute(call, RecordingSink()))
     assert isinstance(error, ToolError)
     assert error.kind is ErrorKind.TOOL_UNAVAILABLE

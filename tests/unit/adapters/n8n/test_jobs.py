@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.fakes.n8n import FOREVER, Execution, How
-from tests.fakes.remote_harness import ToldSink
+from tests.fakes.remote_harness import RecordingSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, dedupes, flow, sets
 from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, KEY_HEADER, SYNC, WITHIN_S, N8nHarness, before, staged
@@ -27,7 +27,7 @@ ALL = {"long": ASYNC, "patient": ASYNC, "breaks-late": ASYNC, "fires": ASYNC, "o
 class Job:
     """One that runs."""
 
-    def __init__(self, harness: N8nHarness, task: asyncio.Task[Outcome | ToolError], sink: ToldSink) -> None:
+    def __init__(self, harness: N8nHarness, task: asyncio.Task[Outcome | ToolError], sink: RecordingSink) -> None:
         self.harness = harness
         self.task = task
         self.sink = sink
@@ -47,7 +47,7 @@ class Job:
 
 
 async def begun(harness: N8nHarness, own_name: str = "long", args: dict[str, Any] | None = None, **more: Any) -> Job:
-    sink = ToldSink()
+    sink = RecordingSink()
     call = await harness.call(own_name, args, job_id=JOB_ID, **more)
     return Job(harness, asyncio.create_task(harness.ended(harness.adapter.execute(call, sink))), sink)
 
@@ -78,7 +78,7 @@ async def held() -> AsyncIterator[N8nHarness]:
 async def test_it_is_begun_followed_and_brings_what_its_last_node_gave(held: N8nHarness) -> None:
     job = await begun(held, args={"a": 1})
     execution = await job.began()
-    await job.sink.said("running")
+    await job.sink.until_reported("running")
     held.n8n.release(execution.id)
     outcome = await job.outcome()
     assert outcome.value == {"echo": {"a": 1}}
@@ -107,14 +107,14 @@ class TestWaiting:
     async def test_progress_says_until_when(self, held: N8nHarness) -> None:
         job = await begun(held, "patient")
         execution = await job.began("patient")
-        await job.sink.said("waiting until 20")
+        await job.sink.until_reported("waiting until 20")
         held.n8n.release(execution.id)
         assert (await job.outcome()).value == {"echo": {}}
 
     async def test_it_goes_on_after_a_restart(self, held: N8nHarness) -> None:
         job = await begun(held, "patient")
         execution = await job.began("patient")
-        await job.sink.said("waiting until")
+        await job.sink.until_reported("waiting until")
         await held.n8n.restart()
         held.n8n.release(execution.id)
         assert (await job.outcome()).value == {"echo": {}}
@@ -132,7 +132,7 @@ class TestErrors:
     async def test_one_that_crashed_in_a_restart_has_failed(self, held: N8nHarness) -> None:
         job = await begun(held)
         await job.began()
-        await job.sink.said("running")
+        await job.sink.until_reported("running")
         await held.n8n.restart()
         error = await job.error()
         assert (error.kind, error.details["execution_status"]) == (ErrorKind.EXECUTION_ERROR, "crashed")
@@ -229,11 +229,11 @@ class TestFollowing:
     async def test_an_api_that_does_not_answer_well_is_asked_again(self, held: N8nHarness, how: How) -> None:
         job = await begun(held)
         execution = await job.began()
-        await job.sink.said("running")
+        await job.sink.until_reported("running")
         held.n8n.fails("/api/v1/executions/*", how, times=3, retry_after="0")
         held.n8n.release(execution.id)
         if how is How.UNAUTHORIZED:
-            await job.sink.said("api_key")
+            await job.sink.until_reported("api_key")
             job.task.cancel()
             await asyncio.wait({job.task})
         else:
@@ -242,9 +242,9 @@ class TestFollowing:
     async def test_watcher_is_told_when_n8n_does_not_answer(self, held: N8nHarness) -> None:
         job = await begun(held, args={"a": 1})
         execution = await job.began()
-        await job.sink.said("running")
+        await job.sink.until_reported("running")
         fault = held.n8n.fails("/api/v1/*", How.DROP, times=FOREVER)
-        await job.sink.said("n8n is asked again")
+        await job.sink.until_reported("n8n is asked again")
         fault.over()
         held.n8n.release(execution.id)
         assert (await job.outcome()).value == {"echo": {"a": 1}}
@@ -253,7 +253,7 @@ class TestFollowing:
         async with holding(missing=MissingTerms(looks=3, timeout_s=WITHIN_S)) as harness:
             job = await begun(harness, args={"a": 1})
             execution = await job.began()
-            await job.sink.said("running")
+            await job.sink.until_reported("running")
             known = harness.n8n.executions.known.pop(execution.id)
             asked = len(harness.n8n.asked("GET", f"/api/v1/executions/{execution.id}"))
             await harness.n8n.was_asked("GET", f"/api/v1/executions/{execution.id}", asked + 5)
@@ -265,7 +265,7 @@ class TestFollowing:
     async def test_one_that_is_forgotten_is_never_done(self, held: N8nHarness) -> None:
         job = await begun(held)
         await job.began()
-        await job.sink.said("running")
+        await job.sink.until_reported("running")
         held.n8n.executions.forget()
         error = await job.error()
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "END_UNCLEAR")
@@ -275,13 +275,13 @@ class TestFollowing:
     async def test_another_run_attaches_to_the_same_execution(self, held: N8nHarness) -> None:
         first = await begun(held, args={"a": 1})
         execution = await first.began()
-        await first.sink.said("running")
+        await first.sink.until_reported("running")
         first.task.cancel()
         await asyncio.wait({first.task})
         running = FakeRunningJobs(held.running.kept)
         async with before(held.n8n, ALL, running=running) as later:
             second = await begun(later, args={"a": 1})
-            await second.sink.said("running")
+            await second.sink.until_reported("running")
             held.n8n.release(execution.id)
             outcome = await second.outcome()
         assert outcome.value == {"echo": {"a": 1}}
@@ -291,12 +291,12 @@ class TestFollowing:
     async def test_a_job_is_followed_though_the_workflow_is_set_otherwise_by_now(self, held: N8nHarness) -> None:
         first = await begun(held)
         execution = await first.began()
-        await first.sink.said("running")
+        await first.sink.until_reported("running")
         first.task.cancel()
         await asyncio.wait({first.task})
         async with before(held.n8n, {"long": SYNC}, running=FakeRunningJobs(held.running.kept)) as later:
             second = await begun(later)
-            await second.sink.said("running")
+            await second.sink.until_reported("running")
             held.n8n.release(execution.id)
             assert (await second.outcome()).value == {"echo": {}}
         assert held.n8n.starts("long") == 1
@@ -313,7 +313,7 @@ class TestStopping:
     async def test_it_is_stopped_where_that_is_possible(self, held: N8nHarness) -> None:
         job = await begun(held)
         execution = await job.began()
-        await job.sink.said("running")
+        await job.sink.until_reported("running")
         held.running.kept.cancelled.set()
         assert (await job.error()).kind is ErrorKind.CANCELLED
         assert execution.status == "canceled"
@@ -324,7 +324,7 @@ class TestStopping:
             job = await begun(harness)
             execution = await job.began()
             harness.running.kept.cancelled.set()
-            await job.sink.said("cannot stop")
+            await job.sink.until_reported("cannot stop")
             harness.n8n.release(execution.id)
             assert (await job.outcome()).value == {"echo": {}}
 
@@ -335,7 +335,7 @@ class TestStopping:
                 job = await begun(harness)
                 execution = await job.began()
                 harness.running.kept.cancelled.set()
-                await job.sink.said("refuses to stop")
+                await job.sink.until_reported("refuses to stop")
                 harness.n8n.release(execution.id)
                 assert isinstance(await job.task, Outcome)
 
@@ -343,7 +343,7 @@ class TestStopping:
     async def test_a_stop_that_is_slow_is_waited_for(self, held: N8nHarness) -> None:
         job = await begun(held)
         await job.began()
-        await job.sink.said("running")
+        await job.sink.until_reported("running")
         fault = held.n8n.fails("/api/v1/executions/*/stop", How.STALL)
         held.running.kept.cancelled.set()
         await held.n8n.was_asked("POST", "/api/v1/executions/*/stop")
@@ -354,7 +354,7 @@ class TestStopping:
     async def test_one_that_has_ended_meanwhile_brings_its_result(self, held: N8nHarness) -> None:
         job = await begun(held)
         execution = await job.began()
-        await job.sink.said("running")
+        await job.sink.until_reported("running")
         place = f"/api/v1/executions/{execution.id}"
         following = held.n8n.fails(place, How.STALL, method="GET")
         await held.n8n.was_asked("GET", place, len(held.n8n.asked("GET", place)) + 1)
@@ -372,7 +372,7 @@ async def test_one_under_way_ends_where_it_began_when_its_source_is_closed(held:
     await held.n8n.was_asked("GET", f"/api/v1/executions/{execution.id}")
     call = await held.call("fires", job_id="job-2")
     await held.source.close()
-    refused = await held.ended(held.adapter.execute(call, ToldSink()))
+    refused = await held.ended(held.adapter.execute(call, RecordingSink()))
     assert isinstance(refused, ToolError)
     assert refused.kind is ErrorKind.TOOL_UNAVAILABLE
     assert not held.server.client.is_closed

@@ -89,7 +89,7 @@ class FaultyJobs:
         self.held[method] = asyncio.Event()
         return self.held[method]
 
-    def tell(self, news: JobNews) -> None:
+    def announce(self, news: JobNews) -> None:
         """As the store's listener does."""
         for listener in self._listeners:
             listener(news)
@@ -109,7 +109,7 @@ class FaultyJobs:
 
     def _fan_out(self, news: JobNews) -> None:
         if not self.muted:
-            self.tell(news)
+            self.announce(news)
 
 
 def away() -> ToolFailure:

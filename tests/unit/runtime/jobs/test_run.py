@@ -242,7 +242,7 @@ async def test_job_that_has_gone_is_nobodys(harness: JobHarness, process: Proces
         moved(await harness.job(), LOST, 0, result=failed(a_job().call, ErrorKind.INTERNAL), expires_at_unix_ms=1)
     )
     await harness.store.inner.forget(2, 10)
-    harness.store.tell(JobNews("job-1"))
+    harness.store.announce(JobNews("job-1"))
     await run
     assert await harness.store.inner.get("job-1") is None
 
@@ -305,7 +305,7 @@ async def test_cancellation_delivered_twice_does_not_cut_off_how_the_work_ends(
     await harness.until(lambda: order == ["ending"])
     cancelling = await harness.job()
     for news in (JobNews("job-1", cancelling.status.sequence, cancelling.status), JobNews("job-1", 9), JobNews("")):
-        harness.store.tell(news)
+        harness.store.announce(news)
     await asyncio.sleep(0)
     ends.set()
     await run
@@ -322,7 +322,7 @@ async def test_cancellation_is_seen_behind_news_without_an_entry(
     await harness.started()
     harness.store.muted = True
     await process.cancel()
-    harness.store.tell(news)
+    harness.store.announce(news)
     await run
     assert (await harness.check()).state is CANCELLED
 
@@ -334,7 +334,7 @@ async def test_cancellation_is_seen_once_the_store_is_back(harness: JobHarness, 
     harness.store.muted = True
     await process.cancel()
     harness.store.is_away = True
-    harness.store.tell(JobNews(""))
+    harness.store.announce(JobNews(""))
     await harness.until(lambda: len(process.observer.troubles) >= 2)
     harness.store.is_away = False
     await run

@@ -49,9 +49,9 @@ class Scene:
             moved(self.job, JobState.SUCCEEDED, 0, result=answered(self.job), runner="", expires_at_unix_ms=1)
         )
 
-    async def tell(self, *news: JobNews) -> None:
+    async def announce(self, *news: JobNews) -> None:
         for each in news:
-            self.store.tell(each)
+            self.store.announce(each)
 
     async def whole(self, after: int = 0) -> list[int]:
         """Every sequence that a watcher sees, until its watch ends."""
@@ -125,7 +125,7 @@ async def test_watcher_that_comes_back_to_a_watched_job_sees_at_once_what_it_has
     async with asyncio.timeout(WITHIN_S):
         while behind.seen != [4, 5, 6, 7]:
             await turn()
-    await scene.tell(await scene.end())
+    await scene.announce(await scene.end())
     await asyncio.gather(ahead.task, behind.task)
     assert (ahead.seen, behind.seen) == ([8], [4, 5, 6, 7, 8])
 
@@ -134,9 +134,9 @@ async def test_watcher_that_is_ahead_of_its_job_waits_and_then_sees_only_what_is
     watcher = Watcher(scene, scene.job, 4)
     watcher.let(END)
     for _ in range(4):
-        await scene.tell(await scene.report())
+        await scene.announce(await scene.report())
         await turn()
-    await scene.tell(await scene.end())
+    await scene.announce(await scene.end())
     await watcher.task
     assert watcher.seen == [5, 6, 7]
 
@@ -145,7 +145,7 @@ async def test_watcher_that_stays_ahead_ends_with_its_job(scene: Scene) -> None:
     watcher = Watcher(scene, scene.job, 500)
     watcher.let(END)
     await turn()
-    await scene.tell(await scene.end())
+    await scene.announce(await scene.end())
     async with asyncio.timeout(WITHIN_S):
         await watcher.task
     assert watcher.seen == []
@@ -156,13 +156,13 @@ async def test_slow_watcher_falls_behind_the_tail_and_misses_nothing(scene: Scen
     fast.let(END)
     slow.let(1)
     for _ in range(3 * TAIL_ENTRIES):
-        await scene.tell(await scene.report())
+        await scene.announce(await scene.report())
         for _ in range(4):
             await turn()
     read = scene.store.asked.count("history")
     assert read <= 3, "the fast one read the tail"
     slow.let(END)
-    await scene.tell(await scene.end())
+    await scene.announce(await scene.end())
     await asyncio.gather(slow.task, fast.task)
     assert slow.seen == fast.seen == list(range(3, 3 * TAIL_ENTRIES + 4))
 
@@ -171,7 +171,7 @@ async def test_many_watchers_of_one_job_read_the_store_once(scene: Scene) -> Non
     watchers = [Watcher(scene, scene.job, 1) for _ in range(200)]
     for watcher in watchers:
         watcher.let(END)
-    await scene.tell(await scene.end())
+    await scene.announce(await scene.end())
     await asyncio.gather(*(watcher.task for watcher in watchers))
     assert all(watcher.seen == [2, 3] for watcher in watchers)
     assert scene.store.asked.count("history") <= 2
@@ -192,7 +192,7 @@ async def test_nothing_is_kept_of_a_job_that_nobody_watches(scene: Scene) -> Non
 
 
 async def test_news_of_jobs_that_nobody_watches_are_nothing(scene: Scene) -> None:
-    await scene.tell(JobNews("another", 7), await scene.report(), JobNews(""))
+    await scene.announce(JobNews("another", 7), await scene.report(), JobNews(""))
     assert len(scene.watch._topics) == 0
 
 
@@ -238,8 +238,8 @@ async def test_watch_of_a_job_that_is_forgotten_meanwhile_ends(scene: Scene) -> 
         await turn()
     assert watcher.seen == [2]
     for _ in range(2 * TAIL_ENTRIES):
-        await scene.tell(await scene.report())
-    await scene.tell(await scene.end())
+        await scene.announce(await scene.report())
+    await scene.announce(await scene.end())
     assert await scene.store.inner.forget(2, 10) == 1
     watcher.let(END)
     with pytest.raises(ToolFailure) as gone:
@@ -255,7 +255,7 @@ async def test_watch_of_a_job_that_vanished_behind_a_gap_ends(scene: Scene) -> N
         await turn()
     await scene.end()
     await scene.store.inner.forget(2, 10)
-    await scene.tell(JobNews(""))
+    await scene.announce(JobNews(""))
     with pytest.raises(ToolFailure):
         async with asyncio.timeout(WITHIN_S):
             await watcher.task
@@ -268,7 +268,7 @@ async def test_who_has_seen_the_newest_entry_costs_one_request_where_nothing_was
         await turn()
     assert scene.store.asked == ["history"], "whether the job is there still is asked only behind a gap"
     watcher.let(END)
-    await scene.tell(await scene.end())
+    await scene.announce(await scene.end())
     await watcher.task
     assert watcher.seen == [3]
 
@@ -278,7 +278,7 @@ async def test_end_is_seen_from_memory_when_the_job_is_forgotten(scene: Scene) -
     watcher.let(1)
     for _ in range(9):
         await turn()
-    await scene.tell(await scene.end())
+    await scene.announce(await scene.end())
     await scene.store.inner.forget(2, 10)
     watcher.let(END)
     await watcher.task
@@ -348,11 +348,11 @@ class Crowd:
             await self.gap(0)
         else:
             shown = JobNews("job-1", news.sequence) if how == "number only" else news
-            await self.scene.tell(*self.late, *[shown] * (1 + (how == "twice")))
+            await self.scene.announce(*self.late, *[shown] * (1 + (how == "twice")))
             self.late = []
 
     async def burst(self, count: int) -> None:
-        await self.scene.tell(*self.late, *[await self.scene.report() for _ in range(count)])
+        await self.scene.announce(*self.late, *[await self.scene.report() for _ in range(count)])
         self.late = []
 
     async def come(self, back: int) -> None:
@@ -371,7 +371,7 @@ class Crowd:
 
     async def gap(self, _: int) -> None:
         self.late = []
-        await self.scene.tell(JobNews(""))
+        await self.scene.announce(JobNews(""))
 
     async def go(self, number: int) -> None:
         if self.watchers:
@@ -385,7 +385,7 @@ class Crowd:
 
     async def end(self) -> None:
         self.scene.store.is_away = False
-        await self.scene.tell(*self.late, await self.scene.end())
+        await self.scene.announce(*self.late, await self.scene.end())
         for watcher in self.watchers:
             watcher.let(END)
         async with asyncio.timeout(WITHIN_S):

@@ -21,7 +21,7 @@ from toolhub_service.stores.audit.sqlite import SqliteEventTable
 NEVER_BY_ITSELF = Rhythm(linger_s=3_600.0)
 
 
-class Told:
+class RecordingObserver:
     """What the log tells its observer, and in which thread."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
@@ -47,11 +47,11 @@ class Told:
 
 
 async def test_event_that_nobody_waits_for_is_written_by_itself(tmp_path: Path) -> None:
-    told = Told()
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.001), observer=told)
+    observer = RecordingObserver()
+    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.001), observer=observer)
     for count in range(1, 21):
         log.append(called(count))
-        await told.until(count)
+        await observer.until(count)
     assert log.depth == 0
     await log.close()
     assert verified(tmp_path).events_checked == 20
@@ -71,15 +71,15 @@ async def test_what_somebody_waits_for_takes_along_what_nobody_waits_for(tmp_pat
 
 
 async def test_what_nobody_waits_for_lingers_while_another_log_writes_a_lot(tmp_path: Path) -> None:
-    told = Told()
-    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=told)
+    observer = RecordingObserver()
+    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=observer)
     other = await started_log(tmp_path / "other")
     log.append(called(1))
     for number in range(1, 21):
         await other.append_durably(called(number))
-    assert (told.events, log.depth) == (0, 1)
+    assert (observer.events, log.depth) == (0, 1)
     await log.flush()
-    await told.until(1)
+    await observer.until(1)
     await other.close()
     await log.close()
 
@@ -108,14 +108,14 @@ async def test_chain_follows_the_order_of_appending_whoever_seals(tmp_path: Path
 
 async def test_first_to_be_told_of_a_commit_is_who_waits_for_it(tmp_path: Path) -> None:
     order: list[str] = []
-    told = Told(then=lambda: order.append("observer"))
-    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=told)
+    observer = RecordingObserver(then=lambda: order.append("observer"))
+    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=observer)
     for number in range(1, 4):
         await log.append_durably(called(number))
         order.append("caller")
-        await told.until(number)
+        await observer.until(number)
     assert order == ["caller", "observer"] * 3
-    assert told.threads == {threading.get_ident()}
+    assert observer.threads == {threading.get_ident()}
     await log.close()
 
 
