@@ -114,7 +114,7 @@ class AuditLogSuite:
         found = await log.read(EventFilter(user_id="alice"), after=None, limit=2)
         assert [event.event.at_unix_ms for event in found] == [2, 4]
 
-    async def test_what_says_for_whom_and_what_came_back_is_read_as_it_was_appended(self, log: ChainedAuditLog) -> None:
+    async def test_event_keeps_for_whom_it_was_and_the_result_as_appended(self, log: ChainedAuditLog) -> None:
         whom = {"user_id": "u", "agent_id": "a", "task_id": "t", "session_id": "s", "labels": {"b": "2", "a": "1"}}
         event = called(1, **whom, result_digest="d" * 64, result_summary='{"text":"x"}')
         await log.append_durably(event)

@@ -86,7 +86,7 @@ class CountsSuite:
         assert is_refused(await counts.take([closed]), closed, Scarce.QUOTA, 30.0)
 
     @pytest.mark.parametrize("seed", range(5))
-    async def test_it_says_what_one_counter_would_say(
+    async def test_random_calls_are_decided_as_one_counter_would(
         self, counts: SharedCounts, clock: ManualClock, seed: int
     ) -> None:
         chance = random.Random(seed)

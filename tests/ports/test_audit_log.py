@@ -34,7 +34,7 @@ class TestPostgresAuditLog(AuditLogSuite):
 
 
 class TestMemoryAuditLog(AuditLogSuite):
-    def test_both_are_audit_logs(self, tmp_path: Path) -> None:
+    def test_fake_and_real_logs_satisfy_the_port(self, tmp_path: Path) -> None:
         """For mypy more than for pytest: real ones and the fake satisfy the port."""
         logs: list[AuditLog] = [MemoryAuditLog(), unstarted_log(tmp_path)]
         assert len(logs) == 2

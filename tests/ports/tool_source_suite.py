@@ -42,7 +42,7 @@ class ToolSourceSuite:
         yield source
         await source.close()
 
-    async def test_what_it_is_does_not_change_with_what_it_offers(self, started: ToolSource) -> None:
+    async def test_name_kind_trust_and_endpoint_do_not_change_by_reading(self, started: ToolSource) -> None:
         before = started.name, started.kind, started.trust, started.endpoint
         await read(started)
         assert (started.name, started.kind, started.trust, started.endpoint) == before

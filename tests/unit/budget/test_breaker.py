@@ -153,7 +153,7 @@ def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
         (ToolError(ErrorKind.UPSTREAM_ERROR, ""), ILL),
     ],
 )
-def test_only_what_speaks_of_the_upstream_counts(outcome: ErrorKind | ToolError | None, says: Health) -> None:
+def test_only_outcomes_that_blame_the_upstream_count(outcome: ErrorKind | ToolError | None, says: Health) -> None:
     assert health(outcome) is says
 
 

@@ -106,7 +106,7 @@ async def test_calls_that_share_no_limit_ask_nobody() -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.DRY_RUN, Mode.SUBMIT])
-async def test_what_does_not_run_now_looks_and_spends_nothing(mode: Mode) -> None:
+async def test_call_that_does_not_run_now_checks_the_quota_and_spends_nothing(mode: Mode) -> None:
     hubs = Hubs(Limit("l", quota=1))
     shown = with_mode(TWICE, mode)
     for _ in range(3):

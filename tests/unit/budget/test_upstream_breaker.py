@@ -53,7 +53,7 @@ def test_all_are_shut_out_when_the_calls_of_others_than_any_one_fail_too(others:
     assert (breaker.wait_s("eve", 0.0) > 0) is is_shut
 
 
-def test_one_failure_of_each_of_many_is_enough() -> None:
+def test_one_failure_of_each_of_four_principals_opens_the_breaker() -> None:
     breaker = UpstreamBreaker(TERMS)
     for name in ("ann", "bob", "cat", "dan"):
         run(breaker, name, "x")

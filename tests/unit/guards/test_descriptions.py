@@ -264,7 +264,7 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("character", HIDDEN, ids=lambda character: f"U+{ord(character):04X}")
-def test_what_shows_nothing_is_written_as_json_writes_it(character: str) -> None:
+def test_hidden_characters_are_escaped_as_in_json(character: str) -> None:
     assert is_hidden(character)
     shown = escaped(f"a{character}b")
     assert character not in shown
@@ -272,5 +272,5 @@ def test_what_shows_nothing_is_written_as_json_writes_it(character: str) -> None
 
 
 @pytest.mark.parametrize("text", ["plain", "zwei\nZeilen\tund mehr", "中文", "é e\u0301", "🙂", "ÿ ~ \\u200b"])
-def test_what_shows_something_stays(text: str) -> None:
+def test_visible_characters_are_not_escaped(text: str) -> None:
     assert escaped(text) == text

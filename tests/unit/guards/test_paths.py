@@ -87,7 +87,7 @@ def test_depth_is_bounded() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("./\\ab\0é\ud800%"), max_size=30))
-def test_what_is_accepted_never_climbs_and_is_stable(path: str) -> None:
+def test_accepted_path_never_climbs_and_is_stable(path: str) -> None:
     try:
         judged = judge_path(path)
     except ToolFailure:

@@ -171,7 +171,7 @@ def test_first_and_last_port_are_ports(port: int) -> None:
 
 
 @pytest.mark.parametrize("port", [0, 65536])
-def test_what_lies_beyond_them_is_none(port: int) -> None:
+def test_port_outside_the_range_is_invalid(port: int) -> None:
     assert refused(f"http://a.example:{port}/").error.kind is ErrorKind.INVALID_INPUT
 
 

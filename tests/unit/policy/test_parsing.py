@@ -197,7 +197,7 @@ KNOWN = Known(
         ),
     ],
 )
-def test_what_fits_nothing_is_reported(text: str, place: str, told: str) -> None:
+def test_pattern_that_matches_nothing_known_is_reported(text: str, place: str, told: str) -> None:
     ((path, problem),) = unmatched(parse_policy(text)[0], KNOWN)
     assert path == place
     assert told in problem
@@ -212,7 +212,7 @@ def test_what_fits_nothing_is_reported(text: str, place: str, told: str) -> None
         "grants: [{principals: ['*', ann, 'research-*'], capabilities: ['read:*', danger:destructive]}]",
     ],
 )
-def test_what_fits_something_or_may_is_not(text: str) -> None:
+def test_pattern_that_matches_or_may_match_is_not_reported(text: str) -> None:
     assert not list(unmatched(parse_policy(text)[0], KNOWN))
 
 

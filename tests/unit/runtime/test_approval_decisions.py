@@ -164,7 +164,7 @@ async def test_asker_sees_its_own_and_approvers_see_all() -> None:
     assert await seen(LOCAL, principal="other") == (set(), 0)
 
 
-async def test_one_that_is_over_is_shown_as_over_before_any_sweep() -> None:
+async def test_expired_approval_is_shown_as_expired_before_any_sweep() -> None:
     harness = an_approval_harness()
     first, second = await harness.ask("a"), await harness.ask("b")
     harness.parts.clock.advance(EXPIRES_S)

@@ -45,7 +45,7 @@ def test_large_ones_are_remembered_as_such_and_count() -> None:
     assert len(kept(arguments, "a", 100)) < 10
 
 
-def test_what_is_as_long_as_may_be_revealed_is_kept_and_no_byte_more() -> None:
+def test_arguments_up_to_the_bound_are_kept_for_a_reveal_and_no_byte_more() -> None:
     arguments = OpenArguments()
     arguments.keep(of("a", 0), b" " * REVEALED_MAX_BYTES)
     arguments.keep(of("a", 1), b" " * (REVEALED_MAX_BYTES + 1))

@@ -133,7 +133,7 @@ async def test_answer_that_fits_is_marked_only_when_the_tool_says_so(truncated: 
         None,
     ],
 )
-async def test_what_is_cut_aside_is_cut_the_same(value: Any) -> None:
+async def test_value_is_cut_beside_the_loop_as_on_it(value: Any) -> None:
     left, what, summary = await cut_aside(value, CAP)
     assert (left, what) == cut_to(value, CAP)
     assert summary.digest == hashlib.sha256(dumps(left)).hexdigest()

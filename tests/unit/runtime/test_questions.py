@@ -424,7 +424,7 @@ class TestEvidence:
         assert "answer-canary" not in seen
 
     @pytest.mark.parametrize("end", ["used", "declined", "lapsed"])
-    async def test_what_only_the_next_run_needs_is_not_kept_after_it(self, end: str) -> None:
+    async def test_answer_and_continuation_are_not_kept_after_the_run_that_needs_them(self, end: str) -> None:
         it = asking()
         approval_id = await it.asks()
         match end:

@@ -39,7 +39,7 @@ def a_stopping_harness(mark: RemoteMark | None, *, is_set: bool = True) -> Appro
     return harness
 
 
-async def test_it_asks_nobody() -> None:
+async def test_run_that_only_stops_remote_work_asks_nobody() -> None:
     harness = a_stopping_harness(TAKEN)
     assert (await harness.call(job_id="job-1")).ok
     assert (harness.asked, harness.runs) == ([], 1)

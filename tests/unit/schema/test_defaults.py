@@ -24,7 +24,7 @@ def _fill(schema: dict[str, Any], args: dict[str, Any]) -> tuple[Any, tuple[str,
 PAGE = {"type": "object", "properties": {"size": {"type": "integer", "default": 20}, "after": {"type": "string"}}}
 
 
-def test_what_is_absent_is_filled_and_reported() -> None:
+def test_absent_properties_are_filled_and_reported() -> None:
     schema = {"properties": {"a": {"default": 1}, "b/c~": {"default": "x"}, "d": {}}}
     assert _fill(schema, {"a": 5}) == ({"a": 5, "b/c~": "x"}, ("/b~1c~0",))
     assert _fill(schema, {"a": 5, "b/c~": ""}) == ({"a": 5, "b/c~": ""}, ())
@@ -32,7 +32,7 @@ def test_what_is_absent_is_filled_and_reported() -> None:
 
 @pytest.mark.promise("defaults.by-the-hub")
 @pytest.mark.parametrize("present", [None, 0, False, "", [], {}])
-def test_what_is_present_is_kept_whatever_it_is(present: Any) -> None:
+def test_present_values_are_kept_whatever_they_are(present: Any) -> None:
     assert _fill({"properties": {"a": {"default": 1}}}, {"a": present}) == ({"a": present}, ())
 
 

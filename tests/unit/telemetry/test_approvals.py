@@ -161,7 +161,7 @@ async def test_endpoint_that_never_recovers_is_given_up_aloud_without_its_path()
     assert SECRET.decode() not in repr(scene.log.calls)
 
 
-async def test_nobody_there_is_given_up_too() -> None:
+async def test_endpoint_that_is_not_there_is_given_up() -> None:
     async with a_scene(url="http://127.0.0.1:1/hook", attempts=2) as scene:
         await scene.ask()
         await scene.delivered()

@@ -56,7 +56,9 @@ def test_pauses_double_to_a_cap_and_start_anew_after_a_connection_that_stood() -
     ("protocol", "spoken"),
     [("auto", "2026-07-28"), ("2026-07-28", "2026-07-28"), ("2025-11-25", "2025-11-25")],
 )
-async def test_both_eras_are_spoken_over_stdio_with_a_hundred_calls_at_once(protocol: Any, spoken: str) -> None:
+async def test_both_protocol_versions_are_spoken_over_stdio_with_a_hundred_calls_at_once(
+    protocol: Any, spoken: str
+) -> None:
     async with linked(program(*PLAIN, protocol=protocol)) as link:
         session = await link.session(soon())
         assert (session.protocol, session.is_modern) == (spoken, spoken == "2026-07-28")
@@ -66,7 +68,7 @@ async def test_both_eras_are_spoken_over_stdio_with_a_hundred_calls_at_once(prot
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",), ("--generation", "2025-11-25")])
-async def test_both_eras_are_spoken_over_http_with_a_hundred_calls_at_once(flags: tuple[str, ...]) -> None:
+async def test_both_protocol_versions_are_spoken_over_http_with_a_hundred_calls_at_once(flags: tuple[str, ...]) -> None:
     async with plain_http(*flags) as server, linked(at(server.url)) as link:
         session = await link.session(soon())
         assert session.is_modern == ("--generation" not in flags)

@@ -72,12 +72,14 @@ class TestNamed:
             ),
         ],
     )
-    async def test_what_cannot_be_meant_is_reported_with_what_to_do(self, terms: N8nWorkflow, words: str) -> None:
+    async def test_terms_that_contradict_each_other_are_a_problem_with_its_remedy(
+        self, terms: N8nWorkflow, words: str
+    ) -> None:
         async with staged({"tool": terms}, with_api=False) as harness:
             made = (await harness.definitions())["tool"]
         assert words in made.problem
 
-    async def test_it_is_there_whether_n8n_is_or_not(self) -> None:
+    async def test_configured_workflow_is_offered_while_n8n_is_away(self) -> None:
         async with staged({"echo": SYNC}) as harness:
             await harness.n8n.down()
             found = await harness.discover()
@@ -111,7 +113,7 @@ class TestCompared:
             (N8nWorkflow(webhook="fires"), "onReceived"),
         ],
     )
-    async def test_what_does_not_fit(self, terms: N8nWorkflow, words: str) -> None:
+    async def test_entry_that_does_not_fit_its_workflow_is_a_problem(self, terms: N8nWorkflow, words: str) -> None:
         async with staged({"tool": terms}) as harness:
             harness.n8n.add(flow("off", "lastNode"), active=False)
             found = await harness.discover()
@@ -121,7 +123,7 @@ class TestCompared:
         assert not found.definitions[0].problem
 
     @pytest.mark.parametrize("workflow_id", ["none", "twice", "hookless"])
-    async def test_what_is_looked_up_and_cannot_be_called(self, workflow_id: str) -> None:
+    async def test_workflow_that_is_found_but_cannot_be_called_is_a_problem(self, workflow_id: str) -> None:
         twice = flow("twice", "lastNode", {**ECHO, "type": "n8n-nodes-base.webhook", "parameters": {"path": "b"}})
         hookless = flow("hookless", "lastNode")
         hookless["nodes"][0]["disabled"] = True
@@ -133,7 +135,7 @@ class TestCompared:
         draft, live = flow("x", "lastNode", path="draft"), flow("x", "lastNode", path="live")
         assert [webhook.path for webhook in webhooks_of(published({**draft, "activeVersion": live}))] == ["live"]
 
-    async def test_what_fits_is_not_spoken_of(self) -> None:
+    async def test_entry_that_fits_its_workflow_has_no_problem(self) -> None:
         named = {"echo": SYNC, "long": ASYNC, "by-id": N8nWorkflow(workflow_id="slow")}
         async with staged(named) as harness:
             assert (await harness.discover()).problems == ()
@@ -224,6 +226,6 @@ class TestDiscovered:
                 assert later.server.workflows["long"].entry.is_async
 
     @pytest.mark.parametrize("remote", [{}, {"name": "x"}, {"name": 1, "webhook": {"method": "GET", "path": "x"}}])
-    async def test_what_no_pin_of_it_has_kept_is_nothing(self, remote: dict[str, Any]) -> None:
+    async def test_remote_part_that_no_pin_kept_restores_nothing(self, remote: dict[str, Any]) -> None:
         async with staged(discover=N8nDiscovery()) as harness:
             assert harness.source.restored(remote) is None

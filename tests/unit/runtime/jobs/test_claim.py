@@ -53,7 +53,7 @@ async def _ran(harness: JobHarness, process: Process) -> None:
         (CANCELLING, {"remote": MARK}, True, CANCELLED),
     ],
 )
-async def test_what_becomes_of_a_job_whose_runner_is_dead(
+async def test_job_of_a_dead_runner_ends_as_its_state_and_effects_allow(
     harness: JobHarness, process: Process, state: JobState, fields: dict[str, Any], is_late: bool, end: JobState
 ) -> None:
     harness.world.script = remote if "remote" in fields else safe
@@ -88,7 +88,7 @@ async def test_job_of_a_runner_that_lives_is_left_alone(
 
 
 @pytest.mark.parametrize("state", [RUNNING, CANCELLING])
-async def test_nobody_is_judged_dead_by_one_who_has_just_come(
+async def test_process_that_has_just_started_takes_over_no_job(
     harness: JobHarness, process: Process, state: JobState
 ) -> None:
     standing = await harness.kept(*in_state(a_job(), state, DEAD, begun=True))

@@ -65,7 +65,7 @@ async def _settled(harness: JobHarness, process: Process) -> None:
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("number", REQUESTS)
 @pytest.mark.parametrize("script", [brief, safe, patient_remote])
-async def test_one_request_fails(
+async def test_job_survives_any_one_failed_request_to_the_store(
     harness: JobHarness, process: Process, script: Script, number: int, fault: Fault
 ) -> None:
     harness.world.script = script
@@ -98,7 +98,7 @@ async def test_every_request_from_one_on_fails_for_a_while(
 @pytest.mark.parametrize("number", REQUESTS)
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.CANCELLING])
 @pytest.mark.parametrize("begun", [False, True])
-async def test_one_request_of_a_takeover_fails(
+async def test_takeover_survives_any_one_failed_request_to_the_store(
     harness: JobHarness, process: Process, state: JobState, begun: bool, number: int, fault: Fault
 ) -> None:
     harness.world.script = brief
@@ -115,7 +115,7 @@ async def test_one_request_of_a_takeover_fails(
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("number", REQUESTS)
 @pytest.mark.parametrize("script", [brief, safe, patient_remote])
-async def test_one_request_of_a_hand_over_fails(
+async def test_hand_over_survives_any_one_failed_request_to_the_store(
     harness: JobHarness, process: Process, script: Script, number: int, fault: Fault
 ) -> None:
     """The process leaves in the middle of it; another one takes what it left."""
@@ -147,7 +147,7 @@ async def test_one_request_of_a_hand_over_fails(
 
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("number", range(1, 5))
-async def test_one_request_of_a_cancellation_fails(
+async def test_cancellation_survives_any_one_failed_request_to_the_store(
     harness: JobHarness, process: Process, number: int, fault: Fault
 ) -> None:
     harness.world.script = safe

@@ -61,7 +61,7 @@ async def test_cancelling_twice_is_cancelling_once(harness: JobHarness, process:
         (JobState.RUNNING, {"remote": MARK}, JobState.CANCELLING),
     ],
 )
-async def test_what_cancelling_does(
+async def test_cancelling_leads_from_each_state_to_its_next(
     harness: JobHarness, process: Process, state: JobState, fields: dict[str, object], then: JobState
 ) -> None:
     await harness.kept(*in_state(a_job(), state, "runner-other", **fields))

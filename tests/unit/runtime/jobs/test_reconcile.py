@@ -230,12 +230,12 @@ async def test_reconciler_survives_whatever_the_store_raises(
 # Heartbeat
 
 
-async def test_one_who_has_just_come_does_not_judge(process: Process) -> None:
+async def test_process_that_has_just_started_judges_nobody(process: Process) -> None:
     assert not process.heartbeat.may_judge
     await process.steady()
 
 
-async def test_one_that_the_store_did_not_hear_begins_anew(harness: JobHarness, process: Process) -> None:
+async def test_process_whose_beat_failed_begins_anew_to_judge(harness: JobHarness, process: Process) -> None:
     await process.steady()
     harness.store.is_away = True
     assert not await process.heartbeat.beat()
@@ -244,9 +244,7 @@ async def test_one_that_the_store_did_not_hear_begins_anew(harness: JobHarness, 
     await process.steady()
 
 
-async def test_one_that_stood_still_does_not_judge_those_who_stood_still_with_it(
-    harness: JobHarness, process: Process
-) -> None:
+async def test_processes_that_were_suspended_together_judge_nobody_dead(harness: JobHarness, process: Process) -> None:
     """A machine that was suspended: its processes' signs have lapsed all at once, and nobody is dead."""
     other = harness.process()
     await other.heartbeat.beat()
@@ -269,7 +267,7 @@ async def test_wall_clock_that_jumps_kills_nobody(harness: JobHarness, process: 
     await process.steady()
 
 
-async def test_one_that_has_left_is_dead_at_once(harness: JobHarness, process: Process) -> None:
+async def test_process_that_has_left_counts_as_dead_at_once(harness: JobHarness, process: Process) -> None:
     await process.heartbeat.beat()
     await process.heartbeat.leave()
     assert not await harness.store.inner.is_alive(process.name, harness.clock.unix_ms())

@@ -174,7 +174,7 @@ async def test_zombie_stops_when_another_has_its_job(harness: JobHarness, proces
     assert process.observer.running_now == 0
 
 
-async def test_zombie_that_heard_nothing_cannot_write(harness: JobHarness, process: Process) -> None:
+async def test_process_that_missed_its_takeover_cannot_write(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     run = process.deliver()
     await harness.started()

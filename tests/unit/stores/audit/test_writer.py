@@ -57,7 +57,7 @@ async def test_event_that_nobody_waits_for_is_written_by_itself(tmp_path: Path) 
     assert verified(tmp_path).events_checked == 20
 
 
-async def test_what_somebody_waits_for_takes_along_what_nobody_waits_for(tmp_path: Path) -> None:
+async def test_durable_append_commits_the_events_queued_before_it(tmp_path: Path) -> None:
     log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF)
     for number in range(1, 40, 2):
         log.append(called(number))
@@ -70,7 +70,7 @@ async def test_what_somebody_waits_for_takes_along_what_nobody_waits_for(tmp_pat
     assert verified(tmp_path).events_checked == 41
 
 
-async def test_what_nobody_waits_for_lingers_while_another_log_writes_a_lot(tmp_path: Path) -> None:
+async def test_plain_append_waits_however_much_another_log_writes(tmp_path: Path) -> None:
     observer = RecordingObserver()
     log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=observer)
     other = await started_log(tmp_path / "other")
@@ -106,7 +106,7 @@ async def test_chain_follows_the_order_of_appending_whoever_seals(tmp_path: Path
     assert (verification.ok, verification.events_checked) == (True, 1_500)
 
 
-async def test_first_to_be_told_of_a_commit_is_who_waits_for_it(tmp_path: Path) -> None:
+async def test_caller_resumes_before_the_observer_hears_of_its_commit(tmp_path: Path) -> None:
     order: list[str] = []
     observer = RecordingObserver(then=lambda: order.append("observer"))
     log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=observer)
