@@ -13,9 +13,10 @@ corpora; the optimum is flat.
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntFlag
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 # What of a tool can be searched, field by field, and how much each field weighs.
 #
-# A name counts double: its words are few and chosen. Parameter names and descriptions belong to the document at every
-# depth of the schema; leaving them out costs a tenth of the recall.
+# A name counts double: its words are few and chosen. The first sentence of a description says what the tool does; what
+# follows, such as limits and which tool to prefer, counts half, and so do the titles of examples. Parameter names and
+# descriptions belong to the document at every depth of the schema; leaving them out costs a tenth of the recall.
+# Capabilities say what a caller must be allowed, not what a tool does: they are filtered by, not searched.
 
 
 class Field(IntFlag):
@@ -41,8 +44,7 @@ class Field(IntFlag):
     DESCRIPTION = 2
     ARGUMENTS = 4
     TAGS = 8
-    CAPABILITIES = 16
-    USAGE = 32
+    USAGE = 16
     """Past purposes of successful calls: not of the document, but of one tenant (`usage_index.py`)."""
 
 
@@ -51,14 +53,16 @@ FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
     Field.DESCRIPTION: 1.0,
     Field.ARGUMENTS: 1.0,
     Field.TAGS: 1.0,
-    Field.CAPABILITIES: 1.0,
 }
+DETAILS_WEIGHT: Final = 0.5
+"""Of a description after its first sentence."""
 
 SCHEMA_MAX_DEPTH: Final = 32
 SCHEMA_MAX_TEXTS: Final = 2_000
 
 _SUBSCHEMA_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
 _SUBSCHEMAS: Final = ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf", "not", "then", "else")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|(?<=[。！？])|\n")
 _NESTING: Final = frozenset({*_SUBSCHEMA_MAPS, *_SUBSCHEMAS})
 
 
@@ -66,12 +70,23 @@ def fields_of(spec: ToolSpec) -> dict[Field, str]:
     """The searchable text of each field; fields without any are absent."""
     texts = {
         Field.NAME: spec.name,
-        Field.DESCRIPTION: spec.description,
+        Field.DESCRIPTION: "\n".join((spec.description, *(example.title for example in spec.examples))),
         Field.ARGUMENTS: " ".join(argument_texts(spec.input_schema)),
         Field.TAGS: " ".join(spec.tags),
-        Field.CAPABILITIES: " ".join(sorted(spec.capabilities)),
     }
     return {field: text for field, text in texts.items() if text}
+
+
+def _weighted(texts: Mapping[Field, str]) -> Iterator[tuple[Field, float, str]]:
+    """The texts of a document and how much each counts."""
+    for field, text in texts.items():
+        gain = FIELD_WEIGHTS[field]
+        if field is not Field.DESCRIPTION:
+            yield field, gain, text
+            continue
+        says, *details = _SENTENCE_END.split(text, 1)
+        yield field, gain, says
+        yield from ((field, gain * DETAILS_WEIGHT, detail) for detail in details)
 
 
 def argument_texts(schema: JsonValue) -> list[str]:
@@ -228,8 +243,8 @@ class InvertedIndex:
         weights: dict[str, float] = {}
         fields: dict[str, int] = {}
         words: dict[str, str] = {}
-        for field, text in texts.items():
-            gain, bit = FIELD_WEIGHTS[field], int(field)
+        for field, gain, text in _weighted(texts):
+            bit = int(field)
             entries = self.analyser.entries(text)
             words.update(entries)
             for _, term in entries:
@@ -274,12 +289,11 @@ class InvertedIndex:
         scores = np.zeros(len(self._keys), np.float32)
         norms = self._current_norms()
         for ways in lookup.ways:
-            parts = [way.gains(norms) for way in ways]
-            if len(parts) == 1:
-                slots, gains = parts[0]
+            if len(ways) == 1:
+                slots, gains = ways[0].gains(norms)
                 scores[slots] += gains
             else:
-                self._add_best(scores, parts)
+                self._add_best(scores, ways, norms)
         if self._holes:
             scores[self._holes] = 0.0
         return scores
@@ -314,16 +328,18 @@ class InvertedIndex:
     def _way(self, wanted: QueryTerm, term: str, posting: _Posting, weight: float) -> _Way:
         return _Way(wanted, term, posting, weight * self._idf(posting.count) * (K1 + 1))
 
-    def _add_best(self, scores: Scores, parts: Sequence[tuple[Slots, Scores]]) -> None:
+    def _add_best(self, scores: Scores, ways: Sequence[_Way], norms: Scores) -> None:
         """Add to each slot the highest of what several postings give it; the scratch is all zeros in between."""
         if self._scratch is None or len(self._scratch) < len(scores):
             self._scratch = np.zeros(len(scores) * 2, np.float32)
+        # Joined, for most postings are so short that what numpy takes for a call is more than for what it computes.
+        slots = np.frombuffer(b"".join([way.posting.slots for way in ways]), np.int64)
+        tf = np.frombuffer(b"".join([way.posting.weights for way in ways]), np.float32)
+        factors = np.array([way.factor for way in ways], np.float32).repeat([len(way.posting.slots) for way in ways])
         best = self._scratch
-        for slots, gains in parts:
-            best[slots] = np.maximum(best[slots], gains)
-        for slots, _ in parts:
-            scores[slots] += best[slots]
-            best[slots] = 0.0
+        np.maximum.at(best, slots, tf * factors / (tf + norms[slots]))
+        scores[slots] += best[slots]
+        best[slots] = 0.0
 
     def _idf(self, count: int) -> float:
         return math.log(1.0 + (len(self._slots) - count + 0.5) / (count + 0.5))

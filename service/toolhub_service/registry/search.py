@@ -112,7 +112,7 @@ class SearchHit:
     score: float
     """Above 0, comparable within one answer only; 0 when the query was empty."""
     fields: tuple[str, ...] = ()
-    """Where it matched: `name`, `description`, `arguments`, `tags`, `capabilities`, `usage`."""
+    """Where it matched: `name`, `description`, `arguments`, `tags`, `usage`."""
     terms: tuple[str, ...] = ()
     """The words that matched, as they stand in the tool, lower case."""
     reasons: tuple[Reason, ...] = ()

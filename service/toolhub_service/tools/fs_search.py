@@ -244,9 +244,10 @@ class TextMatch(ToolOutput, frozen=True):
 class SearchText(FsReadTool["SearchText.In", "SearchText.Out"]):
     name = "core/fs.searchText"
     description = (
-        "Find the lines that hold a text (case matters), or with regex=true match an RE2 expression ((?i) ignores "
-        "case; no look-around), in the files beneath a folder of the workspace whose path matches glob. Binary and "
-        "hidden files are skipped. Returns file, line number and excerpt; read on with core/fs.readText."
+        "Search in files: find the lines that hold a text (case matters), or with regex=true match an RE2 "
+        "expression ((?i) ignores case; no look-around), in the files beneath a folder of the workspace whose path "
+        "matches glob. Binary and hidden files are skipped. Returns file, line number and excerpt; read on with "
+        "core/fs.readText."
     )
     tags = ("files", "read", "search", "grep", "text")
     guarded = (GuardedArgument("root", ArgumentRole.PATH_READ),)

@@ -38,8 +38,8 @@ from toolhub_service.tools.workspace import FileType
 class Stat(FsReadTool["Stat.In", "Stat.Out"]):
     name = "core/fs.stat"
     description = (
-        "Tell what stands at a path of the workspace: its type (file, dir, link, other), size in bytes and time of "
-        "change. NOT_FOUND when there is nothing. Use it before reading a file that may be large."
+        "Tell whether a path of the workspace exists and what it is: its type (file, dir, link, other), size in bytes "
+        "and time of change. NOT_FOUND when there is nothing. Use it before reading a file that may be large."
     )
     tags = ("files", "read", "metadata", "exists")
     examples = (Example("Look at a file", {"path": "data/big.csv"}),)
@@ -64,8 +64,8 @@ class Stat(FsReadTool["Stat.In", "Stat.Out"]):
 class FileSha256(FsReadTool["FileSha256.In", "FileSha256.Out"]):
     name = "core/fs.sha256"
     description = (
-        "Compute the SHA-256 of a file of the workspace, of any size and kind: to prove what was written or to see "
-        "whether it changed, without reading it."
+        "Compute the SHA-256 hash of a file of the workspace, of any size and kind: to prove what was written or to "
+        "see whether it changed, without reading it."
     )
     tags = ("files", "read", "hash", "checksum")
     examples = (Example("Hash a file", {"path": "report.pdf"}),)

@@ -332,8 +332,9 @@ def _lines_of(data: bytes, old: bytes) -> list[int]:
 class WriteText(Tool["WriteText.In", "WriteText.Out"]):
     name = "core/fs.writeText"
     description = (
-        "Write a text file in the workspace, in one step: readers see the old file or the new one. Fails with "
-        "ALREADY_EXISTS when the path is taken and overwrite is false. To change a part of a file use core/fs.editText."
+        "Write or create a text file in the workspace, in one step: readers see the old file or the new one. Fails "
+        "with ALREADY_EXISTS when the path is taken and overwrite is false. To change a part of a file use "
+        "core/fs.editText."
     )
     tags = ("files", "write", "text")
     capabilities = frozenset({WRITE_FS})

@@ -144,8 +144,9 @@ Body = Annotated[
 class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
     name = "core/http.request"
     description = (
-        "Send an HTTP request with any method and return status, headers and body as text. A 4xx or 5xx status is a "
-        "result, not an error. To read only, prefer core/http.fetchText or core/http.fetchJson."
+        "Send an HTTP request with any method (GET, POST, PUT, PATCH, DELETE, HEAD) and return status, headers and "
+        "body as text. A 4xx or 5xx status is a result, not an error. To read only, prefer core/http.fetchText or "
+        "core/http.fetchJson."
     )
     tags = ("http", "api")
     annotations = Annotations(destructive=True, open_world=True)
@@ -226,8 +227,8 @@ class HttpHead(HttpTool["HttpHead.In", AnswerHead]):
 class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
     name = "core/http.fetchJson"
     description = (
-        "Request a URL and return the body as a JSON value. A status other than 2xx and a body that is not JSON are "
-        "errors that carry an excerpt. For other content use core/http.fetchText."
+        "Request a URL, such as one of a web API, and return the body as a JSON value. A status other than 2xx and a "
+        "body that is not JSON are errors that carry an excerpt. For other content use core/http.fetchText."
     )
     tags = ("http", "web", "json")
     examples = (Example("Ask an API", {"url": "https://api.example.com/v1/items?limit=10"}),)
@@ -283,9 +284,9 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
 class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
     name = "core/http.fetchText"
     description = (
-        "Request a URL and return the body as text, with status and headers. A 4xx or 5xx status is a result, not an "
-        "error. Longer bodies are cut at maxBytes and marked. For JSON use core/http.fetchJson, for files "
-        "core/http.downloadFile."
+        "Fetch a web page or any other URL and return the body as text, with status and headers. A 4xx or 5xx "
+        "status is a result, not an error. Longer bodies are cut at maxBytes and marked. For JSON use "
+        "core/http.fetchJson, for files core/http.downloadFile."
     )
     tags = ("http", "web")
     examples = (Example("Read a page", {"url": "https://example.com/"}),)

@@ -55,7 +55,7 @@ class JobTool(Tool[Input, Output]):
 class JobStatusTool(JobTool[JobQuestion, JobAnswer]):
     name = "core/job.status"
     description = (
-        "Tell where one of your jobs stands: its state, how far it is, and why it failed if it did. Ask again later "
+        "Tell the status of one of your jobs: its state, its progress, and why it failed if it did. Ask again later "
         "while isFinal is false; core/job.result gives what it brought."
     )
     tags = ("job", "status", "progress")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolhub_service.registry.query import Analyser
+from toolhub_service.registry.query import Analyser, QueryReader
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,15 @@ def test_words_are_split_and_folded(text: str, words: list[str]) -> None:
     analyser = Analyser()
     for _ in range(2):
         assert [word for word, _ in analyser.entries(text)] == words
+
+
+def related_of(query: str) -> dict[str, bool]:
+    return {word: bool(related) for word, _, _, related in QueryReader(Analyser()).read(query)}
+
+
+def test_chinese_words_are_told_apart_before_others_stand_for_them() -> None:
+    assert related_of("读文件夹") == {"读文": False, "文件": False, "件夹": False, "读": True, "文件夹": True}
+    assert related_of("文件") == {"文件": True}
 
 
 def test_terms_are_stems_without_stop_words() -> None:

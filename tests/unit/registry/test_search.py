@@ -59,10 +59,29 @@ def test_chinese_is_found_by_its_bigrams() -> None:
     assert names(search, "明天天气怎么样") == ["a/x"]
 
 
+@pytest.mark.promise("search.finds")
+@pytest.mark.parametrize("query", ["读文件", "读取文件", "查看文件夹中的文件"])
+def test_a_chinese_query_finds_a_tool_that_is_described_in_english(search: ToolSearch, query: str) -> None:
+    assert names(search, query)[0] == "disk/fs.readText"
+
+
+def test_what_a_caller_must_be_allowed_says_nothing_of_what_a_tool_does() -> None:
+    search = ToolSearch(catalog_of(tool("a/x", "Tells the time.", capabilities=frozenset({"network", "read:fs"}))))
+    assert names(search, "read from the network") == []
+
+
+def test_what_a_tool_does_counts_more_than_what_else_is_said_of_it() -> None:
+    deletes = tool("a/x", "Deletes a note. There is another tool to print one.")
+    prints = tool("b/y", "Prints a note. There is another tool to delete one.")
+    search = ToolSearch(catalog_of(deletes, prints))
+    assert names(search, "delete") == ["a/x", "b/y"]
+    assert names(search, "print") == ["b/y", "a/x"]
+
+
 def test_a_hit_says_where_and_by_which_words_it_matched(search: ToolSearch) -> None:
     (hit,) = search.search("reading from the path where it lies").hits
     assert hit.score > 0
-    assert hit.fields == ("name", "arguments", "capabilities")
+    assert hit.fields == ("name", "arguments")
     assert hit.terms == ("read", "path", "lies")
 
 
@@ -70,7 +89,7 @@ def test_a_hit_says_where_and_by_which_words_it_matched(search: ToolSearch) -> N
 def test_a_hit_gives_the_grounds_for_its_score(search: ToolSearch) -> None:
     hit = search.search("reading a folder").hits[0]
     assert [(reason.part, reason.word, reason.found, reason.fields) for reason in hit.reasons] == [
-        ("words", "reading", "read", ("name", "capabilities")),
+        ("words", "reading", "read", ("name",)),
         ("related", "folder", "file", ("description", "tags")),
     ]
     assert sum(reason.score for reason in hit.reasons) == pytest.approx(hit.score, rel=1e-4)

@@ -334,7 +334,7 @@ type SearchHit struct {
 	Tool *ToolSpec `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	// How well it matches, above 0; comparable within one answer only. 0 when the query was empty.
 	Score float64 `protobuf:"fixed64,2,opt,name=score,proto3" json:"score,omitempty"`
-	// Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`, `usage`. Empty when the query was
+	// Where it matched: `name`, `description`, `tags`, `arguments`, `usage`. Empty when the query was
 	// empty.
 	MatchedFields []string `protobuf:"bytes,3,rep,name=matched_fields,json=matchedFields,proto3" json:"matched_fields,omitempty"`
 	// The words that matched, as they stand in the tool. Empty when the query was empty.

@@ -200,7 +200,7 @@ class SearchHit(_message.Message):
 
     @_builtins.property
     def matched_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`, `usage`. Empty when the query was
+        """Where it matched: `name`, `description`, `tags`, `arguments`, `usage`. Empty when the query was
         empty.
         """
 

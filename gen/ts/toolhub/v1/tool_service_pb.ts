@@ -198,7 +198,7 @@ export type SearchHit = Message<"toolhub.v1.SearchHit"> & {
   score: number;
 
   /**
-   * Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`, `usage`. Empty when the query was
+   * Where it matched: `name`, `description`, `tags`, `arguments`, `usage`. Empty when the query was
    * empty.
    *
    * @generated from field: repeated string matched_fields = 3;

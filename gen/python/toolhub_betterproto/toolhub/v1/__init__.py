@@ -4061,7 +4061,7 @@ class SearchHit(betterproto2.Message):
 
     matched_fields: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
-    Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`, `usage`. Empty when the query was
+    Where it matched: `name`, `description`, `tags`, `arguments`, `usage`. Empty when the query was
     empty.
     """
 
