@@ -278,3 +278,26 @@ async def test_secret_of_an_argument_is_shown_to_nobody(office: Office) -> None:
     assert secret not in repr(await office.running.events())
     stored = b"".join(path.read_bytes() for path in Paths(office.running.hub.settings).data_dir.glob("hub.db*"))
     assert secret.encode() not in stored
+
+
+async def test_watch_that_is_opened_again_hears_what_was_decided_meanwhile(office: Office) -> None:
+    def watched(token: str = "") -> Any:
+        asked = pb.WatchApprovalsRequest(resume_token=token)
+        return office.approvals.WatchApprovals(asked, metadata=office.by("judge"), timeout=60)
+
+    first, second = await office.ask({"path": "a.txt", "text": "a"}), await office.ask({"path": "b.txt", "text": "b"})
+    watch = watched()
+    told = [await watch.read() for _ in range(2)]
+    watch.cancel()
+    assert {answer.approval.approval_id for answer in told} == {first, second}
+    assert [bool(answer.resume_token) for answer in told] == [False, True], "a half-read list is read anew"
+    await office.decide(first, REJECT)
+    third = await office.ask({"path": "c.txt", "text": "c"})
+    resumed = watched(told[-1].resume_token)
+    states: dict[str, int] = {}
+    while {first, third} - states.keys():
+        answer = await resumed.read()
+        states[answer.approval.approval_id] = answer.approval.state
+    resumed.cancel()
+    assert states[first] == approval_pb2.APPROVAL_STATE_REJECTED
+    assert states[third] == approval_pb2.APPROVAL_STATE_PENDING

@@ -23,6 +23,10 @@ WAITING_MAX = 10_000
 # Approvals of which a watch knows what it has sent last.
 _REMEMBERED_MAX = 10_000
 _PAGE = 256
+# Looked through for what was decided between two watches.
+_ENDED_MAX = 4_096
+# By how much the clocks of two hubs may differ.
+_SKEW_MS = 5_000
 
 OnEvent = Callable[[Approval | None], None]
 
@@ -46,14 +50,15 @@ class ApprovalNews:
         """Call it as `ApprovalStore.listen` does. It must neither wait nor raise."""
         self._listeners.append(on_event)
 
-    def watch(self, where: ApprovalFilter) -> ApprovalTail:
-        """Follow the approvals of `where.principal` and `where.tool`, from now on and until it is closed.
+    def watch(self, where: ApprovalFilter, since_unix_ms: int = 0) -> ApprovalTail:
+        """Follow the approvals of `where.principal` and `where.tool`, from now on and until it is closed; with
+        `since_unix_ms`, an earlier watch's `seen_unix_ms`, from there on.
 
         Raises HubFailure UNAVAILABLE when the hub is leaving.
         """
         if self._closed:
             raise _leaving()
-        tail = ApprovalTail(self._store, where, closed=self._tails.discard)
+        tail = ApprovalTail(self._store, where, since_unix_ms, closed=self._tails.discard)
         self._tails.add(tail)
         return tail
 
@@ -78,14 +83,25 @@ class _Sent(NamedTuple):
 class ApprovalTail(AsyncIterator[Approval]):
     """One watch: an async iterator to be closed when it is no longer read."""
 
-    def __init__(self, store: ApprovalStore, where: ApprovalFilter, *, closed: Callable[[ApprovalTail], None]) -> None:
+    def __init__(
+        self,
+        store: ApprovalStore,
+        where: ApprovalFilter,
+        since_unix_ms: int = 0,
+        *,
+        closed: Callable[[ApprovalTail], None],
+    ) -> None:
         self._store = store
         self._where = where
+        self._since_unix_ms = since_unix_ms
+        self.seen_unix_ms = 0
+        """When the latest change of those that were told was made; 0 until all that stood before has been told."""
         self._closed = closed
         self._waiting: dict[str, Approval] = {}
         self._sent: dict[str, _Sent] = {}
         self._news = asyncio.Event()
         self._missed = True
+        self._latest_unix_ms = since_unix_ms
         self._end: HubFailure | None = None
         self._answers = self._follow()
 
@@ -127,13 +143,20 @@ class ApprovalTail(AsyncIterator[Approval]):
             self._news.clear()
             if self._missed:
                 self._missed = False
+                last: Approval | None = None
                 async with aclosing(self._standing()) as standing:
                     async for approval in standing:
-                        if self._is_new(approval):
-                            yield approval
+                        if self._is_new(approval) and self._changed_at(approval) >= self._since_unix_ms - _SKEW_MS:
+                            if last is not None:
+                                yield last
+                            last = approval
+                self.seen_unix_ms = max(self.seen_unix_ms, self._latest_unix_ms)
+                if last is not None:
+                    yield last
             while self._waiting and not self._missed:
                 approval = self._waiting.pop(next(iter(self._waiting)))
                 if self._is_new(approval):
+                    self.seen_unix_ms = max(self.seen_unix_ms, self._changed_at(approval))
                     yield approval
             if not self._missed:
                 await self._news.wait()
@@ -152,10 +175,33 @@ class ApprovalTail(AsyncIterator[Approval]):
             if len(page) < _PAGE:
                 break
             after = page[-1].requested_at_unix_ms, page[-1].approval_id
+        if self._since_unix_ms and not self.seen_unix_ms:
+            async for approval in self._ended():
+                yield approval
         for approval_id in [id for id, sent in self._sent.items() if sent.is_open and id not in listed]:
             now = await self._store.get(approval_id)
             if now is not None:
                 yield now
+
+    async def _ended(self) -> AsyncGenerator[Approval, None]:
+        """The latest of those that are no longer PENDING, among them whatever was decided since an earlier watch."""
+        where = ApprovalFilter(
+            frozenset(ApprovalState) - {ApprovalState.PENDING}, self._where.principal, self._where.tool
+        )
+        after: tuple[int, str] | None = None
+        for _ in range(_ENDED_MAX // _PAGE):
+            page, _ = await self._store.page(where, after=after, limit=_PAGE)
+            for approval in page:
+                yield approval
+            if len(page) < _PAGE or self._end is not None:
+                return
+            after = page[-1].requested_at_unix_ms, page[-1].approval_id
+
+    def _changed_at(self, approval: Approval) -> int:
+        ended_at = approval.expires_at_unix_ms if approval.state is ApprovalState.EXPIRED else 0
+        at = max(approval.requested_at_unix_ms, approval.decided_at_unix_ms, approval.used_at_unix_ms, ended_at)
+        self._latest_unix_ms = max(self._latest_unix_ms, at)
+        return at
 
     def _wants(self, approval: Approval) -> bool:
         binding, where = approval.binding, self._where

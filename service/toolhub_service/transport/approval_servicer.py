@@ -74,7 +74,8 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
         self, request: pb.WatchApprovalsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.WatchApprovalsResponse]:
         where = ApprovalFilter(principal=whose(current_principal()), tool=request.tool)
-        async with aclosing(self.news.watch(where)) as tail:
+        async with aclosing(self.news.watch(where, int(request.resume_token or 0))) as tail:
             await context.send_initial_metadata(())  # from here on nothing is missed
             async for approval in tail:
-                yield pb.WatchApprovalsResponse(approval=from_approval(approval))
+                token = str(tail.seen_unix_ms or "")
+                yield pb.WatchApprovalsResponse(approval=from_approval(approval), resume_token=token)

@@ -175,7 +175,7 @@ async def test_who_neither_asks_nor_approves_sees_nothing(hub: ApprovalHub, rpc:
 
 def test_only_reading_is_open_to_more_than_one_role() -> None:
     for_askers = {path.rsplit("/", 1)[1] for path, roles in ALSO_FOR.items() if Role.AGENT in roles}
-    assert for_askers == {"ListApprovals", "GetApproval", "WatchApprovals"}
+    assert for_askers == {"ListApprovals", "GetApproval", "WatchApprovals", "GetServerInfo"}
     assert ROLE_OF_SERVICE["toolhub.v1.ApprovalService"] is Role.APPROVER
 
 

@@ -416,7 +416,10 @@ func (x *DecideApprovalResponse) GetApproval() *Approval {
 type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A tool name or glob. Empty means every one.
-	Tool          string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	// The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING comes
+	// first what has changed since, decided or not; the latest may come twice.
+	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -458,11 +461,20 @@ func (x *WatchApprovalsRequest) GetTool() string {
 	return ""
 }
 
+func (x *WatchApprovalsRequest) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
 // One approval that is pending or changed.
 type WatchApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval as it now stands.
-	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	// Where a watch that is opened again goes on. Empty until the last of those that come first.
+	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -504,6 +516,13 @@ func (x *WatchApprovalsResponse) GetApproval() *Approval {
 	return nil
 }
 
+func (x *WatchApprovalsResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
 var File_toolhub_v1_approval_service_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_approval_service_proto_rawDesc = "" +
@@ -540,11 +559,13 @@ const file_toolhub_v1_approval_service_proto_rawDesc = "" +
 	"\vanswer_json\x18\x05 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\n" +
 	"answerJson\"J\n" +
 	"\x16DecideApprovalResponse\x120\n" +
-	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\"5\n" +
+	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\"q\n" +
 	"\x15WatchApprovalsRequest\x12\x1c\n" +
-	"\x04tool\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\"J\n" +
+	"\x04tool\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12:\n" +
+	"\fresume_token\x18\x02 \x01(\tB\x17\xbaH\x14\xd8\x01\x01r\x0f2\r^[0-9]{1,16}$R\vresumeToken\"m\n" +
 	"\x16WatchApprovalsResponse\x120\n" +
-	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval2\xf5\x02\n" +
+	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\x12!\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken2\xf5\x02\n" +
 	"\x0fApprovalService\x12Y\n" +
 	"\rListApprovals\x12 .toolhub.v1.ListApprovalsRequest\x1a!.toolhub.v1.ListApprovalsResponse\"\x03\x90\x02\x01\x12N\n" +
 	"\vGetApproval\x12\x1e.toolhub.v1.GetApprovalRequest\x1a\x1f.toolhub.v1.GetApprovalResponse\x12W\n" +

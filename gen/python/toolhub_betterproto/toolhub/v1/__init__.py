@@ -5382,6 +5382,12 @@ class WatchApprovalsRequest(betterproto2.Message):
     A tool name or glob. Empty means every one.
     """
 
+    resume_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING comes
+    first what has changed since, decided or not; the latest may come twice.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "WatchApprovalsRequest", WatchApprovalsRequest)
 
@@ -5395,6 +5401,11 @@ class WatchApprovalsResponse(betterproto2.Message):
     approval: "Approval | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The approval as it now stands.
+    """
+
+    resume_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Where a watch that is opened again goes on. Empty until the last of those that come first.
     """
 
 
