@@ -106,6 +106,7 @@ class SourceRuntime:
         Takes as long as `reload`. Raises SettingsInvalid when it is not valid; the sources there are stay.
         """
         known = None if self.file.changed() else self._document
+        # Until it is applied: what fails or is cancelled in between is read again the next time.
         self._document = None
         document = self._document = self.file.load() if known is None else known
         await self._apply(document)
@@ -121,6 +122,7 @@ class SourceRuntime:
         """Close the sources that are gone or changed, then open the new ones; the others are left alone."""
         wanted = document.sources
         async with self._lock:
+            # A reload that waited for the lock may come after the end: it must open nothing any more.
             if self._is_closed:
                 return
             changed = [

@@ -99,6 +99,7 @@ class CallTelemetry:
     def _failed(self, tool: str, settled: SettledCall, kind: ErrorKind) -> None:
         self._metrics.call_failed(kind.value)
         verdict = settled.verdict
+        # A verdict names its rule; what a guard or a person refuses has none, and counts by its kind.
         if verdict is not None and not verdict.allows:
             self._metrics.policy_denied(tool, verdict.rule_id)
         elif kind in _REFUSED_BY_POLICY:
