@@ -22,6 +22,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
 
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
@@ -199,13 +202,18 @@ type retrier struct {
 	patience time.Duration
 }
 
-// reads are RPCs that are as good twice as once.
-var reads = map[string]bool{
-	"ListTools": true, "SearchTools": true, "GetTool": true, "ExportTools": true,
-	"GetJob": true, "ListJobs": true, "CancelJob": true,
-	"GetArtifact": true, "GetUpload": true, "ListArtifacts": true,
-	"ListApprovals": true, "GetApproval": true, "DecideApproval": true,
-	"ListSources": true, "GetSnapshot": true, "ListPins": true, "ListEvents": true, "VerifyAudit": true,
+// repeatable are RPCs that change something, and are as good twice as once.
+var repeatable = map[string]bool{"CancelJob": true, "DecideApproval": true}
+
+// isRead says whether the contract calls a method free of side effects.
+func isRead(method string) bool {
+	name := strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", ".")
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+	if err != nil {
+		return false
+	}
+	options, ok := found.Options().(*descriptorpb.MethodOptions)
+	return ok && options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
 }
 
 func (retry *retrier) unary(
@@ -282,7 +290,7 @@ func mayRepeat(failed error, method string, request any) bool {
 	if call, ok := request.(interface{ GetIntent() *toolhubv1.ToolIntent }); ok {
 		return call.GetIntent().GetIdempotencyKey() != ""
 	}
-	return reads[path.Base(method)]
+	return isRead(method) || repeatable[path.Base(method)]
 }
 
 // pauseAfter grows exponentially with full jitter (Brooker, "Exponential Backoff And Jitter"); a hub that says when to

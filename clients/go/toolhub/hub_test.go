@@ -209,6 +209,22 @@ func TestCallThatBrokeIsRepeatedOnlyWithAKey(t *testing.T) {
 	}
 }
 
+func TestContractSaysWhatIsRepeatedWithoutAKey(t *testing.T) {
+	broken := &HubError{Code: codes.Unavailable}
+	for method, may := range map[string]bool{
+		toolhubv1.ToolService_GetServerInfo_FullMethodName:      true,
+		toolhubv1.ArtifactService_ListArtifacts_FullMethodName:  true,
+		toolhubv1.JobService_CancelJob_FullMethodName:           true,
+		toolhubv1.ArtifactService_DeleteArtifact_FullMethodName: false,
+		toolhubv1.RegistryService_RegisterTool_FullMethodName:   false,
+		"/somebody.v1.Else/Get":                                 false,
+	} {
+		if mayRepeat(broken, method, nil) != may {
+			t.Errorf("%s: not %v", method, may)
+		}
+	}
+}
+
 func TestWhatCannotHelpIsNotRepeatedAndIsTold(t *testing.T) {
 	clear(t)
 	servicer, address := serve(t, "127.0.0.1:0")

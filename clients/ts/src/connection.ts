@@ -1,6 +1,8 @@
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
+import type { DescMethod } from "@bufbuild/protobuf";
+import { MethodOptions_IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { Code, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 
@@ -96,13 +98,8 @@ function bearing(apiKey: string): Interceptor {
   };
 }
 
-/** RPCs that are as good twice as once. */
-const READS: ReadonlySet<string> = new Set([
-  ...["ListTools", "SearchTools", "GetTool", "ExportTools", "GetJob", "ListJobs", "CancelJob", "GetArtifact"],
-  ...["GetUpload", "ListArtifacts"],
-  ...["ListApprovals", "GetApproval", "DecideApproval", "ListSources", "GetSnapshot", "ListPins", "ListEvents"],
-  "VerifyAudit",
-]);
+/** RPCs that change something, and are as good twice as once. */
+const REPEATABLE: ReadonlySet<string> = new Set(["CancelJob", "DecideApproval"]);
 
 function repeating(address: string, retryMs: number): Interceptor {
   return (next) => async (request) => {
@@ -113,7 +110,7 @@ function repeating(address: string, retryMs: number): Interceptor {
       } catch (raised) {
         const error = hubError(raised, address);
         const pauseMs = pauseAfter(failed, error);
-        const isRepeatable = !request.stream && mayRepeat(error, request.method.name, request.message);
+        const isRepeatable = !request.stream && mayRepeat(error, request.method, request.message);
         if (!isRepeatable || performance.now() + pauseMs >= untilMs) throw error;
         await sleep(pauseMs, undefined, { signal: request.signal });
       }
@@ -122,12 +119,13 @@ function repeating(address: string, retryMs: number): Interceptor {
 }
 
 /** What the hub refused without looking at it, what never reached it, and what broke and is as good twice as once. */
-function mayRepeat(error: unknown, method: string, message: object): boolean {
+function mayRepeat(error: unknown, method: DescMethod, message: object): boolean {
   if (!(error instanceof HubError)) return false;
   if (error.reason === Reason.OVERLOADED || error.reason === Reason.DRAINING || error.wasNotSent) return true;
   if (error.code !== Code.Unavailable) return false;
   const { intent } = message as { intent?: ToolIntent };
-  return intent === undefined ? READS.has(method) : intent.idempotencyKey !== "";
+  if (intent !== undefined) return intent.idempotencyKey !== "";
+  return method.idempotency === MethodOptions_IdempotencyLevel.NO_SIDE_EFFECTS || REPEATABLE.has(method.name);
 }
 
 /**
