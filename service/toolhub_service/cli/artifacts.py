@@ -132,6 +132,8 @@ def list_artifacts(
       toolhub artifacts list --task nightly-report --json
       toolhub artifacts list --sha256 "$(sha256sum report.csv | cut -d' ' -f1)"
     """
+    if sha256 and re.fullmatch("[0-9a-fA-F]{64}", sha256) is None:
+        raise click.UsageError("--sha256 takes 64 hex digits, as sha256sum prints them.")
     request = pb.ListArtifactsRequest(
         page_size=PAGE_MAX, task_id=task_id, call_id=call_id, sha256=sha256.lower(), principal=principal
     )
@@ -148,10 +150,8 @@ def list_artifacts(
     if not found:
         note("No artifact matches. `toolhub artifacts put FILE` uploads one.")
         return
-    rows = (
-        (one.artifact_id, f"{one.size_bytes:,}", one.media_type, utc(one.expires_at), one.name or "-") for one in shown
-    )
-    print_table(("ARTIFACT", "BYTES", "TYPE", "EXPIRES", "NAME"), rows)
+    rows = ((one.artifact_id, f"{one.size_bytes:,}", utc(one.expires_at), one.name or "-") for one in shown)
+    print_table(("ARTIFACT", "BYTES", "EXPIRES", "NAME"), rows)
     more = "; there are more, --all lists all" if len(found) > len(shown) else ""
     note(f"{counted(len(shown), 'artifact')}{more}. To download one: toolhub artifacts get ARTIFACT")
 

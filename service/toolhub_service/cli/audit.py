@@ -129,6 +129,7 @@ _WITHOUT_ARGUMENTS = frozenset(
         event_pb2.EVENT_TYPE_APPROVAL_DECIDED,
         event_pb2.EVENT_TYPE_APPROVAL_EXPIRED,
         event_pb2.EVENT_TYPE_APPROVAL_REVEALED,
+        event_pb2.EVENT_TYPE_ARTIFACT_DELETED,
     }
 )
 
@@ -328,7 +329,7 @@ def _line(event: event_pb2.Event) -> str:
 
 
 def _summary(event: event_pb2.Event) -> str:
-    """The arguments; for events of jobs and approvals, which have none, their attributes."""
+    """The arguments; for events that have none, such as those of jobs, their attributes."""
     if event.args_summary or event.type not in _WITHOUT_ARGUMENTS:
         return event.args_summary[:_SUMMARY_CHARS]
     facts = dict(event.attributes)

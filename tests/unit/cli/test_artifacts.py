@@ -139,6 +139,8 @@ async def test_artifacts_are_listed_and_deleted(server: ArtifactServer) -> None:
     assert {one["artifactId"] for one in json.loads(listed.stdout)["artifacts"]} == {first, second}
     by_content = await told(server.address, "list", "--sha256", sha256(b"first"), "--json")
     assert [one["artifactId"] for one in json.loads(by_content.stdout)["artifacts"]] == [first]
+    mistyped = await told(server.address, "list", "--sha256", "xyz")
+    assert (mistyped.exit_code, "64 hex digits" in mistyped.stderr) == (2, True)
     unsure = await told(server.address, "delete", first)
     assert (unsure.exit_code, "--yes" in unsure.stderr) == (2, True)
     assert set(server.kept.records.found) == {first, second}
