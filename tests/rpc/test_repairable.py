@@ -41,7 +41,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
         ("core__fs_readText", {"path": "a"}, ["core/fs.readText"]),
         ("bash", {"command": "ls"}, ["SearchTools"]),
         ("core/fs.readText", {"file_path": "a"}, ["`file_path`", "Add `path`: of type string"]),
-        ("core/fs.readText", {"pth": "a"}, ["Did you mean `pth` → `path`?"]),
+        ("core/fs.readText", {"pth": "a"}, ["Did you mean `path`?"]),
         ("core/fs.readText", {"path": "a", "maxBytes": "100"}, ["/maxBytes", "integer", '"100"']),
         ("core/fs.readText", {"path": "missing.txt"}, ["core/fs.listDir", "another request_id has other files"]),
         ("core/fs.readText", {"path": "/etc/passwd"}, ["relative to the workspace"]),

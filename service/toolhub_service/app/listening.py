@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import resource
+import socket
 import ssl
 from pathlib import Path
 
@@ -116,3 +117,18 @@ def _check_loadable(tls: Tls) -> None:
             context.load_verify_locations(tls.client_ca_file)
     except ssl.SSLError as unfit:
         raise ListenRefused(f"server.tls.client_ca_file: {tls.client_ca_file} holds no PEM certificate.") from unfit
+
+
+def tls_certificate_of(host: str, port: int, timeout_s: float) -> bytes | None:
+    """The certificate (DER) of whoever listens there with TLS, trusted or not; None when nobody does."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: it is only looked at
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, port), timeout_s) as plain,
+            context.wrap_socket(plain, server_hostname=host) as encrypted,
+        ):
+            return encrypted.getpeercert(binary_form=True)
+    except (OSError, ValueError):  # ValueError: no name that TLS could send
+        return None

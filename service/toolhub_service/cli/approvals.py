@@ -321,7 +321,7 @@ def _decide_selected(connection: Connection, approval_id: str, decision: approva
     except click.Abort:
         note("Nothing was decided.", err=True)
     except grpc.RpcError as error:
-        explained(connection.address, error).show()
+        explained(connection.hub, error).show()
 
 
 def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:

@@ -104,7 +104,7 @@ def show_plan(plan: plan_pb2.Plan, again: str) -> None:
 def _show_job(job: job_state_pb2.JobRef) -> None:
     """Print that the call continues as a job."""
     click.echo(f"{legible(job.job_id)}  {enum_name(job, 'state')}")
-    note("The job runs in the background. To follow it:")
+    note("Running in the background. Follow with:")
     click.echo(legible(f"toolhub jobs watch {job.job_id}"))
 
 

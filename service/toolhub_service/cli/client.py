@@ -1,14 +1,12 @@
-"""The gRPC client of the command line: address and credential, errors that say what to do, backoff of watches."""
+"""The gRPC client of the command line: one connection, errors that say what to do, backoff of watches."""
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -22,6 +20,7 @@ from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.cli.channel import DEFAULT_ADDRESS, Endpoint, endpoint, tls_options, unreachable_text
 from toolhub_service.cli.output import EXIT_REFUSED, legible, note
 
 _EXIT_UNREACHABLE = 3
@@ -53,12 +52,10 @@ _TRANSIENT = frozenset(
 # gRPC reports a connection that breaks under a stream so; a hub that fails gives a reason besides.
 _BROKEN_CONNECTION = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 
-DEFAULT_ADDRESS = "127.0.0.1:50051"
 ANSWER_TIMEOUT_S = 60.0
 
 _FIRST_PAUSE_S = 0.25
 _RETRY_AFTER_MAX_S = 60.0
-_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 # Records that the hub answers with at once, at most.
 PAGE_MAX = 1_000
@@ -72,7 +69,7 @@ Item = TypeVar("Item")
 class Connection:
     """An open channel and the metadata that every call carries."""
 
-    address: str
+    hub: Endpoint
     channel: grpc.Channel
     metadata: tuple[tuple[str, str], ...]
     timeout_s: float
@@ -129,7 +126,7 @@ class Connection:
 
 
 def connection_options(command: Command) -> Command:
-    """Add --address, --api-key and --ca-file, each with its environment variable, and --timeout."""
+    """Add --address, --api-key, the options of TLS, and --timeout."""
     timeout = click.option(
         "--timeout",
         "timeout_s",
@@ -144,23 +141,18 @@ def connection_options(command: Command) -> Command:
 def address_options(command: Command) -> Command:
     """Add the same without --timeout, for a command in which --timeout means something else."""
     for option in (
-        click.option(
-            "--ca-file",
-            envvar="TOOLHUB_CA_FILE",
-            type=click.Path(path_type=Path),
-            help="PEM file of CA certificates; turns TLS on.",
-        ),
+        tls_options,
         click.option(
             "--api-key",
             envvar="TOOLHUB_API_KEY",
-            help="API key or token. TOOLHUB_API_KEY keeps it out of the process list.",
+            help="API key or token (prefer the environment variable TOOLHUB_API_KEY).",
         ),
         click.option(
             "--address",
             envvar="TOOLHUB_ADDRESS",
             default=DEFAULT_ADDRESS,
             show_default=True,
-            help="Address of the hub, HOST:PORT or unix:PATH; also TOOLHUB_ADDRESS.",
+            help="Address of the hub: HOST, HOST:PORT, https://HOST:PORT or unix:PATH; also TOOLHUB_ADDRESS.",
         ),
     ):
         command = option(command)
@@ -168,22 +160,23 @@ def address_options(command: Command) -> Command:
 
 
 @contextmanager
-def connected(address: str, api_key: str | None, ca_file: Path | None, timeout_s: float) -> Iterator[Connection]:
+def connected(hub: Endpoint, api_key: str | None = None, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connection]:
     """Open a connection. A failed RPC ends the command with exit code 1 (refused by the hub) or 3 (not reached)."""
     metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
-    channel = _channel(address, ca_file)
+    channel = hub.open()
     try:
-        yield Connection(address, channel, metadata, timeout_s)
+        yield Connection(hub, channel, metadata, timeout_s)
     except grpc.RpcError as error:
-        raise explained(address, error) from error
+        raise explained(hub, error) from error
     finally:
         channel.close()
 
 
 def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
     """Open the connection that a command's options describe; `options` may hold others too."""
-    timeout_s = options.get("timeout_s", ANSWER_TIMEOUT_S)
-    return connected(options["address"], options["api_key"], options["ca_file"], timeout_s)
+    files = {name: options[name] for name in ("ca_file", "cert_file", "key_file")}
+    hub = endpoint(options["address"], tls=bool(options["tls"]), **files)
+    return connected(hub, options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
 
 
 class HubUnreachable(click.ClickException):
@@ -274,13 +267,13 @@ def note_outage(pause_s: float) -> None:
     note(outage_text(pause_s), err=True)
 
 
-def explained(address: str, error: grpc.RpcError) -> click.ClickException:
+def explained(hub: Endpoint, error: grpc.RpcError) -> click.ClickException:
     """The failed RPC as one message that says what to do next."""
     code, details, reason = status_of(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:
-        text = _unreachable(address, details)
+        text = unreachable_text(hub, details)
     elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
-        text = f"{address} did not answer in time. Allow more seconds with --timeout."
+        text = f"{hub.address} did not answer in time. Allow more seconds with --timeout."
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         text = f"{details} Pass a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create NAME` makes one."
     elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and not reason:
@@ -294,23 +287,6 @@ def explained(address: str, error: grpc.RpcError) -> click.ClickException:
     return kind(legible(text))
 
 
-def _unreachable(address: str, details: str) -> str:
-    """What gRPC's `details` of UNAVAILABLE mean, and what to do."""
-    if "address lookup failed" in details or "DNS resolution failed" in details:
-        return f"The host name in {address} does not resolve. Give the hub's address with --address HOST:PORT."
-    if "http1.x" in details:
-        return (
-            f"The server at {address} is not a hub: it speaks HTTP/1. Use the hub's gRPC port (default 50051), not the "
-            "port of its metrics."
-        )
-    if "andshake failed" in details:
-        return (
-            f"The TLS handshake with {address} failed. Either --ca-file is not the CA of the hub's certificate, or the "
-            "certificate is for another host name, or the hub serves without TLS: then leave out --ca-file."
-        )
-    return f"No hub answers at {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
-
-
 def _read_detail(error: grpc.RpcError, into: Message) -> bool:
     """Whether the status has a detail of this type (google.rpc.Status, AIP-193); `into` is filled with the first."""
     call: Any = error
@@ -318,23 +294,3 @@ def _read_detail(error: grpc.RpcError, into: Message) -> bool:
         if key == "grpc-status-details-bin":
             return any(detail.Unpack(into) for detail in status_pb2.Status.FromString(value).details)
     return False
-
-
-def _channel(address: str, ca_file: Path | None) -> grpc.Channel:
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # with NONE, TLS failures come without a reason
-    options = [
-        ("grpc.max_receive_message_length", -1),
-        ("grpc.initial_reconnect_backoff_ms", 200),  # a watch should notice quickly that the hub is back
-        ("grpc.max_reconnect_backoff_ms", 2_000),
-        ("grpc.keepalive_time_ms", 30_000),  # a dead network must end a watch, which is then opened again
-        ("grpc.keepalive_timeout_ms", 10_000),
-    ]
-    if ca_file is None:
-        return grpc.insecure_channel(address, options)
-    try:
-        certificates = ca_file.read_bytes()
-        if _CERTIFICATE not in certificates:
-            raise click.UsageError(f"--ca-file {ca_file}: the file holds no PEM certificate.")
-    except OSError as missing:
-        raise click.UsageError(f"--ca-file {ca_file}: {missing.strerror}") from missing
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(certificates), options)

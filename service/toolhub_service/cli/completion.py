@@ -6,11 +6,11 @@ Nothing heavy is imported before a completion is asked for: every command import
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 1.0
 _ITEMS_MAX = 200
+_CONNECTION = ("address", "api_key", "tls", "ca_file", "cert_file", "key_file")
 
 Items = Iterable[tuple[str, str]]
 
@@ -50,15 +51,17 @@ def _completing(
 
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from toolhub_service.cli.client import DEFAULT_ADDRESS, connected
+        from toolhub_service.cli.channel import DEFAULT_ADDRESS
+        from toolhub_service.cli.client import connected_by
 
-        def option(name: str, variable: str) -> str:
-            # click resolves no environment variables while it completes.
-            return str(context.params.get(name) or os.environ.get(variable, ""))
-
-        address = option("address", "TOOLHUB_ADDRESS") or DEFAULT_ADDRESS
-        api_key, ca_file = option("api_key", "TOOLHUB_API_KEY"), context.params.get("ca_file")
-        with suppress(click.ClickException), connected(address, api_key, ca_file, _TIMEOUT_S) as connection:
+        # click resolves neither environment variables nor defaults while it completes.
+        options: dict[str, Any] = {"timeout_s": _TIMEOUT_S, **dict.fromkeys(_CONNECTION)}
+        for option in context.command.params:
+            given = context.params.get(str(option.name)) or option.value_from_envvar(context)
+            if option.name in _CONNECTION and given:
+                options[option.name] = Path(str(given)) if option.name.endswith("_file") else given
+        options["address"] = options["address"] or DEFAULT_ADDRESS
+        with suppress(click.ClickException), connected_by(options) as connection:
             found = ask(connection)
             return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
         return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -116,7 +115,7 @@ def live_findings(options: Mapping[str, Any]) -> list[Finding]:
         with connected_by(options) as connection:
             answer = connection.call(connection.registry.ListSources, pb.ListSourcesRequest())
     except (HubRefused, HubUnreachable) as unasked:
-        advice = "Start the hub, or pass its --address and an operator's --api-key."
+        advice = "Pass the hub's --address and an operator's --api-key."
         return [fail("running hub", unasked.message, advice)]
     return [finding for status in answer.sources for finding in _of(status)]
 
@@ -169,7 +168,6 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
       toolhub doctor --config toolhub.yaml
       toolhub doctor --live
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a hub that cannot be reached is reported below, not by gRPC
     findings = asyncio.run(_examine(read_settings(config_file, data_dir), config_file))
     if live:
         findings += live_findings(options)
@@ -206,9 +204,9 @@ def _show(finding: Finding) -> None:
 def _summarize(findings: list[Finding], failed: int) -> None:
     warned = sum(finding.state.value == "warn" for finding in findings)
     if failed:
-        click.secho(f"\n{failed} to fix before the hub can run.", fg="red")
+        click.secho(f"\n{counted(failed, 'error')}: fix before start.", fg="red")
     elif warned:
-        click.secho(f"\nThe hub can run; {warned} to improve.", fg="yellow")
+        click.secho(f"\n{counted(warned, 'warning')}; the hub can start.", fg="yellow")
     else:
         click.secho("\nNo problem found.", fg="green")
 

@@ -81,7 +81,7 @@ class LazyGroup(SuggestingGroup):
 @click.version_option(__version__, prog_name="toolhub")
 @click.pass_context
 def toolhub(context: click.Context) -> None:
-    """tool-hub: the governed gateway between AI agents and the tools they use.
+    """tool-hub: a policy-enforcing gRPC gateway between AI agents and their tools.
 
     \b
     To try it, in two terminals:
@@ -94,4 +94,6 @@ def toolhub(context: click.Context) -> None:
 
 def main() -> None:
     """The entry point of `toolhub` and `python -m toolhub_service`."""
+    # Failures are told by the commands, not by lines of gRPC's log. It reads this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     toolhub(prog_name="toolhub", windows_expand_args=False)

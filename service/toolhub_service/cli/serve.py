@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,7 +110,6 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
       toolhub serve --config toolhub.yaml --workers 4
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are reported by the hub itself
     from toolhub_service.tools.kernel_walls import hide_memory
 
     hide_memory()  # commands and sources that run as the hub's user must not read its memory and environment
@@ -150,17 +150,30 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
 
 
 def _greet(settings: Settings, port: int, metrics_port: int) -> None:
-    from toolhub_service.cli.client import DEFAULT_ADDRESS
-
     listen = settings.server.listen
     address = listen if listen.startswith("unix") else f"{listen.rpartition(':')[0]}:{port}"
     click.echo(f"tool-hub {__version__} is serving on {address}")
     if metrics_port:
         host = settings.metrics.listen.rpartition(":")[0]
         click.echo(f"metrics: http://{host}:{metrics_port}/metrics")
-    client = "" if address == DEFAULT_ADDRESS else f"TOOLHUB_ADDRESS={address} "
-    click.echo(f"Next, in another terminal:  {client}{_program()} tools list")
+    click.echo(f"Next, in another terminal:  {_client_environment(settings, address)}{_program()} tools list")
     sys.stdout.flush()
+
+
+def _client_environment(settings: Settings, address: str) -> str:
+    """What a client of this machine sets before its command."""
+    from toolhub_service.cli.channel import DEFAULT_ADDRESS
+
+    tls = settings.server.tls
+    variables = {
+        "TOOLHUB_ADDRESS": "" if address == DEFAULT_ADDRESS else address,
+        # A certificate is its own CA where no other is known.
+        "TOOLHUB_CA_FILE": tls.certificate_file,
+        "TOOLHUB_CERT_FILE": "CERTIFICATE" if tls.client_ca_file else "",
+        "TOOLHUB_KEY_FILE": "KEY" if tls.client_ca_file else "",
+        "TOOLHUB_API_KEY": "" if "insecure-local" in settings.auth.modes else "KEY",
+    }
+    return "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items() if value)
 
 
 def _program() -> str:

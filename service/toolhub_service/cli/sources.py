@@ -43,6 +43,7 @@ _COLOURS = {"READY": "green", "PARTIAL": "yellow", "PENDING": "yellow", "DOWN": 
 _HEADINGS = ("SOURCE", "KIND", "STATE", "TOOLS", "PROTOCOL", "READ", "TOOK", "NEXT", "BREAKER")
 # Prefixes of diagnostics that a source's process wrote; all others come from the hub.
 _PROCESS_OUTPUT = ("stderr: ", "stdout: ")
+_NEXT_TRY = "next try: "
 _WIDE = ("TRUST", "SERVER", "ENDPOINT")
 
 
@@ -56,13 +57,18 @@ def is_remote(status: Status) -> bool:
 
 
 def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
-    """Print a line for each, then why some are not READY."""
+    """Print a line for each, then why some are not READY: the reason, the last output, when it is tried again."""
     shown = list(statuses)
     headings = _HEADINGS + (_WIDE if wide else ())
     print_table(headings, (_row(status, wide=wide) for status in shown), is_cut=not wide)
     for status in shown:
         if status.message:
             click.secho(f"{status.source}: {revealed(status.message)}", fg=_COLOURS.get(enum_name(status, "state")))
+        if is_down(status):
+            output = [line for line in status.diagnostics if line.startswith(_PROCESS_OUTPUT)]
+            tries = [line for line in status.diagnostics if line.startswith(_NEXT_TRY)]
+            for line in (*output[-1:], *tries):
+                click.echo(f"  {revealed(line)}")
 
 
 def print_source(status: Status) -> None:

@@ -160,7 +160,7 @@ def _filter_options(command: Any) -> Any:
 @json_option
 @connection_options
 def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """List the tools that your policy may allow you to call.
+    """List the tools that your policy allows you to call.
 
     \b
     Examples:
@@ -185,7 +185,7 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
         all_active = all(tool.state == tool_pb2.TOOL_STATE_ACTIVE for tool in found)
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
-    summary = f"{counted(len(found), 'tool')} that your policy may allow. `toolhub tools show TOOL` shows one in full."
+    summary = f"{counted(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
     denied = f" {counted(pages[0].denied_size, 'tool')} denied to you." if pages[0].denied_size else ""
     note((summary if found else "No tool matches that your policy allows.") + denied + _sources_note(pages[0].sources))
 

@@ -137,7 +137,7 @@ def check_may_decide(principal: Principal, approval: Approval) -> None:
     if approval.binding.is_asked_by(principal.id):
         raise HubFailure(
             Reason.OWN_REQUEST,
-            "Nobody decides, or has revealed, what they have asked for themselves; another approver has to.",
+            "You cannot approve your own request; another approver decides it, and may have it revealed.",
             approval_id=approval.approval_id,
         )
     if approval.approvers and Patterns(approval.approvers).match(principal.id) is None:

@@ -62,6 +62,7 @@ def type_name(value: Any) -> str:
 
 _MAX_OPTIONS: Final = 20
 _MAX_EXPECTED: Final = 2000
+_NO_PROPERTY: Final = "has no property"
 Wording = tuple[str, JsonValue, str]
 """What the value must be or must not do (continues "<subject> …"), expected, hint."""
 
@@ -103,7 +104,10 @@ def describe_rule(rule: Rule, name_error: jsonschema_rs.ValidationError | None =
     else:
         wording = _FIXED.get(keyword) or _WORDINGS.get(keyword, _other)(rule)
     text, expected, hint = wording
-    return Violation(pointer(rule.path), keyword, f"{subject(rule.path)} {text}.", _bounded(expected), hint)
+    message = f"{subject(rule.path)} {text}."
+    if not rule.path and text.startswith(_NO_PROPERTY):
+        message = f"Unknown property{text.removeprefix(_NO_PROPERTY)}."
+    return Violation(pointer(rule.path), keyword, message, _bounded(expected), hint)
 
 
 def _type(rule: Rule) -> Wording:
@@ -169,10 +173,12 @@ def _additional(rule: Rule) -> Wording:
     declared = [name for name in rule.parent_schema().get("properties", {}) if isinstance(name, str)]
     present = rule.value if isinstance(rule.value, dict) else {}
     guesses = [(name, nearest(name, [known for known in declared if known not in present])) for name in unknown[:5]]
-    hints = [f"`{shorten(name)}` → `{shorten(guess)}`" for name, guess in guesses if guess is not None]
+    hints = [
+        (f"`{shorten(name)}` → " if unknown[1:] else "") + f"`{shorten(guess)}`" for name, guess in guesses if guess
+    ]
     names = ", ".join(f"`{shorten(name)}`" for name in unknown[:5]) + (" and more" if len(unknown) > 5 else "")
     hint = f"Did you mean {', '.join(hints)}?" if hints else "Leave it out."
-    return f"has no property {names}", declared[:_MAX_OPTIONS], hint
+    return f"{_NO_PROPERTY} {names}", declared[:_MAX_OPTIONS], hint
 
 
 def _property_name(error: jsonschema_rs.ValidationError) -> Wording:

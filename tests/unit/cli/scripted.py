@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import grpc
 
+from toolhub_service.cli.channel import Endpoint
 from toolhub_service.cli.client import Connection, connected
 
 
@@ -18,7 +19,7 @@ def connection_to(add_servicers: Callable[[grpc.Server], None]) -> Iterator[Conn
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        with connected(f"127.0.0.1:{port}", None, None, 20.0) as connection:
+        with connected(Endpoint(f"127.0.0.1:{port}"), None, 20.0) as connection:
             yield connection
     finally:
         server.stop(None)

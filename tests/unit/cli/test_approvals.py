@@ -21,6 +21,7 @@ from tests.unit.runtime.approval_harness import ANN, EVE, LOCAL, REJECTED, an_ap
 from tests.unit.transport.approval_server import AUDITOR, ApprovalHub, approval_hub
 from toolhub.v1 import approval_pb2
 from toolhub_service.cli.approval_view import ApprovalWatch, row, state_of, time_left
+from toolhub_service.cli.channel import Endpoint
 from toolhub_service.cli.client import Connection, connected
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.approval import ApprovalState
@@ -186,7 +187,7 @@ class TestDecide:
 
 @contextlib.contextmanager
 def connection_to(address: str, by: Principal = ANN) -> Iterator[Connection]:
-    with connected(address, by.id, None, 20.0) as connection:
+    with connected(Endpoint(address), by.id, 20.0) as connection:
         yield connection
 
 

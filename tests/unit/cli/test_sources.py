@@ -66,6 +66,17 @@ async def test_list_tells_how_each_fares_and_why_one_is_down(sourced: RunningHub
     assert names == ["core", "github", "files"]
 
 
+async def test_list_tells_the_last_output_of_one_that_is_down_and_when_it_is_tried_again(
+    sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
+) -> None:
+    said = ("stderr: resolving", "stderr: npm error ECONNREFUSED", "stage: not connected", "next try: in 3.0 s")
+    desk.sources[-1] = replace(DOWN, diagnose=lambda: said)
+    shown = (await typed(sourced, tmp_path, "list")).text
+    assert "  stderr: npm error ECONNREFUSED" in shown
+    assert "  next try: in 3.0 s" in shown
+    assert "resolving" not in shown
+
+
 async def test_wide_list_tells_where_each_stands(sourced: RunningHub, tmp_path: Path) -> None:
     shown = await typed(sourced, tmp_path, "list", "--wide")
     assert "approval" in shown.text

@@ -83,7 +83,7 @@ class McpOpener:
 
 def _where(entry: McpSource, values: SourceValues) -> StdioTerms | HttpTerms:
     if entry.command:
-        return StdioTerms(entry.command, values.all(entry.args), values.of(entry.env), entry.cwd)
+        return StdioTerms(entry.command, values.all(entry.args), values.of(entry.env), entry.cwd, entry.pass_env)
     tls = entry.tls
     headers = values.of(entry.headers)
     return HttpTerms(values.url(entry.url), headers, _oauth(entry.oauth, values), tls, entry.origins)

@@ -79,6 +79,10 @@ for _name in ("client", "httpcore2", "httpx2", "mcp"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 _LAST_ANSWERS_S = 0.1
+_MAY_FETCH = (
+    "Its launcher may still be fetching the package (raise connect_timeout_s), or cannot reach its registry: set the "
+    "variables of the proxy or CA in the hub's environment, or name others in pass_env."
+)
 _CLIENT = Implementation(name="tool-hub", version=__version__)
 _NAME_MAX_CHARS = 100
 # What the SDK declares for a session that has a callback for questions.
@@ -151,7 +155,9 @@ class Connection:
 
     @property
     def _too_slow(self) -> str:
-        return f"It did not answer the handshake within {self._deps.terms.connect_timeout_s:g} s."
+        where = self._deps.terms.where
+        hint = f" {_MAY_FETCH}" if isinstance(where, StdioTerms) and where.is_launcher else ""
+        return f"It did not answer the handshake within {self._deps.terms.connect_timeout_s:g} s.{hint}"
 
     def diagnostics(self) -> list[str]:
         return self._program.diagnostics() if self._program else []

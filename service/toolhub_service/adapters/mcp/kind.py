@@ -5,10 +5,12 @@ The section (`McpSource`) holds references to secrets; the terms (`McpTerms`) ar
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -24,6 +26,7 @@ from toolhub_service.adapters.source_config import (
     Value,
     check_web,
     named_values,
+    secrets_of_url,
 )
 from toolhub_service.adapters.source_kind import SourceKind
 from toolhub_service.domain.tool import ToolKind
@@ -33,6 +36,20 @@ Protocol = Literal["auto", "2025-11-25", "2026-07-28"]
 Elicitation = Literal["decline", "ask", "defaults"]
 
 _ENDPOINT_MAX_CHARS = 300
+
+# Programs that fetch what they run, and what they need for that behind a proxy, a CA or a registry of one's own.
+_LAUNCHERS = frozenset({"bunx", "npm", "npx", "pipx", "pnpm", "uv", "uvx"})
+_OF_EITHER_CASE = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("NPM_CONFIG_CAFILE", "NPM_CONFIG_HTTPS_PROXY", "NPM_CONFIG_NOPROXY", "NPM_CONFIG_PROXY", "NPM_CONFIG_REGISTRY"),
+    "NPM_CONFIG_USERCONFIG",
+)
+LAUNCHER_ENV = (
+    *(name for upper in _OF_EITHER_CASE for name in (upper, upper.lower())),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+    *("PIP_CERT", "PIP_CONFIG_FILE", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_PROXY", "PIP_TRUSTED_HOST"),
+    *("UV_CONFIG_FILE", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"),
+)
 
 
 class ClientCredentials(Section, frozen=True):
@@ -62,6 +79,13 @@ class McpSource(Source, frozen=True, tag="mcp"):
     env: Annotated[
         dict[str, Value], Meta(description="Its environment, besides HOME, PATH, USER, SHELL, TERM, LOGNAME, LANG.")
     ] = msgspec.field(default_factory=dict)
+    pass_env: Annotated[
+        tuple[str, ...] | None,
+        Meta(
+            description="Variables of the hub's environment that it gets as well; default: those of proxies, CAs, npm, "
+            "pip and uv for npx, uvx and their like, none for others."
+        ),
+    ] = None
     cwd: Annotated[
         str, Meta(description="Its working directory, from the folder of sources.yaml; empty: the hub's.")
     ] = ""
@@ -93,7 +117,7 @@ def _check(place: str, source: McpSource) -> None:
     if bool(source.command) == bool(source.url):
         raise SourceInvalid(f"{place}: needs exactly one of `command` and `url`")
     check_web(f"{place}.url", source.url)
-    misplaced = ("headers", "oauth", "origins") if source.command else ("args", "env", "cwd")
+    misplaced = ("headers", "oauth", "origins") if source.command else ("args", "env", "pass_env", "cwd")
     for key in misplaced:
         if getattr(source, key):
             raise SourceInvalid(f"{place}.{key}: means nothing with `{'command' if source.command else 'url'}`")
@@ -135,6 +159,19 @@ class StdioTerms:
     """Its environment besides the few names that it gets from the hub's; values may be secrets."""
     cwd: str = ""
     """Empty: the hub's."""
+    pass_env: tuple[str, ...] | None = None
+    """Names of variables that it gets from the hub's environment besides; None: as its program needs."""
+
+    @property
+    def is_launcher(self) -> bool:
+        """Whether it fetches what it runs."""
+        return Path(self.command).name in _LAUNCHERS
+
+    @property
+    def passed(self) -> dict[str, str]:
+        """Variables that it gets from the hub's environment besides those that every program gets."""
+        names = (LAUNCHER_ENV if self.is_launcher else ()) if self.pass_env is None else self.pass_env
+        return {name: os.environ[name] for name in names if name in os.environ}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +232,8 @@ class McpTerms:
     def secrets(self) -> tuple[str, ...]:
         """Values that must never be shown: those of the environment, the headers and the client."""
         if isinstance(self.where, StdioTerms):
-            return tuple(self.where.env.values())
+            urls = self.where.passed.values()  # of proxies and registries, and such: no secret but the credentials
+            return (*self.where.env.values(), *(secret for url in urls for secret in secrets_of_url(url)))
         oauth = self.where.oauth
         own = (oauth.client_secret, oauth.private_key, *oauth.private_key.splitlines()[1:-1]) if oauth else ()
         values = self.where.headers.values()

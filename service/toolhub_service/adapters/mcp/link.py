@@ -155,6 +155,9 @@ class McpLink:
         lines = [f"{self.terms.endpoint}: {state}", f"connections: {self.connects} in {self._attempts} attempts"]
         if self._last_error:
             lines.append(f"last trouble: {self._last_error}")
+        if not session and not self._closed.is_set():
+            left_s = self._next_try_s - _now_s()
+            lines.append(f"next try: in {left_s:.1f} s" if left_s > 0 else "next try: under way")
         lines_now = self._connection.diagnostics() if self._connection else []
         return (*self._clean_tail(lines_now), *map(self._redactor.text, lines))  # the last of them count most
 

@@ -178,7 +178,9 @@ class PipeProtocol(asyncio.SubprocessProtocol):
     async def running(self, terms: StdioTerms) -> AsyncIterator[None]:
         """Once: starts the program, and leaves nothing of it running. Raises NotConnected when it cannot be started."""
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        program = Program((terms.command, *terms.args), {**inherited, **terms.env}, terms.cwd or None, has_input=True)
+        program = Program(
+            (terms.command, *terms.args), {**inherited, **terms.passed, **terms.env}, terms.cwd or None, has_input=True
+        )
         try:
             child = await spawn(program, self)
         except (OSError, ValueError) as error:

@@ -7,8 +7,10 @@ import http.client
 import os
 import socket
 import sqlite3
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +23,7 @@ from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid, read_or_make_key
-from toolhub_service.app.listening import ListenRefused, host_and_port, listening_of
+from toolhub_service.app.listening import ListenRefused, host_and_port, listening_of, tls_certificate_of
 from toolhub_service.app.offline import OfflineRefused, configured_tools, policy_file_of, policy_of
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import HubFailure, ToolFailure
@@ -158,7 +160,7 @@ async def _postgres(url: str) -> Finding:
 
 
 def is_hub(address: str) -> bool:
-    """Whether a hub answers on that port in plaintext: one with TLS cannot be distinguished from a stranger."""
+    """Whether a hub answers on that port in plaintext."""
     with grpc.insecure_channel(address) as channel:
         try:
             health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_WAIT_S / 3)
@@ -203,8 +205,20 @@ def _ports(settings: Settings) -> Iterator[Finding]:
     if server.startswith("unix"):
         yield ok("server port", server)
     else:
-        yield _port("server port", "server.listen", server, lambda _host, _port: is_hub(server))
+        yield _port("server port", "server.listen", server, partial(_is_own, settings))
     yield _port("metrics port", "metrics.listen", metrics, is_metrics) if metrics else ok("metrics port", "none is set")
+
+
+def _is_own(settings: Settings, host: str, port: int) -> bool:
+    """Whether a hub with these settings serves there; with TLS it is known by its certificate."""
+    if not settings.server.tls.certificate_file:
+        return is_hub(settings.server.listen)
+    try:
+        pem = Path(settings.server.tls.certificate_file).read_text()
+        configured = ssl.PEM_cert_to_DER_cert(pem[: pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)])
+    except (OSError, ValueError):
+        return False  # the hub refuses to start with it, and says why
+    return tls_certificate_of(host or "127.0.0.1", port, _WAIT_S / 3) == configured
 
 
 def _port(name: str, setting: str, address: str, is_ours: Callable[[str, int], bool]) -> Finding:

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp import MCPError
@@ -103,6 +105,39 @@ async def test_the_environment_is_made_from_nothing_and_no_descriptor_is_inherit
     assert environment["PYTHONPATH"] == PYTHON_PATH
     assert len(open_now) <= 4
     assert folder == str(ROOT)
+
+
+def launched(folder: Path, name: str, pass_env: tuple[str, ...] | None, **more: Any) -> McpTerms:
+    """An odd program, started by a launcher of the name `npx`."""
+    npx = folder / "npx"
+    npx.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    npx.chmod(0o755)
+    where = odd(name).where
+    assert isinstance(where, StdioTerms)
+    return McpTerms("stage", replace(where, command=str(npx), pass_env=pass_env), **more)
+
+
+@pytest.mark.parametrize(
+    ("pass_env", "passed"), [(None, {"HTTPS_PROXY", "NPM_CONFIG_REGISTRY"}), ((), set()), (("CORP",), {"CORP"})]
+)
+async def test_a_launcher_gets_the_variables_of_proxy_and_registry_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pass_env: tuple[str, ...] | None, passed: set[str]
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:hunter2hunter2@proxy:3128")
+    monkeypatch.setenv("NPM_CONFIG_REGISTRY", "https://npm.example")
+    monkeypatch.setenv("CORP", "x")
+    terms = launched(tmp_path, "chatty", pass_env, protocol="2025-11-25")
+    async with linked(terms) as link:
+        got, _, _ = json.loads(text_of(await call(await link.session(soon()), "environment")))
+    assert {"HTTPS_PROXY", "NPM_CONFIG_REGISTRY", "CORP"} & set(got) == passed
+    assert ("hunter2hunter2" in terms.secrets) == ("HTTPS_PROXY" in passed)
+
+
+async def test_a_launcher_that_is_late_is_told_with_what_may_keep_it(tmp_path: Path) -> None:
+    async with linked(launched(tmp_path, "silent", None, connect_timeout_s=1.0)) as link:
+        with pytest.raises(ToolFailure, match="pass_env"):
+            await link.session(soon(600))
+        assert link.diagnostics()[-1].startswith("next try: ")
 
 
 async def test_lines_that_are_no_messages_are_ignored_and_kept_for_diagnostics() -> None:

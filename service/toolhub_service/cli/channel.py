@@ -1,0 +1,169 @@
+"""How the command line reaches a hub: its address, TLS, and what keeps a connection from coming about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import click
+import grpc
+
+DEFAULT_PORT: Final = 50051
+DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
+
+# Port where none is given, and whether TLS is meant.
+_SCHEMES: Final = {
+    "http": (DEFAULT_PORT, False),
+    "https": (443, True),
+    "grpc": (DEFAULT_PORT, False),
+    "grpcs": (DEFAULT_PORT, True),
+}
+_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+_PROBE_TIMEOUT_S: Final = 2.0
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 200),  # a watch should notice quickly that the hub is back
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.keepalive_time_ms", 30_000),  # a dead network must end a watch, which is then opened again
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_NOT_TRUSTED: Final = re.compile(r"(?:CERTIFICATE_VERIFY_FAILED|BAD_SIGNATURE): ([^:]+)")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def tls_options(command: Command) -> Command:
+    """Add --tls, --ca-file, --cert-file and --key-file."""
+    for option in (
+        click.option(
+            "--key-file",
+            envvar="TOOLHUB_KEY_FILE",
+            type=click.Path(path_type=Path),
+            help="PEM private key of --cert-file; also TOOLHUB_KEY_FILE.",
+        ),
+        click.option(
+            "--cert",
+            "--cert-file",
+            "cert_file",
+            envvar="TOOLHUB_CERT_FILE",
+            type=click.Path(path_type=Path),
+            help="PEM client certificate, where the hub wants one; also TOOLHUB_CERT_FILE.",
+        ),
+        click.option(
+            "--ca-file",
+            envvar="TOOLHUB_CA_FILE",
+            type=click.Path(path_type=Path),
+            help="PEM file of CA certificates; turns TLS on. Also TOOLHUB_CA_FILE.",
+        ),
+        click.option("--tls", is_flag=True, help="Use TLS with the system's CAs, as https:// does."),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A hub as the options describe it."""
+
+    address: str
+    """As gRPC takes it: HOST:PORT, unix:PATH or dns:///HOST:PORT."""
+    is_encrypted: bool = False
+    ca_file: Path | None = None
+    """None: the system's CAs."""
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @property
+    def host(self) -> str:
+        return self.address.removeprefix("dns:///").rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        port = self.address.rpartition(":")[2]
+        return int(port) if port.isdecimal() else DEFAULT_PORT
+
+    def open(self) -> grpc.Channel:
+        """A channel, which connects with the first RPC. Raises click.UsageError for files that cannot be used."""
+        if not self.is_encrypted:
+            return grpc.insecure_channel(self.address, _OPTIONS)
+        ca = _read("--ca-file", self.ca_file)
+        if ca is not None and _CERTIFICATE not in ca:
+            raise click.UsageError(f"--ca-file {self.ca_file}: the file holds no PEM certificate.")
+        key, certificate = _read("--key-file", self.key_file), _read("--cert-file", self.cert_file)
+        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS)
+
+
+def endpoint(
+    address: str,
+    *,
+    tls: bool = False,
+    ca_file: Path | None = None,
+    cert_file: Path | None = None,
+    key_file: Path | None = None,
+) -> Endpoint:
+    """The endpoint of an address with or without scheme and port. Raises click.UsageError."""
+    if (cert_file is None) != (key_file is None):
+        raise click.UsageError("--cert-file and --key-file go together.")
+    is_encrypted = tls or ca_file is not None or cert_file is not None
+    scheme, _, rest = address.partition("://")
+    port = DEFAULT_PORT
+    if rest and scheme.lower() in _SCHEMES:
+        port, is_https = _SCHEMES[scheme.lower()]
+        if tls and not is_https:
+            raise click.UsageError(
+                f"{address} asks for plaintext and --tls for TLS. Write https:// or leave out --tls."
+            )
+        address, is_encrypted = urlsplit(address).netloc, is_https
+    if address.count(":") > 1 and not address.startswith(("[", "unix", "dns:", "ipv4:", "ipv6:")):
+        address = f"[{address}]"
+    if ":" not in address or address.endswith("]"):
+        address = f"{address}:{port}"
+    return Endpoint(address, is_encrypted, ca_file, cert_file, key_file)
+
+
+def unreachable_text(hub: Endpoint, details: str) -> str:
+    """What gRPC's `details` of UNAVAILABLE mean, and what to do."""
+    address = hub.address
+    if "address lookup failed" in details or "DNS resolution failed" in details:
+        return f"Cannot resolve host {hub.host}. Give the hub's address with --address HOST:PORT."
+    if "http1.x" in details:
+        return (
+            f"The server at {address} is not a hub: it speaks HTTP/1. Use the hub's gRPC port (default 50051), not the "
+            "port of its metrics."
+        )
+    if "WRONG_VERSION_NUMBER" in details:
+        return f"The server at {address} does not use TLS. Leave out https://, --tls, --ca-file and TOOLHUB_CA_FILE."
+    if untrusted := _NOT_TRUSTED.search(details):
+        return (
+            f"The certificate of {address} is not trusted ({untrusted[1]}). Give the CA that signed it with --ca-file "
+            "or TOOLHUB_CA_FILE."
+        )
+    if "Hostname Verification" in details:
+        return f"The certificate of {address} is for another host name. Use a name that the certificate holds."
+    if "andshake failed" in details:
+        return f"The TLS handshake with {address} failed: {details.rpartition('last error: ')[2]}"
+    if "Connection refused" not in details and not address.startswith("unix") and _speaks_tls(hub):
+        if not hub.is_encrypted:
+            return (
+                f"The server at {address} uses TLS. Add --ca-file FILE with its CA, or --tls if its CA is a public one."
+            )
+        if hub.cert_file is None:
+            return f"{address} ends TLS connections. It may want a client certificate: --cert-file and --key-file."
+    return f"No hub answers at {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
+
+
+def _speaks_tls(hub: Endpoint) -> bool:
+    from toolhub_service.app.listening import tls_certificate_of  # slow to import, and needed only here
+
+    return tls_certificate_of(hub.host, hub.port, _PROBE_TIMEOUT_S) is not None
+
+
+def _read(option: str, file: Path | None) -> bytes | None:
+    try:
+        return None if file is None else file.read_bytes()
+    except OSError as missing:
+        raise click.UsageError(f"{option} {file}: {missing.strerror}") from missing
