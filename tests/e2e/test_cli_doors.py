@@ -71,6 +71,10 @@ def test_the_shell_completes_tools_and_approvals_that_the_hub_knows(tmp_path: Pa
         at_hub = {"TOOLHUB_ADDRESS": hub.address}
         assert completed(cli, "toolhub call core/fs.read", 2, **at_hub) == ["core/fs.readText"]
         assert completed(cli, "toolhub tools show core/exec", 3, **at_hub) == []
+        assert completed(cli, "toolhub call core/fs.move so", 3, **at_hub) == ["source="]
+        assert completed(cli, "toolhub call core/fs.move source=a so", 4, **at_hub) == []
+        assert completed(cli, "toolhub tools list --source co", 4, **at_hub) == ["core"]
+        assert "files" in completed(cli, "toolhub tools list --tag fi", 4, **at_hub)
         asked = hub("call", "core/fs.move", "source=a", "destination=b").json
         (approval_id,) = completed(cli, "toolhub approvals show apr_", 3, **at_hub)
         assert approval_id == asked["error"]["details"]["approval_id"]

@@ -33,10 +33,56 @@ def test_tools_are_listed_found_shown_and_exported(hub: CommandLine) -> None:
 
 def test_an_empty_list_tells_a_source_that_is_unknown_from_one_without_such_tools(hub: CommandLine) -> None:
     empty = hub("tools", "list", "--source", "core", "--source", "githb", "--tag", "none-has-it")
-    assert (empty.code, empty.json["tools"]) == (0, [])
+    assert (empty.code, empty.json["tools"]) == (1, [])
     assert "There is no source 'githb'. Sources of this hub: core" in empty.err
     assert " tools; none matches" in empty.err
     assert "There is no source 'githb'" in hub("tools", "search", "zzz", "--source", "githb").err
+
+
+def test_an_unknown_source_beside_a_known_one_is_told_too(hub: CommandLine) -> None:
+    listed = hub("tools", "list", "--source", "core", "--source", "githb")
+    assert (listed.code, listed.err.count("There is no source 'githb'")) == (1, 1)
+    assert listed.json["tools"]
+    assert hub("tools", "list", "--source", "core").code == 0
+
+
+@pytest.mark.parametrize(
+    ("format_name", "begins"),
+    [
+        ("name", "core/fs.copy\n"),
+        ("jsonl", '{"name": "core/fs.copy", '),
+        ("json", '{"tools": [{"name": "core/fs.copy", '),
+        ("yaml", "tools:\n- name: core/fs.copy\n"),
+        ("table", "TOOL  "),
+        ("wide", "TOOL  "),
+    ],
+)
+def test_a_format_can_be_asked_for_before_and_after_the_command(
+    hub: CommandLine, format_name: str, begins: str
+) -> None:
+    before, after = hub("-o", format_name, "tools", "list"), hub("tools", "list", "-o", format_name)
+    assert before.out == after.out
+    assert after.out.startswith(begins)
+    assert any(line.endswith("…") for line in after.out.splitlines()) == (format_name == "table")
+
+
+def test_options_of_a_command_may_stand_before_it(hub: CommandLine, tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path)
+    asked = cli("--address", hub.address, "--json", "call", "core/util.hash.sha256Text", "text=")
+    assert (asked.code, asked.json["ok"]) == (0, True)
+    assert cli("--address=127.0.0.1:1", "tools", "list").code == 3
+    assert "Usage: toolhub" in cli("--address", hub.address).err
+    wrong = cli("--address", hub.address, "keys", "list")
+    assert (wrong.code, "--address" in wrong.err) == (2, True)
+
+
+def test_the_beginning_of_an_id_is_enough_while_it_fits_one_only(hub: CommandLine) -> None:
+    ids = [hub("jobs", "submit", "core/util.time.now", "-o", "name").out.strip() for _ in range(2)]
+    assert hub("jobs", "result", ids[0][:-1], "--wait").json["ok"] is True
+    several = hub("jobs", "show", "job_")
+    assert several.code == 2
+    assert all(job_id in several.err for job_id in ids)
+    assert hub("jobs", "list", "--state", "all").json["totalSize"] >= 2
 
 
 def test_a_tool_that_is_not_there_is_told_with_the_nearest(hub: CommandLine) -> None:
@@ -73,6 +119,7 @@ def test_a_call_prints_its_result_and_its_error_as_json(hub: CommandLine) -> Non
     assert (done.code, done.json["ok"], done.json["result"]["text"]) == (0, True, "hello w…")
     refused = hub("call", "core/fs.readText", "path=../x")
     assert (refused.code, refused.json["error"]["kind"]) == (1, "ERROR_KIND_PATH_OUTSIDE_SANDBOX")
+    assert refused.json["ok"] is False
 
 
 def test_arguments_come_from_standard_input_too(hub: CommandLine) -> None:

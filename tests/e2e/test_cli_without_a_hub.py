@@ -232,8 +232,9 @@ def test_configuration_is_shown_and_checked(cli: CommandLine) -> None:
     file.write_text("server: {workers: 2}")
     assert cli("config", "show", "--config", str(file)).json["server"]["workers"] == 2
     assert cli("config", "check", "--config", str(file)).json == {"ok": True}
+    assert cli("config", "check", str(file)).json == {"ok": True}
     file.write_text("server: {worker: 2}")
-    wrong = cli("config", "check", "--config", str(file))
+    wrong = cli("config", "check", str(file))
     assert (wrong.code, wrong.json["ok"]) == (1, False)
     assert "did you mean workers?" in wrong.json["problem"]
     assert "did you mean workers?" in cli.shown("config", "check", "--config", str(file)).text

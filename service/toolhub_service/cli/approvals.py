@@ -108,7 +108,10 @@ _EVERY = "all"
 
 @click.group(cls=SuggestingGroup)
 def approvals() -> None:
-    """List, show, approve, deny and watch approvals: calls that wait for a person."""
+    """List, show, approve, deny and watch approvals: calls that wait for a person.
+
+    An ID may be cut to its beginning where that fits one of the newest 1,000 only.
+    """
 
 
 @approvals.command("list")
@@ -331,7 +334,9 @@ def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:
 
 
 def _get(connection: Connection, approval_id: str, *, reveal: bool = False) -> pb.GetApprovalResponse:
-    request = pb.GetApprovalRequest(approval_id=approval_id, reveal=reveal)
+    every = pb.ListApprovalsRequest()
+    whole = connection.full_id(approval_id, connection.approvals.ListApprovals, every, "approvals", "approval_id")
+    request = pb.GetApprovalRequest(approval_id=whole, reveal=reveal)
     return connection.call(connection.approvals.GetApproval, request)
 
 

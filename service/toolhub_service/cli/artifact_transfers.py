@@ -24,7 +24,7 @@ import grpc
 from toolhub.v1 import artifact_pb2, progress_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub_service.cli.client import Connection, HubRefused, HubUnreachable, status_of
-from toolhub_service.cli.output import ProgressBar
+from toolhub_service.cli.progress import ProgressBar
 
 # Both go on by offset after a broken connection, with pauses that grow with full jitter. A download is written to a
 # hidden file beside the final name, which carries the digest: run again after a failure, the command resumes that file.

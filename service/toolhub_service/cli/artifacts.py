@@ -17,6 +17,7 @@ from toolhub_service.cli.client import PAGE_MAX, Connection, connected_by, conne
 from toolhub_service.cli.output import (
     counted,
     json_option,
+    json_switch,
     message_as_json,
     note,
     print_answer,
@@ -68,7 +69,7 @@ def put(file: str, name: str | None, media_type: str | None, task_id: str, as_js
     "-o", "--output", help="File to write, or - for standard output; default: the artifact's name in this folder."
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@json_option
+@json_switch
 @connection_options
 def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Download an artifact, verify its SHA-256, and write the file completely or not at all.
@@ -78,7 +79,6 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
 
     \b
     Examples:
-      toolhub artifacts get art_0f3c…
       toolhub artifacts get art_0f3c… -o result.json --force
       toolhub artifacts get art_0f3c… -o - | jq .
     """

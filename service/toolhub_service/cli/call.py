@@ -18,11 +18,11 @@ from toolhub.v1 import call_pb2, error_pb2, job_state_pb2, plan_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.client import Connection, connected_by, connection_options, status_of
-from toolhub_service.cli.completion import complete_tool
+from toolhub_service.cli.completion import complete_argument, complete_tool
 from toolhub_service.cli.output import (
+    EXIT_INTERRUPTED,
     EXIT_REFUSED,
     Command,
-    ProgressBar,
     enum_name,
     json_option,
     legible,
@@ -31,6 +31,7 @@ from toolhub_service.cli.output import (
     print_pairs,
     print_prose,
 )
+from toolhub_service.cli.progress import ProgressBar
 
 # How results and plans are shown: the value, its evidence, and for a refusal what would help.
 
@@ -221,7 +222,7 @@ def request_fields(
 
 @click.command()
 @click.argument("tool", shell_complete=complete_tool)
-@click.argument("arguments", nargs=-1)
+@click.argument("arguments", nargs=-1, shell_complete=complete_argument)
 @click.option("--dry-run", is_flag=True, help="Show what each step would do; change nothing.")
 @click.option(
     "--idempotency-key", default="", help="Key of the effect: a second call with the same key does not repeat it."
@@ -245,10 +246,15 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
         fields["mode"] = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
         streamed: dict[str, str] = {}
         answer: Any  # the two answers have the same fields
-        if sys.stderr.isatty():
-            answer = _stream(connection, pb.InvokeStreamRequest(**fields), streamed)
-        else:
-            answer = connection.call(connection.tools.Invoke, pb.InvokeRequest(**fields))
+        try:
+            if sys.stderr.isatty():
+                answer = _stream(connection, pb.InvokeStreamRequest(**fields), streamed)
+            else:
+                answer = connection.call(connection.tools.Invoke, pb.InvokeRequest(**fields))
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted: the hub cancels the call. To see whether it had an effect:", err=True)
+            click.echo(f"toolhub audit tail --task-id {fields['context'].task_id}", err=True)
+            sys.exit(EXIT_INTERRUPTED)
     again = shlex.join(_same_call(tool, arguments, options))
     if answer.HasField("plan"):
         print_answer(answer.plan, as_json, partial(show_plan, again=again))

@@ -60,6 +60,10 @@ _RETRY_AFTER_MAX_S = 60.0
 # Records that the hub answers with at once, at most.
 PAGE_MAX = 1_000
 
+# Of a whole ID that the hub made; what is shorter may be the beginning of one.
+_ID_CHARS = 36
+_SEVERAL_SHOWN = 5
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
@@ -110,6 +114,21 @@ class Connection:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+
+    def full_id(self, given: str, rpc: Callable[..., Any], request: Any, records: str, field: str) -> str:
+        """The only ID that begins so among the newest records, else what was given. Raises UsageError, grpc.RpcError.
+
+        `rpc` lists records newest first; `field` holds their ID.
+        """
+        if len(given) >= _ID_CHARS:
+            return given
+        request.page_size = PAGE_MAX
+        known = [str(getattr(each, field)) for each in getattr(self.call(rpc, request), records)]
+        fitting = [each for each in known if each.startswith(given)]
+        if given not in fitting and len(fitting) > 1:
+            several = ", ".join(fitting[:_SEVERAL_SHOWN]) + (", …" if fitting[_SEVERAL_SHOWN:] else "")
+            raise click.UsageError(f"{given} begins several IDs: {several}")
+        return fitting[0] if len(fitting) == 1 else given
 
     def newest(self, rpc: Callable[..., Any], request: Any, records: str, count: int | None) -> tuple[list[Any], int]:
         """(the first `count` of the answers' field `records`, or all; how many match). Raises grpc.RpcError."""

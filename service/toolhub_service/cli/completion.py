@@ -6,6 +6,8 @@ Nothing heavy is imported before a completion is asked for: every command import
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
@@ -79,6 +81,34 @@ def complete_tool(connection: Connection) -> Items:
     for page in connection.pages(connection.tools.ListTools, pb.ListToolsRequest(page_size=PAGE_MAX)):
         for tool in page.tools:
             yield tool.name, first_line(tool.description)
+
+
+@_completing
+def complete_tag(connection: Connection) -> Items:
+    """Tags of the tools that the caller may list, each with how many tools have it."""
+    from toolhub.v1 import tool_service_pb2 as pb
+    from toolhub_service.cli.client import PAGE_MAX
+
+    pages = connection.pages(connection.tools.ListTools, pb.ListToolsRequest(page_size=PAGE_MAX))
+    counts = Counter(tag for page in pages for tool in page.tools for tag in tool.tags)
+    return [(tag, f"{count} tools") for tag, count in sorted(counts.items())]
+
+
+def complete_argument(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The arguments of the tool that are not given yet, each as `name=` with its description."""
+    tool, given = str(context.params.get("tool") or ""), context.params.get("arguments") or ()
+    taken = {str(word).partition("=")[0] for word in given}
+
+    def arguments(connection: Connection) -> Items:
+        from toolhub.v1 import tool_service_pb2 as pb
+        from toolhub_service.cli.output import first_line
+
+        spec = connection.call(connection.tools.GetTool, pb.GetToolRequest(name=tool)).tool
+        for name, declared in json.loads(spec.input_schema_json or b"{}").get("properties", {}).items():
+            if name not in taken:
+                yield f"{name}=", first_line(str(declared.get("description", "")) if isinstance(declared, dict) else "")
+
+    return _completing(arguments)(context, parameter, incomplete)
 
 
 @_completing

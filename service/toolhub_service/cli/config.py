@@ -55,15 +55,17 @@ def config() -> None:
 
 
 @config.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @json_option
 @settings_options
-def check(as_json: bool, **options: Any) -> None:
-    """Check the file and the environment: exit 0 when valid, 1 with the reason when not.
+def check(file: Path | None, as_json: bool, **options: Any) -> None:
+    """Check FILE, or that of --config, and the environment: exit 0 when valid, 1 with the reason when not.
 
     \b
     Example:
-      toolhub config check --config toolhub.yaml
+      toolhub config check toolhub.yaml
     """
+    options["config_file"] = file or options["config_file"]
     try:
         read_settings(**options)
     except click.ClickException as invalid:
@@ -74,8 +76,8 @@ def check(as_json: bool, **options: Any) -> None:
     if wants_json(as_json):
         print_json({"ok": True})
         return
-    file = options["config_file"]
-    where = f"{file} and the environment are" if file else "No configuration file is given; the environment is"
+    checked = options["config_file"]
+    where = f"{checked} and the environment are" if checked else "No configuration file is given; the environment is"
     click.echo(f"{where} valid")
 
 

@@ -24,6 +24,7 @@ from toolhub_service.cli.client import (
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
     EXIT_REFUSED,
+    asks_for_data,
     counted,
     enum_name,
     json_option,
@@ -69,7 +70,7 @@ def health(service: str, verbose: bool, as_json: bool, **options: Any) -> None:
             raise
         info = _server_info(connection) if verbose else None
     name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    if as_json:  # only when asked for: in a pipe, probes and scripts expect the plain word
+    if asks_for_data(as_json):  # only then: in a pipe, probes and scripts expect the plain word
         print_json({"status": name} | ({} if info is None else MessageToDict(info)))
     else:
         click.echo(name)

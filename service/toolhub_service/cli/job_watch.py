@@ -17,23 +17,20 @@ from toolhub.v1 import job_service_pb2 as pb
 from toolhub_service.cli.call import show_result
 from toolhub_service.cli.client import Connection, is_transient, outage_text, reopened
 from toolhub_service.cli.output import (
+    EXIT_INTERRUPTED,
     EXIT_REFUSED,
-    Pace,
-    ProgressBar,
-    done,
     enum_name,
     legible,
     message_as_json,
     note,
-    percent,
     print_json_line,
     print_pairs,
     print_table,
-    progress_text,
     seconds_since,
     span,
     utc,
 )
+from toolhub_service.cli.progress import Pace, ProgressBar, done, percent, progress_text
 
 _COLOURS = {
     "AWAITING_APPROVAL": "yellow",
@@ -140,6 +137,11 @@ def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
     return connection.call(connection.jobs.GetJob, pb.GetJobRequest(job_id=job_id)).job
 
 
+def full_job_id(connection: Connection, given: str) -> str:
+    """The ID of which the beginning is given. Raises click.UsageError, grpc.RpcError."""
+    return connection.full_id(given, connection.jobs.ListJobs, pb.ListJobsRequest(), "jobs", "job_id")
+
+
 class JobWatch:
     """The statuses of a job up to the final one; iterate once. Raises grpc.RpcError when the hub refuses the watch: the
     job has expired, or belongs to another principal."""
@@ -216,7 +218,7 @@ def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_p
         click.echo(f"toolhub jobs watch {job.job_id}\ntoolhub jobs cancel {job.job_id}", err=True)
         with suppress(BrokenPipeError):
             sys.stderr.flush()
-        sys.exit(130)  # as a shell reports a command that SIGINT ended
+        sys.exit(EXIT_INTERRUPTED)
     raise click.ClickException("The hub ended the watch although the job has not ended. Run the command again.")
 
 

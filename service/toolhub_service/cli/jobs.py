@@ -11,11 +11,12 @@ from toolhub.v1 import job_pb2, job_state_pb2
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub_service.cli.call import request_fields, request_options, show_error, show_result
 from toolhub_service.cli.client import HubRefused, address_options, connected_by, connection_options
-from toolhub_service.cli.completion import complete_job, complete_tool
+from toolhub_service.cli.completion import complete_argument, complete_job, complete_tool
 from toolhub_service.cli.job_watch import (
     FINAL_STATES,
     WaitingBar,
     follow,
+    full_job_id,
     get_job,
     how_to_approve,
     line,
@@ -40,7 +41,7 @@ from toolhub_service.cli.root import SuggestingGroup
 
 @click.command()
 @click.argument("tool", shell_complete=complete_tool)
-@click.argument("arguments", nargs=-1)
+@click.argument("arguments", nargs=-1, shell_complete=complete_argument)
 @click.option("--watch", "is_watched", is_flag=True, help="Follow the job to its end, as `toolhub jobs watch` does.")
 @click.option(
     "--timeout",
@@ -96,7 +97,7 @@ def _show_submitted(job: job_pb2.Job) -> None:
     click.echo(f"toolhub jobs watch {job.job_id}")
 
 
-_OPEN = "open"
+_OPEN, _EVERY = "open", "all"
 _STATES = (
     *("queued", "awaiting_approval", "running", "cancelling"),
     *("succeeded", "failed", "cancelled", "timed_out", "lost"),
@@ -109,7 +110,8 @@ job_argument = click.argument("job_id", metavar="JOB", shell_complete=complete_j
 def jobs() -> None:
     """Submit, list, watch and cancel jobs: long-running calls.
 
-    A job continues when the command that submitted or watches it ends, and after a restart of the hub.
+    A job continues when the command that submitted or watches it ends, and after a restart of the hub. A JOB is an ID,
+    or the beginning of one where that fits one of the newest 1,000 jobs only.
     """
 
 
@@ -121,7 +123,9 @@ jobs.add_command(submit)
     "--state",
     "states",
     multiple=True,
-    type=click.Choice((_OPEN, *_STATES), case_sensitive=False),
+    type=click.Choice((_OPEN, *_STATES, _EVERY), case_sensitive=False),
+    default=(_EVERY,),
+    show_default=True,
     help="Only jobs in this state; `open` means every state that is not final; repeatable.",
 )
 @click.option("--tool", default="", help="Only this tool, or a glob such as 'core/fs.*'.")
@@ -168,7 +172,7 @@ def show(job_id: str, as_json: bool, **options: Any) -> None:
       toolhub jobs show job_019a7c41d2e05b7a3d41c6e0
     """
     with connected_by(options) as connection:
-        print_answer(get_job(connection, job_id), as_json, print_job)
+        print_answer(get_job(connection, full_job_id(connection, job_id)), as_json, print_job)
 
 
 @jobs.command()
@@ -187,7 +191,7 @@ def watch(job_id: str, as_json: bool, **options: Any) -> None:
       toolhub jobs watch job_019a7c41d2e05b7a3d41c6e0 --json | jq -r .state
     """
     with connected_by(options) as connection:
-        watch_to_the_end(connection, get_job(connection, job_id), as_json=as_json)
+        watch_to_the_end(connection, get_job(connection, full_job_id(connection, job_id)), as_json=as_json)
 
 
 @jobs.command()
@@ -204,6 +208,7 @@ def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None
       toolhub jobs result job_019a7c41d2e05b7a3d41c6e0 --wait | jq .result
     """
     with connected_by(options) as connection:
+        job_id = full_job_id(connection, job_id)
         job = get_job(connection, job_id)
         status = job.status
         if status.state not in FINAL_STATES:
@@ -232,6 +237,7 @@ def cancel(job_id: str, reason: str, is_waiting: bool, as_json: bool, **options:
       toolhub jobs cancel job_019a7c41d2e05b7a3d41c6e0 --wait
     """
     with connected_by(options) as connection:
+        job_id = full_job_id(connection, job_id)
         request = pb.CancelJobRequest(job_id=job_id, reason=reason)
         status = connection.call(connection.jobs.CancelJob, request).status
         if is_waiting and status.state not in FINAL_STATES:
@@ -250,9 +256,10 @@ def _show_cancelled(status: job_pb2.JobStatus) -> None:
 
 
 def _filter(options: dict[str, Any]) -> pb.ListJobsRequest:
-    names = set(options["states"]) - {_OPEN}
+    given = set() if _EVERY in options["states"] else set(options["states"])
+    names = given - {_OPEN}
     states = {job_state_pb2.JobState.Value(f"JOB_STATE_{name.upper()}") for name in names}
-    if _OPEN in options["states"]:
+    if _OPEN in given:
         states |= set(job_state_pb2.JobState.values()) - FINAL_STATES - {job_state_pb2.JOB_STATE_UNSPECIFIED}
     return pb.ListJobsRequest(
         states=sorted(states),

@@ -13,182 +13,20 @@ import shutil
 import sys
 import textwrap
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from google.protobuf.timestamp_pb2 import Timestamp
-    from rich.progress import Progress, TaskID
-
-    from toolhub.v1 import progress_pb2
-
-
-# The progress of running work: its pace and the time left, as text and as a bar on the terminal.
-# The rate is that of the last ten seconds of reports, by the clock that stamped them: reports that arrive together
-# after a broken connection do not look fast. Work that is run again begins at a smaller step, and the rate begins anew.
-
-_WINDOW_S = 10.0
-_MOST = 512
-_BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB")
-
-
-class Pace:
-    """The rate of one job or call, and the time it still needs."""
-
-    def __init__(self) -> None:
-        self._reports: deque[tuple[float, float]] = deque(maxlen=_MOST)
-
-    def add(self, report: progress_pb2.Progress, at_s: float) -> None:
-        if self._reports and report.step < self._reports[-1][1]:
-            self._reports.clear()
-        self._reports.append((at_s, report.step))
-        while len(self._reports) > 2 and at_s - self._reports[0][0] > _WINDOW_S:
-            self._reports.popleft()
-
-    def reset(self) -> None:
-        """Forget the reports so far: the work was interrupted."""
-        self._reports.clear()
-
-    @property
-    def rate(self) -> float | None:
-        """Units a second; None before the second report and while the step does not change."""
-        if len(self._reports) < 2:
-            return None
-        (from_s, first), (to_s, last) = self._reports[0], self._reports[-1]
-        return (last - first) / (to_s - from_s) if to_s > from_s and last > first else None
-
-    def left_s(self, report: progress_pb2.Progress) -> float | None:
-        """Seconds to the end: the tool's own estimate, else from the rate; None when unknown."""
-        if report.HasField("eta"):
-            return report.eta.ToMilliseconds() / 1_000
-        rate = self.rate
-        return max(report.total - report.step, 0.0) / rate if rate and report.HasField("total") else None
-
-
-def amount(value: float, unit: str) -> str:
-    """Such as `1,204 rows` and `12.3 MB`; a value alone where the unit is not known."""
-    if unit == "bytes":
-        return _bytes(value)
-    number = f"{value:,.0f}" if value % 1 == 0 or value >= 100 else f"{value:.1f}"
-    return f"{number} {unit}".rstrip()
-
-
-def progress_text(report: progress_pb2.Progress, pace: Pace) -> str:
-    """A report as text: done, rate, time left and the tool's message."""
-    rate, left_s = pace.rate, pace.left_s(report)
-    speed = "" if rate is None else f"{amount(rate, report.unit)}/s"
-    left = f"{clock(left_s)} left" if left_s else ""
-    return " · ".join(part for part in (percent(report), done(report), speed, left, report.message) if part)
-
-
-def done(report: progress_pb2.Progress) -> str:
-    """Such as `12 of 40 files`."""
-    if not report.HasField("total"):
-        return amount(report.step, report.unit)
-    unit = "" if report.unit != "bytes" else report.unit
-    return f"{amount(report.step, unit)} of {amount(report.total, report.unit)}"
-
-
-def percent(report: progress_pb2.Progress) -> str:
-    """Such as `45 %`, never 100 before the end; empty when the total is unknown."""
-    if not report.HasField("total") or report.total <= 0:
-        return ""
-    return f"{min(int(report.step * 100 / report.total), 100)} %"
-
-
-def clock(seconds: float) -> str:
-    """Such as `01:13` and `2:00:05`."""
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute:02}:{second:02}"
-
-
-def _bytes(value: float) -> str:
-    size = value
-    for unit in _BYTE_UNITS[:-1]:
-        if size < 999.5:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.3g} {unit}"
-        size /= 1_000
-    return f"{size:,.1f} {_BYTE_UNITS[-1]}"
-
-
-_BAR_COLUMNS = 24
-
-
-class ProgressBar:
-    """Drawn by rich, which is imported only with the first report or `rename`, and only on a terminal."""
-
-    def __init__(self, title: str, *, on_stdout: bool = False) -> None:
-        """On standard error, or on standard output; other lines for it then go through `above`."""
-        self._title = title
-        self._on_stdout = on_stdout
-        self._is_drawn = can_redraw(on_stdout=on_stdout)
-        self._pace = Pace()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def show(self, report: progress_pb2.Progress, at_s: float | None = None) -> None:
-        """`at_s`: when the report was made, by any one clock; default: now."""
-        self._pace.add(report, time.monotonic() if at_s is None else at_s)
-        total = report.total if report.HasField("total") else None
-        self._update(completed=report.step, total=total, text=legible(progress_text(report, self._pace)))
-
-    def reset(self) -> None:
-        """Compute the rate from the next reports only."""
-        self._pace.reset()
-
-    def rename(self, title: str) -> None:
-        """Change the title."""
-        self._title = title
-        self._update(description=legible(title))
-
-    def above(self, line: str) -> None:
-        """Print a line above the bar; it may hold colours."""
-        if self._bar is None:
-            click.echo(line, err=not self._on_stdout)
-            return
-        from rich.text import Text
-
-        self._bar.console.print(Text.from_ansi(line), soft_wrap=True)
-
-    def close(self) -> None:
-        """Remove the bar; the next report draws another."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def _update(self, **state: Any) -> None:
-        if not self._is_drawn:
-            return
-        if self._bar is None or self._task is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            text = TextColumn("{task.fields[text]}", markup=False)
-            title = TextColumn("{task.description}", markup=False)
-            console = Console(stderr=not self._on_stdout)
-            self._bar = Progress(title, BarColumn(_BAR_COLUMNS), text, console=console, transient=True)
-            self._task = self._bar.add_task(legible(self._title), total=None, text="")
-            self._bar.start()
-        self._bar.update(self._task, **state)
 
 
 # What a command exits with when the hub refused, a check failed or something else went wrong; wrong usage is click's 2.
 EXIT_REFUSED = 1
+EXIT_INTERRUPTED = 130  # as a shell reports a command that SIGINT ended
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer", bound="Message")
@@ -196,26 +34,102 @@ Answer = TypeVar("Answer", bound="Message")
 _GAP: Final = "  "
 _LAST_COLUMN_MIN: Final = 24
 _SECOND_LINE_INDENT: Final = 4
+_UNLIMITED: Final = 1_000_000
 _CONTROL_PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 # Unpaired surrogates, which JSON may hold and UTF-8 output cannot.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _CONTROLS: Final = {**_CONTROL_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�")}
 
 
+_META: Final = "toolhub.output"
+_DATA: Final = ("json", "jsonl", "yaml", "name")
+FORMATS: Final = (*_DATA, "table", "wide")
+# What `-o name` prints of a record: the first of these fields that it has.
+_NAMES: Final = ("jobId", "approvalId", "artifactId", "callId", "id", "name", "source", "tool")
+
+
 def json_option(command: Command) -> Command:
-    text = "Print JSON. This is the default when the output is not a terminal."
-    return click.option("--json", "as_json", is_flag=True, help=text)(command)
+    """Add -o and --json."""
+    formats = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(FORMATS),
+        expose_value=False,
+        callback=_keep_format,
+        help="Format of the output; without a terminal the default is json. wide cuts nothing.",
+    )
+    return json_switch(formats(command))
+
+
+def json_switch(command: Command) -> Command:
+    """Add --json alone, for a command in which -o means something else."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, as without a terminal.")(command)
+
+
+def _keep_format(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value:
+        context.meta[_META] = value
+
+
+def _format() -> str:
+    """The format that -o names; empty without it."""
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(_META, "")) if context else ""
+
+
+def is_wide() -> bool:
+    """Whether everything is to be shown, however wide."""
+    return _format() == "wide"
+
+
+def asks_for_data(as_json: bool) -> bool:
+    """Whether --json or -o asks for data."""
+    return as_json or _format() in _DATA
 
 
 def wants_json(as_json: bool) -> bool:
-    return as_json or not sys.stdout.isatty()
+    """Whether data is wanted instead of text; `print_json` prints it in the format that is asked for."""
+    return asks_for_data(as_json) or (not _format() and not sys.stdout.isatty())
 
 
 def print_json(value: Any) -> None:
+    """Print a value in the format of -o, which is JSON without it."""
+    if (wanted := _format()) == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+    elif wanted == "jsonl":
+        for record in _records(value):
+            print_json_line(record)
+    elif wanted == "name":
+        for record in _records(value):
+            click.echo(_name(record))
+    else:
+        _print_document(value)
+
+
+def _print_document(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
     if not text.isascii() and _SURROGATES.search(text):
         text = json.dumps(value, indent=2 if sys.stdout.isatty() else None)
     click.echo(text)
+
+
+def _records(value: Any) -> list[Any]:
+    """The records of a list, also where they stand in the lists of a page; else the value itself."""
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict) or any(field in value for field in _NAMES):
+        return [value]
+    lists = [each for each in value.values() if isinstance(each, list)]
+    return [record for each in lists for record in each if isinstance(record, dict)] if lists else [value]
+
+
+def _name(record: Any) -> str:
+    if not isinstance(record, dict):
+        return str(record)
+    named = next((record[field] for field in _NAMES if field in record), "")
+    return _name(named) if isinstance(named, dict) else str(named)
 
 
 def print_answer(answer: Answer, as_json: bool, show: Callable[[Answer], object]) -> None:
@@ -331,11 +245,11 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cu
     shown = [[legible(cell) for cell in row] for row in rows]
     *fixed, _ = [max(map(_width, column)) for column in zip(headings, *shown, strict=True)]
     left = sum(fixed) + len(_GAP) * len(fixed)
-    is_narrow = columns() - left < _LAST_COLUMN_MIN
+    is_narrow = not is_wide() and columns() - left < _LAST_COLUMN_MIN
     while is_narrow and len(fixed) > 1 and left - len(_GAP) > columns():
         left -= fixed.pop() + len(_GAP)
     left = _SECOND_LINE_INDENT if is_narrow else left
-    room = max(columns() - left, _LAST_COLUMN_MIN)
+    room = _UNLIMITED if is_wide() else max(columns() - left, _LAST_COLUMN_MIN)
     for row in (headings, *shown):
         rest = _GAP.join(row[len(fixed) :])
         lines = [_cut(rest, room)] if is_cut else textwrap.wrap(rest, room, break_on_hyphens=False) or [""]
@@ -383,6 +297,8 @@ def _cut(text: str, room: int) -> str:
 
 def _unfold_fields(message: Message, plain: dict[str, Any]) -> dict[str, Any]:
     """`result_json`, `args_json`, … are shown as the JSON they are, not as base64."""
+    if "ok" in message.DESCRIPTOR.fields_by_name:
+        plain.setdefault("ok", False)  # canonical JSON leaves false out, which scripts take for a missing answer
     for field, value in message.ListFields():
         name = field.json_name
         if field.type == field.TYPE_BYTES and field.name.endswith("_json") and not field.is_repeated:

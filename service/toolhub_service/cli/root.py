@@ -35,7 +35,20 @@ _COMMANDS = {
     "doctor": ("toolhub_service.cli.doctor:doctor", "Check this machine and the configuration; say what to fix."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
-_EXIT_CODES = "Exit codes: 0 success; 1 refused or failed; 2 wrong usage; 3 the hub could not be reached."
+_NAME_COLUMNS = 10
+_SECTIONS = {
+    "Use tools": ("call", "tools", "jobs", "artifacts"),
+    "Decide and check": ("approvals", "policy", "audit"),
+    "Bring tools in": ("sources", "workflows", "pins"),
+    "Run the hub": ("serve", "doctor", "health", "config", "keys", "completion"),
+}
+# Options that may stand before the command.
+_VALUED = frozenset(
+    {"--address", "--api-key", "--ca-file", "--cert", "--cert-file", "--key-file", "--timeout", "-o", "--output"}
+    | {"--config", "--data-dir"}
+)
+_SWITCHES = frozenset({"--json", "--tls"})
+_EXIT_CODES = "Exit codes: 0 success; 1 refused or failed; 2 wrong usage; 3 the hub could not be reached; 130 Ctrl-C."
 
 
 class SuggestingGroup(click.Group):
@@ -58,6 +71,19 @@ class SuggestingGroup(click.Group):
 class LazyGroup(SuggestingGroup):
     """Lists its commands without importing them; imports one when it runs or shows its help."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options of commands may stand before the command: they are moved behind its name."""
+        moved: list[str] = []
+        rest = list(args)
+        while rest and (name := rest[0].partition("=")[0]) in (*_VALUED, *_SWITCHES):
+            size = 1 if name in _SWITCHES or "=" in rest[0] else 2
+            moved, rest = [*moved, *rest[:size]], rest[size:]
+        if moved and rest:
+            is_group = isinstance(self.get_command(ctx, rest[0]), click.Group)
+            names = 2 if is_group else 1
+            rest = [*rest[:names], *moved, *rest[names:]]
+        return super().parse_args(ctx, rest)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
@@ -69,8 +95,9 @@ class LazyGroup(SuggestingGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(_NAME_COLUMNS), _COMMANDS[name][1]) for name in names])
 
 
 @click.group(
@@ -87,6 +114,8 @@ def toolhub(context: click.Context) -> None:
     To try it, in two terminals:
       toolhub serve
       toolhub tools list
+
+    Options of a command may stand before it: toolhub --address HOST:PORT tools list
     """
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False  # no-color.org

@@ -18,6 +18,7 @@ from toolhub_service.cli.output import (
     EXIT_REFUSED,
     counted,
     enum_name,
+    is_wide,
     json_option,
     message_as_json,
     note,
@@ -199,7 +200,7 @@ def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
     if wants_json(as_json):
         print_json({"sources": [message_as_json(status) for status in found]})
         return
-    print_sources(found, wide=wide)
+    print_sources(found, wide=wide or is_wide())
     if not any(is_remote(status) for status in found):
         note("No source is configured. `toolhub sources add --help` shows how to add one.")
     else:

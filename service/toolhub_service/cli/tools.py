@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,8 +15,9 @@ import grpc
 from toolhub.v1 import registry_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.client import PAGE_MAX, Connection, HubRefused, connected_by, connection_options, status_of
-from toolhub_service.cli.completion import complete_tool
+from toolhub_service.cli.completion import complete_source, complete_tag, complete_tool
 from toolhub_service.cli.output import (
+    EXIT_REFUSED,
     counted,
     first_line,
     json_option,
@@ -34,16 +36,22 @@ from toolhub_service.cli.registry import register, snapshot, state_name, state_t
 from toolhub_service.cli.root import SuggestingGroup
 
 
-def _note_empty(connection: Connection, sources: Sequence[str]) -> None:
-    """Say why the filter by source found no tool; nothing when the caller may not list sources (operators may)."""
+def _knows_sources(connection: Connection, sources: Sequence[str], *, is_empty: bool) -> bool:
+    """Whether every source of the filter exists, as far as the caller may list sources (operators may).
+
+    Says which does not and, where the list is empty, why the others have no tools in it.
+    """
     if not sources:
-        return
+        return True
     try:
         answer = connection.call(connection.registry.ListSources, registry_service_pb2.ListSourcesRequest())
     except grpc.RpcError:
-        return  # not worth an error: the list itself was answered
+        return True  # not worth an error: the list itself was answered
     known = {status.source: status for status in answer.sources}
-    note(legible("; ".join(_missing_tools(sources, known))), err=True)
+    asked = sources if is_empty else [name for name in sources if name not in known]
+    if asked:
+        note(legible("; ".join(_missing_tools(asked, known))), err=True)
+    return all(name in known for name in sources)
 
 
 def _missing_tools(sources: Sequence[str], known: dict[str, source_pb2.SourceStatus]) -> Iterator[str]:
@@ -132,8 +140,10 @@ for command in (register, unregister, snapshot):
 def _filter_options(command: Any) -> Any:
     for option in (
         click.option("--capability", "capabilities", multiple=True, help="Only tools with this capability."),
-        click.option("--tag", "tags", multiple=True, help="Only tools with this tag."),
-        click.option("--source", "sources", multiple=True, help="Only tools of this source."),
+        click.option("--tag", "tags", multiple=True, shell_complete=complete_tag, help="Only tools with this tag."),
+        click.option(
+            "--source", "sources", multiple=True, shell_complete=complete_source, help="Only tools of this source."
+        ),
         click.option(
             "--kind",
             "kinds",
@@ -173,12 +183,17 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         pages = _pages(connection, where)
         found = [tool for page in pages for tool in page.tools]
-        if not found:
-            _note_empty(connection, options["sources"])
+        is_known = _knows_sources(connection, options["sources"], is_empty=not found)
+    _print_tools(found, pages[0], as_json)
+    if not is_known:
+        sys.exit(EXIT_REFUSED)
+
+
+def _print_tools(found: Sequence[tool_pb2.ToolSpec], first: pb.ListToolsResponse, as_json: bool) -> None:
     if wants_json(as_json):
-        sizes = {"totalSize": pages[0].total_size}
-        if pages[0].HasField("denied_size"):
-            sizes["deniedSize"] = pages[0].denied_size
+        sizes = {"totalSize": first.total_size}
+        if first.HasField("denied_size"):
+            sizes["deniedSize"] = first.denied_size
         print_json({"tools": [message_as_json(tool) for tool in found], **sizes})
         return
     if found:
@@ -186,8 +201,8 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
     summary = f"{counted(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
-    denied = f" {counted(pages[0].denied_size, 'tool')} denied to you." if pages[0].denied_size else ""
-    note((summary if found else "No tool matches that your policy allows.") + denied + _sources_note(pages[0].sources))
+    denied = f" {counted(first.denied_size, 'tool')} denied to you." if first.denied_size else ""
+    note((summary if found else "No tool matches that your policy allows.") + denied + _sources_note(first.sources))
 
 
 @tools.command()
@@ -209,9 +224,10 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
     with connected_by(options) as connection:
         request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
         answer = _hits(connection, request)
-        if not answer.hits:
-            _note_empty(connection, options["sources"])
+        is_known = _knows_sources(connection, options["sources"], is_empty=not answer.hits)
     print_answer(answer, as_json, print_hits)
+    if not is_known:
+        sys.exit(EXIT_REFUSED)
 
 
 @tools.command()

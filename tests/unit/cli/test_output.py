@@ -9,21 +9,16 @@ import pytest
 
 from toolhub.v1 import call_pb2, error_pb2, job_pb2, job_state_pb2, progress_pb2, tool_pb2
 from toolhub_service.cli.output import (
-    Pace,
-    amount,
-    clock,
-    done,
     enum_name,
     explaining,
     legible,
     message_as_json,
-    percent,
     print_pairs,
     print_prose,
     print_table,
-    progress_text,
     span,
 )
+from toolhub_service.cli.progress import Pace, amount, clock, done, percent, progress_text
 
 
 @pytest.fixture(autouse=True)
