@@ -50,11 +50,17 @@ def test_the_list_of_commands_waits_for_nothing_that_it_does_not_need(cli: Comma
     program = f"import atexit, sys; from toolhub_service.__main__ import main; atexit.register({told}); main()"
     command = [sys.executable, "-c", program, "--help"]
     done = subprocess.run(command, env=cli.env, capture_output=True, text=True, check=False)
-    assert "Commands" in done.stdout, done.stderr
+    assert "Use tools:" in done.stdout, done.stderr
     imported = set(done.stdout.rpartition("imported:")[2].split())
     # Of an editable installation comes _distutils_hack.
     assert imported - sys.stdlib_module_names - {"__main__", "_distutils_hack"} == {"click", "toolhub_service"}
     assert not imported & {"asyncio", "multiprocessing", "sqlite3", "ssl", "unittest"}
+
+
+def test_help_names_every_command_once(cli: CommandLine) -> None:
+    text = cli("--help").out
+    for name in {words[0] for words in COMMANDS} | {"sources", "workflows", "pins"}:
+        assert text.count(f"\n  {name} ") == 1
 
 
 def test_the_version_is_told(cli: CommandLine) -> None:

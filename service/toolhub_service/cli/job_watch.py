@@ -19,6 +19,7 @@ from toolhub_service.cli.client import Connection, is_transient, outage_text, re
 from toolhub_service.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
+    can_redraw,
     enum_name,
     legible,
     message_as_json,
@@ -193,7 +194,7 @@ class JobWatch:
 
 def watch_to_the_end(connection: Connection, job: job_pb2.Job, *, as_json: bool) -> None:
     """Show every status, then the result; exit 1 when it is not a success. Ctrl-C leaves the job running."""
-    screen = JsonLines() if as_json else LiveBar(job.tool) if sys.stdout.isatty() else PlainLines()
+    screen = JsonLines() if as_json else LiveBar(job.tool) if can_redraw() else PlainLines()
     last = follow(connection, job, screen)
     if not as_json:
         show_result(last.result)
