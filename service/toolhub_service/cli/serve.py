@@ -156,11 +156,11 @@ def _greet(settings: Settings, port: int, metrics_port: int) -> None:
     if metrics_port:
         host = settings.metrics.listen.rpartition(":")[0]
         click.echo(f"metrics: http://{host}:{metrics_port}/metrics")
-    click.echo(f"Next, in another terminal:  {_client_environment(settings, address)}{_program()} tools list")
+    click.echo(f"Next, in another terminal:  {client_environment(settings, address)}{_program()} tools list")
     sys.stdout.flush()
 
 
-def _client_environment(settings: Settings, address: str) -> str:
+def client_environment(settings: Settings, address: str) -> str:
     """What a client of this machine sets before its command."""
     from toolhub_service.cli.channel import DEFAULT_ADDRESS
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.tls import Authority, tls_settings
 from tests.free_port import free_port
-from tests.hub import running_hub
+from tests.hub import running_hub, settings_of
 from toolhub_service.app.doctor import Finding, State
-from toolhub_service.app.doctor.configuration import is_hub, is_metrics, server_checks, store_checks
+from toolhub_service.app.doctor.configuration import is_hub, is_metrics, is_own, server_checks, store_checks
 from toolhub_service.settings.loading import load_settings
 
 
@@ -50,6 +51,17 @@ async def test_the_ports_of_a_hub_are_distinguished_from_those_of_strangers(tmp_
         assert not await asyncio.to_thread(is_hub, f"127.0.0.1:{port}")
         assert not await asyncio.to_thread(is_metrics, "127.0.0.1", running.hub.server.port)
     assert not await asyncio.to_thread(is_metrics, "127.0.0.1", port)
+
+
+async def test_the_port_of_a_hub_with_tls_is_known_by_its_certificate(tmp_path: Path) -> None:
+    with_tls, other = tls_settings(tmp_path, Authority(), client_ca=Authority()), tmp_path / "other"
+    other.mkdir()
+    async with running_hub(tmp_path, settings=with_tls) as running:
+        port = running.hub.server.port
+        assert await asyncio.to_thread(is_own, settings_of(tmp_path, with_tls), "localhost", port)
+        strange = settings_of(other, tls_settings(other, Authority()))
+        assert not await asyncio.to_thread(is_own, strange, "localhost", port)
+    assert not await asyncio.to_thread(is_own, settings_of(tmp_path, with_tls), "localhost", port)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.cli.serve import SWITCH_INTERVAL_S
+from toolhub_service.cli.serve import SWITCH_INTERVAL_S, client_environment
+from toolhub_service.settings.loading import load_settings
 
 SERVE = """
 import sys
@@ -26,3 +27,21 @@ def test_a_thread_of_a_hub_holds_the_interpreter_for_half_a_millisecond_at_a_tim
         [sys.executable, "-c", SERVE, "serve", "--data-dir", str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert float(ended.stdout) == pytest.approx(SWITCH_INTERVAL_S)
+
+
+@pytest.mark.parametrize(
+    ("settings", "address", "variables"),
+    [
+        ({}, "127.0.0.1:50051", ""),
+        ({}, "127.0.0.1:7", "TOOLHUB_ADDRESS=127.0.0.1:7 "),
+        ({"TOOLHUB_SERVER_TLS_CERTIFICATE_FILE": "hub.pem"}, "127.0.0.1:50051", "TOOLHUB_CA_FILE=hub.pem "),
+        ({"TOOLHUB_AUTH_MODES": "api-key"}, "127.0.0.1:50051", "TOOLHUB_API_KEY=KEY "),
+        (
+            {"TOOLHUB_SERVER_TLS_CLIENT_CA_FILE": "clients.pem"},
+            "127.0.0.1:50051",
+            "TOOLHUB_CERT_FILE=CERTIFICATE TOOLHUB_KEY_FILE=KEY ",
+        ),
+    ],
+)
+def test_the_next_command_names_what_a_client_must_set(settings: dict[str, str], address: str, variables: str) -> None:
+    assert client_environment(load_settings(None, settings), address) == variables

@@ -205,11 +205,11 @@ def _ports(settings: Settings) -> Iterator[Finding]:
     if server.startswith("unix"):
         yield ok("server port", server)
     else:
-        yield _port("server port", "server.listen", server, partial(_is_own, settings))
+        yield _port("server port", "server.listen", server, partial(is_own, settings))
     yield _port("metrics port", "metrics.listen", metrics, is_metrics) if metrics else ok("metrics port", "none is set")
 
 
-def _is_own(settings: Settings, host: str, port: int) -> bool:
+def is_own(settings: Settings, host: str, port: int) -> bool:
     """Whether a hub with these settings serves there; with TLS it is known by its certificate."""
     if not settings.server.tls.certificate_file:
         return is_hub(settings.server.listen)
