@@ -184,8 +184,9 @@ async def pages_of(rpc: Any, request: Any) -> list[Any]:
 async def test_pages_of_lists_searches_snapshots_and_exports_are_bounded_by_their_bytes(crowded: RunningHub) -> None:
     full = tool_pb2.TOOL_VIEW_FULL
     listed = await pages_of(crowded.stub.ListTools, pb.ListToolsRequest(page_size=1_000, view=full))
+    shelf = tool_pb2.ToolFilter(names=["shelf/*"])
     found = await pages_of(
-        crowded.stub.SearchTools, pb.SearchToolsRequest(query="shelve books", page_size=1_000, view=full)
+        crowded.stub.SearchTools, pb.SearchToolsRequest(query="shelve books", filter=shelf, page_size=1_000, view=full)
     )
     snapshot = await pages_of(crowded.registry.GetSnapshot, registry_service_pb2.GetSnapshotRequest(view=full))
     exports = [
