@@ -1,9 +1,11 @@
-"""The tables of errors as the Python, Go and TypeScript clients have them, from those in domain/."""
+"""The tables of errors as the contract and the Python, Go and TypeScript clients have them, from those in domain/."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from textwrap import wrap
 
 from toolhub_service.domain.error_kinds import ERROR_KINDS, ErrorKind
@@ -67,6 +69,44 @@ def typescript() -> str:
         lines += [*_jsdoc(reason.meaning), f'  {reason.name}: "{reason.name}",']
     lines += ["} as const;", "", "export type ReasonName = keyof typeof Reason;", ""]
     return "\n".join(lines)
+
+
+PROTO = Path(__file__).resolve().parents[2] / "proto/toolhub/v1/error_reason.proto"
+
+_PROTO_HEAD = """syntax = "proto3";
+
+package toolhub.v1;
+
+option csharp_namespace = "ToolHub.V1";
+option go_package = "github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1";
+option java_multiple_files = true;
+option java_package = "io.toolhub.v1";
+
+// Why an RPC failed: `google.rpc.ErrorInfo.reason` is one of these names, without ERROR_REASON_, and its domain is
+// `toolhub`. It may also be the name of an ErrorKind: an RPC that is no call failed so. Written by `make docs` from the
+// table of the server.
+enum ErrorReason {
+  // Never sent. A reason of a newer hub is a name that this enum does not have.
+  ERROR_REASON_UNSPECIFIED = 0;
+"""
+
+
+def contract() -> str:
+    """A reason keeps the number that it was given first."""
+    numbers: dict[str, int] = {}
+    if PROTO.is_file():
+        known = re.findall(r"^  ERROR_REASON_(\w+) = ([1-9]\d*);", PROTO.read_text(), re.MULTILINE)
+        numbers = {name: int(number) for name, number in known}
+    for reason in Reason:
+        numbers.setdefault(reason.name, max(numbers.values(), default=0) + 1)
+    lines = [_PROTO_HEAD.rstrip()]
+    for name, number in sorted(numbers.items(), key=lambda entry: entry[1]):
+        reason = Reason[name]
+        told = f"{reason.code.name}: {reason.meaning} {reason.advice}".rstrip()
+        if reason.metadata:
+            told += f" Metadata: {', '.join(sorted(reason.metadata))}."
+        lines += [*_comment("  // ", told), f"  ERROR_REASON_{name} = {number};"]
+    return "\n".join([*lines, "}", ""])
 
 
 def _docstring(text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which pages of docs/ and tables of the clients are made from the code, and which of them are stale."""
+"""Which pages of docs/ and tables of clients and contract are made from the code, and which of them are stale."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "clients/go/toolhub/errors.go": client_errors.go,
     "clients/python/toolhub_client/errors.py": client_errors.python,
     "clients/ts/src/errors.ts": client_errors.typescript,
+    "proto/toolhub/v1/error_reason.proto": client_errors.contract,
 }
-"""What the clients know of errors."""
+"""What the clients and the contract know of errors."""
 
 
 def stale(root: Path) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Reasons of RPC errors (`google.rpc.ErrorInfo.reason`): what each means, what to do, its gRPC code and metadata.
 
-docs/errors.md and the tables of the clients are made from it. A tool error that ends an RPC has its kind as reason.
+docs/errors.md, the contract's enum and the tables of the clients are made from it. A tool error that ends an RPC has
+its kind as reason.
 """
 
 from __future__ import annotations

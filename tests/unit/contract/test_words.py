@@ -13,6 +13,7 @@ from toolhub.v1 import (
     approval_pb2,
     call_pb2,
     error_pb2,
+    error_reason_pb2,
     event_pb2,
     job_state_pb2,
     pin_pb2,
@@ -25,6 +26,7 @@ from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import EvidenceType, JobState, StepName
 from toolhub_service.domain.source import PinState, SourceState, Trust
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState
@@ -92,3 +94,7 @@ def test_the_contract_names_the_final_states_of_a_job(state: JobState) -> None:
 
 def test_the_steps_stand_in_the_same_order() -> None:
     assert words(step_pb2.StepName, "STEP_NAME_") == [step.name for step in StepName]
+
+
+def test_every_reason_of_a_failed_rpc_is_a_word_of_the_contract() -> None:
+    assert set(words(error_reason_pb2.ErrorReason, "ERROR_REASON_")) == {reason.name for reason in Reason}
