@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"iter"
+
+	"google.golang.org/protobuf/proto"
 
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
@@ -82,6 +85,25 @@ func (hub *Hub) CopyArtifact(ctx context.Context, artifactID string, target io.W
 		}
 	}
 	return artifact, matches(digest, artifact)
+}
+
+// ListArtifacts gives artifacts, page by page, those that expire last first; nil means all of the caller's.
+func (hub *Hub) ListArtifacts(
+	ctx context.Context, where *toolhubv1.ListArtifactsRequest,
+) iter.Seq2[*toolhubv1.Artifact, error] {
+	return pages(func(token string) ([]*toolhubv1.Artifact, string, error) {
+		request := &toolhubv1.ListArtifactsRequest{}
+		proto.Merge(request, where)
+		request.PageToken = token
+		page, err := hub.Artifacts.ListArtifacts(ctx, request)
+		return page.GetArtifacts(), page.GetNextPageToken(), err
+	})
+}
+
+// DeleteArtifact removes one of the caller's own before it expires; ErrNotFound when there is none.
+func (hub *Hub) DeleteArtifact(ctx context.Context, artifactID string) error {
+	_, err := hub.Artifacts.DeleteArtifact(ctx, &toolhubv1.DeleteArtifactRequest{ArtifactId: artifactID})
+	return err
 }
 
 // readOnce writes what one stream brings from that offset on; how many bytes, and how it ended.

@@ -216,6 +216,11 @@ func (hub *Hub) GetTool(ctx context.Context, name string) (*toolhubv1.ToolSpec, 
 	return response.GetTool(), err
 }
 
+// ServerInfo is what the hub is, what it takes and what it offers.
+func (hub *Hub) ServerInfo(ctx context.Context) (*toolhubv1.GetServerInfoResponse, error) {
+	return hub.Tools.GetServerInfo(ctx, &toolhubv1.GetServerInfoRequest{})
+}
+
 // Export gives definitions for a model, a JSON array, and each exported name's tool.
 func (hub *Hub) Export(
 	ctx context.Context, format toolhubv1.ExportFormat, where *toolhubv1.ToolFilter,

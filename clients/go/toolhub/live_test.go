@@ -155,6 +155,20 @@ func TestArtifactComesBackAsItWasPut(t *testing.T) {
 	if _, err := hub.CopyArtifact(ctx, "art_unknown", &got); !errors.Is(err, ErrNotFound) {
 		t.Errorf("%v", err)
 	}
+	for artifact, err := range hub.ListArtifacts(ctx, &toolhubv1.ListArtifactsRequest{Sha256: put.GetSha256()}) {
+		if err != nil || artifact.GetArtifactId() != put.GetArtifactId() {
+			t.Errorf("%v, %v", artifact, err)
+		}
+	}
+	if err := hub.DeleteArtifact(ctx, put.GetArtifactId()); err != nil {
+		t.Error(err)
+	}
+	if err := hub.DeleteArtifact(ctx, put.GetArtifactId()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	if info, err := hub.ServerInfo(ctx); err != nil || info.GetServer().GetVersion() == "" {
+		t.Errorf("%v, %v", info, err)
+	}
 	wrong := &toolhubv1.ArtifactHeader{Name: "a.txt", SizeBytes: 3}
 	if _, err := hub.PutArtifact(ctx, bytes.NewReader(content), wrong); !errors.Is(err, ErrInvalidRequest) {
 		t.Errorf("%v", err)

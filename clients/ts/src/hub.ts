@@ -6,7 +6,7 @@ import { type Client, createClient, type Transport } from "@connectrpc/connect";
 import { type Approval, Decision } from "../../../gen/ts/toolhub/v1/approval_pb.js";
 import { ApprovalService, type ListApprovalsRequestSchema } from "../../../gen/ts/toolhub/v1/approval_service_pb.js";
 import type { Artifact } from "../../../gen/ts/toolhub/v1/artifact_pb.js";
-import { type ArtifactHeaderSchema, ArtifactService } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
+import { type ArtifactHeaderSchema, ArtifactService, type ListArtifactsRequestSchema } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
 import { AuditService } from "../../../gen/ts/toolhub/v1/audit_service_pb.js";
 import { type ExecContextSchema, InvokeMode, type ToolIntent, ToolIntentSchema } from "../../../gen/ts/toolhub/v1/call_pb.js";
 import type { Job, JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
@@ -16,7 +16,7 @@ import type { Chunk, Progress } from "../../../gen/ts/toolhub/v1/progress_pb.js"
 import { RegistryService } from "../../../gen/ts/toolhub/v1/registry_service_pb.js";
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
 import type { ToolFilterSchema, ToolSpec } from "../../../gen/ts/toolhub/v1/tool_pb.js";
-import { ExportFormat, type SearchHit, ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
+import { ExportFormat, type GetServerInfoResponse, type SearchHit, ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
 import { putArtifact, readArtifact } from "./artifacts.js";
 import { type Config, target, transportTo } from "./connection.js";
 import { CallFailed } from "./failures.js";
@@ -27,10 +27,9 @@ import { type ModelToolCall, NO_OBJECT, readToolCall, textOf, type ToolMessage }
 export type JsonObject = { [name: string]: unknown };
 type Context = Exclude<MessageInitShape<typeof ExecContextSchema>, { $typeName: string }>;
 /** The fields of a request for a list, without its page. */
-type Filter<Schema extends typeof ListJobsRequestSchema | typeof ListApprovalsRequestSchema> = Omit<
-  Exclude<MessageInitShape<Schema>, { $typeName: string }>,
-  "pageToken"
->;
+type Filter<
+  Schema extends typeof ListJobsRequestSchema | typeof ListApprovalsRequestSchema | typeof ListArtifactsRequestSchema,
+> = Omit<Exclude<MessageInitShape<Schema>, { $typeName: string }>, "pageToken">;
 
 const FORMATS = {
   openai: ExportFormat.OPENAI,
@@ -231,6 +230,11 @@ export class Hub {
     return found;
   }
 
+  /** What the hub is, what it takes and what it offers. */
+  serverInfo(): Promise<GetServerInfoResponse> {
+    return this.tools.getServerInfo({});
+  }
+
   /** One tool. */
   async getTool(name: string): Promise<ToolSpec> {
     const { tool } = await this.tools.getTool({ name });
@@ -284,6 +288,19 @@ export class Hub {
     const chunks: Uint8Array[] = [];
     for await (const chunk of this.readArtifact(artifactId)) chunks.push(chunk);
     return Buffer.concat(chunks);
+  }
+
+  /** Page by page, those that expire last first. */
+  listArtifacts(where: Filter<typeof ListArtifactsRequestSchema> = {}): AsyncGenerator<Artifact> {
+    return pages(async (pageToken) => {
+      const page = await this.artifacts.listArtifacts({ ...where, pageToken });
+      return [page.artifacts, page.nextPageToken];
+    });
+  }
+
+  /** Remove one of the caller's own before it expires. */
+  async deleteArtifact(artifactId: string): Promise<void> {
+    await this.artifacts.deleteArtifact({ artifactId });
   }
 
   /** Newest first, page by page: everybody's for approvers, the caller's own for others. */

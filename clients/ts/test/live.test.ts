@@ -72,6 +72,14 @@ test("an artifact comes back as it was put", options, async () => {
   const content = new TextEncoder().encode("0123456789".repeat(100_000));
   const { artifactId } = await hub.putArtifact(content, { name: "a.txt" });
   assert.ok(Buffer.from(content).equals(await hub.getArtifact(artifactId)));
+  const listed = [];
+  for await (const each of hub.listArtifacts({ pageSize: 1 })) listed.push(each.artifactId);
+  assert.deepEqual(listed.filter((id) => id === artifactId), [artifactId]);
+  await hub.deleteArtifact(artifactId);
+  await assert.rejects(hub.deleteArtifact(artifactId), (error: unknown) => {
+    return error instanceof HubError && error.code === Code.NotFound;
+  });
+  assert.ok((await hub.serverInfo()).server?.version);
   await assert.rejects(hub.getArtifact("art_unknown"), (error: unknown) => {
     return error instanceof HubError && error.code === Code.NotFound;
   });
