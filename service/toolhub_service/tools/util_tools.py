@@ -160,7 +160,7 @@ class JsonSelect(Tool["JsonSelect.In", "JsonSelect.Out"]):
     tags = ("json", "jmespath", "jsonpath", "select", "filter", "query", "util")
     annotations = Annotations(read_only=True, idempotent=True)
     examples = (
-        Example("Titles of cheap books", {"json": _BOOKS, "path": "books[?price < `10`].title"}),
+        Example("Filter a list and take a field", {"json": _BOOKS, "path": "books[?price < `10`].title"}),
         Example(
             "The same in JSONPath", {"json": _BOOKS, "path": "$.books[?@.price < 10].title", "language": "jsonpath"}
         ),
