@@ -231,7 +231,7 @@ async def test_roles_part_agents_operators_and_auditors(town: Town) -> None:
 async def test_every_rpc_of_long_work_asks_for_a_credential_and_a_role(town: Town) -> None:
     """Read off the contract, so that an RPC that is added tomorrow is asked about, too."""
     agent = {"JobService", "ArtifactService", "ListApprovals", "GetApproval", "WatchApprovals"}
-    operator = {"GetJob", "ListJobs", "WatchJob", "CancelJob"}
+    operator = {"GetJob", "ListJobs", "WatchJob", "WatchJobs", "CancelJob"}
     for service in (job_service_pb2, approval_service_pb2, artifact_service_pb2):
         (described,) = service.DESCRIPTOR.services_by_name.values()
         for method in described.methods:
