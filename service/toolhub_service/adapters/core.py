@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -62,6 +62,14 @@ class Workspaces:
 
     root: str
     sharing: WorkspaceSharing = WorkspaceSharing.REQUEST
+    keep_s: float = 0.0
+    """From the last change in a folder of a request or session until it is removed; 0: never."""
+
+    async def sweep(self, now_unix_ms: int) -> int:
+        """Remove the folders of requests and sessions that nobody has changed for `keep_s`; how many."""
+        if not self.keep_s or self.sharing not in (WorkspaceSharing.REQUEST, WorkspaceSharing.SESSION):
+            return 0
+        return await to_thread(partial(self._sweep, now_unix_ms / 1_000 - self.keep_s))
 
     def folders(self, call: Call) -> tuple[str, ...]:
         """Names of the folders beneath the root, outermost first."""
@@ -88,6 +96,18 @@ class Workspaces:
         cannot be."""
         return Workspace(self.root, *self.folders(call), expected=expected)
 
+    def _sweep(self, before_s: float, stop: threading.Event) -> int:
+        swept = 0
+        for principal in _folders_of(self.root):
+            for folder in _folders_of(principal.path):
+                if _changed_at_s(folder.path, before_s) >= before_s:
+                    continue
+                # Other processes sweep the same folders.
+                with closing(Workspace(self.root, principal.name)) as workspace, suppress(ToolFailure):
+                    workspace.remove(folder.name, recursive=True, stop=stop)
+                    swept += 1
+        return swept
+
     def _is_new(self, call: Call) -> bool:
         """Whether the hub itself has named the request, after the call, and the folder is the request's. The caller of
         a session chooses its call ids: so it is not taken at its word about what is in the folder."""
@@ -104,6 +124,26 @@ class Workspaces:
             return True
         except OSError:
             return False
+
+
+def _folders_of(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _changed_at_s(folder: str, enough_s: float) -> float:
+    """When something in it was last changed, or a time of it that is not before `enough_s`. Links are not followed."""
+    newest_s = 0.0
+    for path, _, files in os.walk(folder):
+        for name in (".", *files):
+            with suppress(OSError):
+                newest_s = max(newest_s, os.lstat(os.path.join(path, name)).st_mtime)  # noqa: PTH118 - made by walk
+            if newest_s >= enough_s:
+                return newest_s
+    return newest_s
 
 
 AnyTool: TypeAlias = Tool[Any, Any]

@@ -170,7 +170,7 @@ def _planned(call: Call, toolbox: Toolbox, policy: PolicySnapshot) -> PlannedCal
     """The first three steps of the pipeline."""
     spec = resolve(call, toolbox.catalog, policy)
     schemas = for_tool(spec)
-    validate_input(call, spec, schemas)
+    validate_input(call, spec, schemas, toolbox.adapter)
     return apply_defaults(call._replace(tool=spec.name), spec, schemas)
 
 

@@ -12,7 +12,7 @@ from toolhub_service.app.deps import Deps
 from toolhub_service.app.files import RunnerLocks, read_or_make_key
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_stores import Stores, not_installed
-from toolhub_service.app.wiring_tools import Toolbox
+from toolhub_service.app.wiring_tools import Toolbox, make_workspaces
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.call import Principal
@@ -124,7 +124,7 @@ def make_long_work(
         awaiting=decisions.check,
         give_up=runs.give_up,
         each_time=[approvals.sweep],
-        tidy=[*tidy, OrphanedApprovals(stores.approvals, ledger).withdraw],
+        tidy=[*tidy, OrphanedApprovals(stores.approvals, ledger).withdraw, make_workspaces(deps.settings).sweep],
     )
     job_service = PrincipalJobs(ledger, engine)
     return LongWork(

@@ -39,6 +39,8 @@ from toolhub_service.tools.job_tools import job_tools
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
 
+_DAY_S = 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Searching:
@@ -141,6 +143,12 @@ class Toolbox:
         return statuses
 
 
+def make_workspaces(settings: Settings) -> Workspaces:
+    of, keep_s = settings.workspace, settings.workspace.keep_days * _DAY_S
+    # A folder must not vanish beneath a job that only reads in it, and none runs for longer than a day.
+    return Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(of.per), max(keep_s, _DAY_S) if keep_s else 0.0)
+
+
 def open_toolbox(
     settings: Settings, clock: Clock, redactor: Redactor, jobs: JobService, artifacts: ArtifactService | None = None
 ) -> Toolbox:
@@ -161,8 +169,7 @@ def open_toolbox(
         *job_tools(jobs),
         *util_tools(clock),
     ]
-    workspaces = Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(settings.workspace.per))
-    adapter = CoreAdapter(built_in, workspaces, custom_tools=custom.tools, artifact_service=artifacts)
+    adapter = CoreAdapter(built_in, make_workspaces(settings), custom_tools=custom.tools, artifact_service=artifacts)
     catalog = ToolCatalog(check_schema=check_schema)
     catalog.register_builtins(adapter.specs())
     catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])

@@ -80,6 +80,8 @@ def _cut(value: JsonValue, encoded: bytes, max_bytes: int) -> CutAndSummary:
     if len(encoded) <= max_bytes:
         return value, None, summarise_result(value, encoded)
     shortened = _shorten(value, len(encoded) - max_bytes + _MARKER_BYTES)
+    if isinstance(shortened, dict) and shortened.get("truncated") is False:  # a tool's own word for the same
+        shortened["truncated"] = True
     text = dumps(shortened)
     if len(text) > max_bytes:
         shortened = f"[result of {len(encoded)} bytes left out: the limit is {max_bytes} bytes]"

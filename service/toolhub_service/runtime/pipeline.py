@@ -151,7 +151,7 @@ class Pipeline:
         if call.unread_bytes or call.names_artifacts:
             state.call = call = await self._arguments_of(state, spec, route.schemas)
         if state.planned is None:  # large arguments were checked beside the loop
-            validate_input(call, spec, route.schemas)
+            validate_input(call, spec, route.schemas, route.adapter)
         begun_ns[APPLY_DEFAULTS] = perf_counter_ns()
         state.planned = planned = state.planned or apply_defaults(call, spec, route.schemas)
         begun_ns[CHECK_POLICY] = perf_counter_ns()
@@ -257,7 +257,7 @@ class Pipeline:
         if call.names_artifacts and call.args_error is None:
             state.call = call = await self._with_artifacts(state)
         if call.unread_bytes:
-            state.planned = await self._large(call, _checked, call, spec, schemas)
+            state.planned = await self._large(call, _checked, call, spec, schemas, self.adapters[spec.kind])
         return call
 
     async def _decided(self, planned: PlannedCall) -> Verdict:
@@ -361,7 +361,7 @@ class Pipeline:
         return await self.large.run(state.call.principal.id, size_bytes, redact_plan, plan, self.redactor)
 
 
-def _checked(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> PlannedCall:
+def _checked(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> PlannedCall:
     """Steps 2 and 3 in one turn."""
-    validate_input(call, spec, schemas)
+    validate_input(call, spec, schemas, adapter)
     return apply_defaults(call, spec, schemas)

@@ -33,8 +33,11 @@ from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.defaults import ToolSchemas
 
 
-def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> None:
-    """Step 2. Raises INPUT_SCHEMA_INVALID with violations that a model can repair from, or INVALID_INPUT."""
+def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> None:
+    """Step 2. Raises INPUT_SCHEMA_INVALID with violations that a model can repair from, or INVALID_INPUT.
+
+    `adapter` knows whether a call of a tool that can change something does so with these arguments.
+    """
     if call.args_error is not None:
         raise ToolFailure(call.args_error)
     violations = schemas.validate_input(call.args)
@@ -42,7 +45,8 @@ def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> None:
         problems = " ".join(f"{each.message} {each.hint}".rstrip() for each in violations)
         message = f"The arguments do not fit {call.tool}: {problems}"
         raise refuse(ErrorKind.INPUT_SCHEMA_INVALID, message, violations=violations)
-    if spec.has_side_effects and not call.purpose.strip():
+    has_no_purpose = spec.has_side_effects and not call.purpose.strip()
+    if has_no_purpose and adapter.has_side_effects(apply_defaults(call, spec, schemas)):
         raise refuse(
             ErrorKind.INVALID_INPUT,
             f"{call.tool} can change something: say why you call it in `purpose`; it goes into the audit log.",

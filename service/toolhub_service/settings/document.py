@@ -84,6 +84,14 @@ class Workspace(Section, frozen=True):
     per: Annotated[
         Literal["request", "session", "principal", "shared"], Meta(description="Which calls share a workspace.")
     ] = "request"
+    keep_days: Annotated[
+        float,
+        Meta(
+            description="Days after its last change until a workspace of a request or session is removed, with all its "
+            "files; 0: never. At least 1, the longest that a job may take.",
+            ge=0,
+        ),
+    ] = 0.0
 
 
 class Audit(Section, frozen=True):

@@ -265,6 +265,11 @@ def _result(
         exit_code=str(finished.exit_code),
         duration_ms=str(duration_ms),
     )
+    if context.truncated:
+        bytes_of = f"{finished.stdout.total_bytes} bytes of stdout and {finished.stderr.total_bytes} of stderr"
+        kept = f"of {bytes_of} the first {args.max_output_chars} characters each were kept"
+        why = f"{kept}: raise maxOutputChars, or have the command write into a file"
+        context.proves(EvidenceType.TOOL, f"exec:{judged.rule}", why)
     if finished.timed_out or finished.flooded:
         raise _not_ended(finished, judged, args.timeout_s, stdout, stderr)
     return ExecRun.Out(

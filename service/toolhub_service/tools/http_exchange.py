@@ -45,17 +45,30 @@ class Answer:
     is_cut: bool
     """Whether there was more than `max_bytes`."""
     max_bytes: int
+    by_policy: bool = False
+    """Whether `max_bytes` is the policy's bound, less than was asked for."""
+
+
+def more_bytes(max_bytes: int, *, by_policy: bool) -> str:
+    """How to get the rest of a body that was cut."""
+    if by_policy:
+        return f"the policy reads no more than {max_bytes} bytes of an answer, so use core/http.downloadFile"
+    return "raise maxBytes, or use core/http.downloadFile"
 
 
 def marked_text(answer: Answer, context: ToolContext) -> str:
-    """The text of a body; when it was cut, with a marker at its end and `context.truncated` set."""
+    """The text of a body; when it was cut, with a marker at its end, `context.truncated` set, and evidence of why the
+    rest was not kept."""
     text = text_of(answer.data, answer.response.header(b"content-type"), is_cut=answer.is_cut)
     if not answer.is_cut:
         return text
     context.truncated = True
     announced = answer.response.announced_bytes
     whole = f"of {announced}" if announced is not None else "of more"
-    return f"{text}\n… [cut: the first {len(answer.data)} {whole} bytes; raise maxBytes or download the file]"
+    advice = more_bytes(answer.max_bytes, by_policy=answer.by_policy)
+    why = f"only the first {len(answer.data)} {whole} bytes were read and none of the rest was kept: {advice}"
+    context.proves(EvidenceType.URL, shown_url(answer.response.url), why)
+    return f"{text}\n… [cut: the first {len(answer.data)} {whole} bytes; {advice}]"
 
 
 def text_of(data: bytes, content_type: str, *, is_cut: bool) -> str:
@@ -115,12 +128,12 @@ def excerpt_of(data: bytes, response: HttpResponse, redactor: Redactor) -> str:
     return redactor.text(text)[:EXCERPT_MAX_CHARS]
 
 
-def too_large(response: HttpResponse, max_bytes: int) -> ToolFailure:
-    """For a body that must be whole and is not."""
+def too_large(response: HttpResponse, max_bytes: int, *, by_policy: bool) -> ToolFailure:
+    """For a body that must be whole and is not. `by_policy`: more was asked for than policy allows."""
+    advice = "The policy allows no more: ask for less." if by_policy else "Raise maxBytes, or ask for less."
     return refuse(
         ErrorKind.HTTP_TOO_LARGE,
-        f"The answer of {response.url.host} is larger than {max_bytes} bytes. "
-        "Raise maxBytes where the policy allows it, or ask for less.",
+        f"The answer of {response.url.host} is larger than {max_bytes} bytes. {advice}",
         max_bytes=max_bytes,
         announced_bytes=response.announced_bytes,
     )
@@ -282,7 +295,7 @@ class HttpTool(Tool[Input, Output]):
             data = await body.whole()
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
         prove_exchange(context, response, len(data), sha256)
-        return Answer(response, data, body.is_cut, bound_bytes)
+        return Answer(response, data, body.is_cut, bound_bytes, by_policy=bound_bytes < max_bytes)
 
 
 class FetchTool(HttpTool[Fetch, Output]):

@@ -59,6 +59,8 @@ from toolhub_service.tools.tool import Tool, ToolOutput
 # core/http.downloadFile: a body into a file of the workspace, hashed on the way; a partial file never remains.
 
 _MAX_BYTES = 100 * 1024 * 1024
+_NAMES_MAX = 20
+_NAME_CHARS = 64
 _TIMEOUT_MS = 60_000
 
 
@@ -111,14 +113,15 @@ class HttpDownloadFile(HttpTool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
         return HttpRequest(args.url, accept_encoding="identity")
 
     async def _fill(self, draft: AtomicFile, args: In, max_bytes: int, context: ToolContext) -> HttpResponse:
+        by_policy = max_bytes < args.max_bytes
         async with self._open(self.request(args), args.timeout_ms, context) as response:
             await refuse_error_status(response, self._services.redactor)
             if (response.announced_bytes or 0) > max_bytes:
-                raise too_large(response, max_bytes)
+                raise too_large(response, max_bytes, by_policy=by_policy)
             body = response.body(max_bytes)
             await _copy(body, draft, ByteProgress(context.sink, response.announced_bytes or 0))
             if body.is_cut:
-                raise too_large(response, max_bytes)
+                raise too_large(response, max_bytes, by_policy=by_policy)
         return response
 
 
@@ -168,6 +171,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
         body: str
         bytes: int
         """Of the decoded body, as far as it was read."""
+        truncated: Annotated[bool, Meta(description="Whether the body was cut.")]
 
     async def run(self, args: In, context: ToolContext) -> Out:
         answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
@@ -175,6 +179,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
             **head_of(answer.response),
             body=marked_text(answer, context),
             bytes=len(answer.data),
+            truncated=answer.is_cut,
         )
 
     def request(self, args: In) -> HttpRequest:
@@ -244,11 +249,13 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
             args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes, needs_success=True
         )
         if answer.is_cut:
-            raise too_large(answer.response, answer.max_bytes)
+            raise too_large(answer.response, answer.max_bytes, by_policy=answer.by_policy)
         context.is_large = is_large(answer.data)
+        value = await self._value(answer)
+        _prove_value(context, value)
         return self.Out(
             **head_of(answer.response),
-            json=await self._value(answer),
+            json=value,
             bytes=len(answer.data),
         )
 
@@ -278,6 +285,15 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
             ) from None
 
 
+def _prove_value(context: ToolContext, value: JsonValue) -> None:
+    """Add to the evidence of the exchange what came, without its values: the names of its first members."""
+    names = [name[:_NAME_CHARS] for name in list(value)[:_NAMES_MAX]] if isinstance(value, dict) else []
+    kind = f"an array of {len(value)}" if isinstance(value, list) else "an object" if names else "a value"
+    proof = context.evidence[-1]
+    summary = f"{proof.summary}: {kind}" + (f" with {', '.join(names)}" if names else "")
+    context.evidence[-1] = proof._replace(summary=summary, attributes={**proof.attributes, "fields": ",".join(names)})
+
+
 # core/http.fetchText: a page or an API answer as text.
 
 
@@ -296,6 +312,7 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
         text: str
         bytes: int
         """Of the decoded body, as far as it was read."""
+        truncated: Annotated[bool, Meta(description="Whether the text was cut.")]
 
     async def run(self, args: FetchInput, context: ToolContext) -> Out:
         answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
@@ -303,6 +320,7 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
             **head_of(answer.response),
             text=marked_text(answer, context),
             bytes=len(answer.data),
+            truncated=answer.is_cut,
         )
 
     def request(self, args: FetchInput) -> HttpRequest:

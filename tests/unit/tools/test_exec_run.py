@@ -190,6 +190,7 @@ async def test_long_output_is_cut_and_says_so(tool: ExecRun, folder: Path) -> No
     assert result["stdout"] == "1\n2\n3\n4\n5\n\n…[cut: 48888 bytes in all]"
     assert result["truncated"]
     assert context.truncated
+    assert "first 10 characters each were kept: raise maxOutputChars" in context.evidence[-1].summary
 
 
 async def test_output_that_is_no_text_is_still_told(tool: ExecRun, folder: Path) -> None:

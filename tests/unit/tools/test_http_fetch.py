@@ -75,13 +75,19 @@ async def test_long_text_is_cut_marked_and_told(services: HttpServices) -> None:
     assert out.text.startswith("ä" * 512 + "\n… [cut: the first 1025 of 4000 bytes")
     assert out.bytes == 1_025
     assert context.truncated
+    assert out.truncated
+    assert "none of the rest was kept: raise maxBytes, or use core/http.downloadFile" in context.evidence[-1].summary
     assert context.evidence[0].sha256 == hashlib.sha256(body.encode()[:1_025]).hexdigest()
 
 
 async def test_sandbox_bounds_what_the_argument_asks_for(services: HttpServices) -> None:
     async with serving(always(response(b"x" * 5_000))) as server:
         context = egress_context(server.rule(), sandbox=Sandbox(max_http_bytes=100))
-        assert (await HttpFetchText(services).run(HttpFetchText.In(url=server.url()), context)).bytes == 100
+        out = await HttpFetchText(services).run(HttpFetchText.In(url=server.url()), context)
+        assert (out.bytes, out.truncated) == (100, True)
+        assert out.text.endswith(
+            "; the policy reads no more than 100 bytes of an answer, so use core/http.downloadFile]"
+        )
 
 
 async def test_gzip_is_cut_by_its_inflated_size(services: HttpServices) -> None:
