@@ -360,12 +360,13 @@ async def test_a_restart_of_the_server_loses_the_job_and_says_so(stage: ComfySta
 
 @pytest.mark.promise("workflow.never-false-done")
 async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(stage: ComfyStage) -> None:
+    await stage.run("blur", {"width": 32}, job_id="job-0")  # known to the server and to us before the one that is lost
     stage.comfy.hold("ImageBlur")
     first = stage.begin("blur", job_id="job-1")
     await stage.comfy.until_held("ImageBlur")
     second = stage.begin("blur", job_id="job-2")
-    await stage.comfy.until_submitted(2)
-    stage.comfy.lose(stage.comfy.submitted[1].prompt_id)
+    await stage.comfy.until_submitted(3)
+    stage.comfy.lose(stage.comfy.submitted[-1].prompt_id)
     error = await failure_of(second)
     assert error.kind is ErrorKind.OUTCOME_UNKNOWN
     assert "it was not restarted: somebody has removed" in error.message
@@ -375,7 +376,7 @@ async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(
 
 @pytest.mark.promise("workflow.never-false-done")
 async def test_a_restart_is_told_as_one_however_much_others_have_run_since(stage: ComfyStage) -> None:
-    await stage.run("blur", job_id="job-0")
+    await stage.run("blur", {"width": 32}, job_id="job-0")  # of another width, or its cache would serve the next
     stage.comfy.hold("ImageBlur")
     running = stage.begin("blur")
     await stage.comfy.until_held("ImageBlur")
