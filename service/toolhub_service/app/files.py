@@ -150,8 +150,9 @@ class RunnerLocks:
             draft.rename(self._own[0])  # seen once it is locked, not before
 
     def let_go(self) -> None:
-        if self._own is not None:
-            path, descriptor = self._own
+        own, self._own = self._own, None  # once: by then another file may have the number of a closed descriptor
+        if own is not None:
+            path, descriptor = own
             path.unlink(missing_ok=True)
             os.close(descriptor)
 
