@@ -25,6 +25,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.serve import SWITCH_INTERVAL_S
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.ports import Adapter
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolSpec
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.secrets import Redactor
@@ -213,9 +214,9 @@ async def test_the_arguments_of_a_large_job_are_checked_beside_other_calls_when_
     """Fails at befa727: once more on the event loop, 0.1 s for 4 MiB."""
     checked_in: list[threading.Thread] = []
 
-    def validate(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> None:
+    def validate(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> None:
         checked_in.append(threading.current_thread())
-        validate_input(call, spec, schemas)
+        validate_input(call, spec, schemas, adapter)
 
     monkeypatch.setattr(pipeline, "validate_input", validate)
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from tests.fakes import comfyui_templates
 from tests.fakes.artifacts import Kept, kept_in, pieces
 from tests.fakes.clock import FixedRandomness
@@ -159,3 +161,10 @@ async def comfy_stage(
             yield stage
         finally:
             await stage.close()
+
+
+async def submitted_elsewhere(stage: ComfyStage) -> str:
+    """The id of a prompt that somebody else has sent to the same server."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        answer = await http.post(f"{stage.comfy.url}/prompt", json={"prompt": comfyui_templates.BLUR["graph"]})
+    return str(answer.json()["prompt_id"])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.comfyui import How, Op
 from tests.fakes.remote_harness import WITHIN_S
-from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of
+from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of, submitted_elsewhere
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import Outcome
 
@@ -149,3 +149,35 @@ async def test_a_gateway_before_a_server_that_is_started_anew_is_a_break(tmp_pat
         stage.clock.skipped_s = 120
         assert (await failure_of(running)).kind is ErrorKind.OUTCOME_UNKNOWN
         assert len(stage.comfy.submitted) == 1
+
+
+async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(stage: ComfyStage) -> None:
+    await stage.run("blur", {"width": 32}, job_id="job-0")  # known to the server and to us before the one that is lost
+    stage.comfy.hold("ImageBlur")
+    first = stage.begin("blur", job_id="job-1")
+    await stage.comfy.until_held("ImageBlur")
+    second = stage.begin("blur", job_id="job-2")
+    await stage.comfy.until_submitted(3)
+    stage.comfy.lose(stage.comfy.submitted[-1].prompt_id)
+    error = await failure_of(second)
+    assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert "it was not restarted: somebody has removed" in error.message
+    stage.comfy.release()
+    await asyncio.wait_for(first, 60)
+
+
+async def test_a_restart_is_told_as_one_however_much_others_have_run_since(stage: ComfyStage) -> None:
+    await stage.run("blur", {"width": 32}, job_id="job-0")  # of another width, or its cache would serve the next
+    stage.comfy.hold("ImageBlur")
+    running = stage.begin("blur")
+    await stage.comfy.until_held("ImageBlur")
+    stage.comfy.fault(Op.READ, How.ERROR, -1)
+    await stage.comfy.restart()
+    stage.comfy.release()
+    for _ in range(3):
+        await submitted_elsewhere(stage)
+    await stage.comfy.until_idle()
+    stage.comfy.faults.clear()
+    error = await failure_of(running)
+    assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert "Nor does the server know what it ran before: it was restarted since" in error.message

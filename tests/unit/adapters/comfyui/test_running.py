@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.fakes.comfyui import How, Op
 from tests.fakes.comfyui_templates import BLUR, PAINT, SCALE, changed
 from tests.fakes.remote_harness import RecordingSink
-from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of
+from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of, submitted_elsewhere
 from toolhub_service.adapters.comfyui.metadata import SIGNATURE
 from toolhub_service.domain.errors import STOPPED, ErrorKind
 from toolhub_service.domain.result import Outcome
@@ -32,13 +31,6 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 def proven(outcome: Outcome) -> dict[str, str]:
     """All that the evidence says of a run."""
     return {name: value for proof in outcome.evidence for name, value in proof.attributes.items()}
-
-
-async def submitted_elsewhere(stage: ComfyStage) -> str:
-    """The id of a prompt that somebody else has sent to the same server."""
-    async with httpx.AsyncClient(trust_env=False) as http:
-        answer = await http.post(f"{stage.comfy.url}/prompt", json={"prompt": BLUR["graph"]})
-    return str(answer.json()["prompt_id"])
 
 
 def never_twice(stage: ComfyStage) -> bool:
@@ -356,40 +348,6 @@ async def test_a_restart_of_the_server_loses_the_job_and_says_so(stage: ComfySta
     assert error.kind is ErrorKind.OUTCOME_UNKNOWN
     assert "restarted" in error.message
     assert never_twice(stage)
-
-
-@pytest.mark.promise("workflow.never-false-done")
-async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(stage: ComfyStage) -> None:
-    await stage.run("blur", {"width": 32}, job_id="job-0")  # known to the server and to us before the one that is lost
-    stage.comfy.hold("ImageBlur")
-    first = stage.begin("blur", job_id="job-1")
-    await stage.comfy.until_held("ImageBlur")
-    second = stage.begin("blur", job_id="job-2")
-    await stage.comfy.until_submitted(3)
-    stage.comfy.lose(stage.comfy.submitted[-1].prompt_id)
-    error = await failure_of(second)
-    assert error.kind is ErrorKind.OUTCOME_UNKNOWN
-    assert "it was not restarted: somebody has removed" in error.message
-    stage.comfy.release()
-    await asyncio.wait_for(first, 60)
-
-
-@pytest.mark.promise("workflow.never-false-done")
-async def test_a_restart_is_told_as_one_however_much_others_have_run_since(stage: ComfyStage) -> None:
-    await stage.run("blur", {"width": 32}, job_id="job-0")  # of another width, or its cache would serve the next
-    stage.comfy.hold("ImageBlur")
-    running = stage.begin("blur")
-    await stage.comfy.until_held("ImageBlur")
-    stage.comfy.fault(Op.READ, How.ERROR, -1)
-    await stage.comfy.restart()
-    stage.comfy.release()
-    for _ in range(3):
-        await submitted_elsewhere(stage)
-    await stage.comfy.until_idle()
-    stage.comfy.faults.clear()
-    error = await failure_of(running)
-    assert error.kind is ErrorKind.OUTCOME_UNKNOWN
-    assert "Nor does the server know what it ran before: it was restarted since" in error.message
 
 
 @pytest.mark.promise("workflow.found-again")
