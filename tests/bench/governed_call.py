@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from tests.bench.load import ARGS, Round, drive
+from tests.bench.load import ARGS, CONCURRENCY, Round, drive
 from tests.bench.processes import Process, running
 from toolhub.v1 import call_pb2, step_pb2, tool_service_pb2_grpc
 from toolhub.v1 import tool_service_pb2 as pb
@@ -67,6 +67,25 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
             },
             "chain_cpu_us": spread([other.cpu_us_per_call - one.cpu_us_per_call for one, other in pairs]),
             "step_us": step_medians(hub),
+            "workers": measure_workers(rounds, seconds, hub),
+        }
+
+
+def measure_workers(rounds: int, seconds: float, hub: Process) -> dict[str, Any]:
+    """Two workers on one port in turn with the hub of one, over connections enough to be spread by chance."""
+    with (
+        tempfile.TemporaryDirectory() as data_dir,
+        running("toolhub_service", "serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir, "--workers", "2") as two,
+    ):
+        drive(two, min(2.0, seconds), CONCURRENCY)
+        pairs, shares = [], []
+        for _ in range(rounds):
+            one, before_s = drive(hub, seconds, CONCURRENCY), two.workers_cpu_s()
+            pairs.append((one, drive(two, seconds, CONCURRENCY)))
+            spent_s = [spent - before_s[pid] for pid, spent in two.workers_cpu_s().items()]
+            shares.append(max(spent_s) / sum(spent_s))
+        return {name: spread([other / one for one, other in values]) for name, values in _figures(pairs).items()} | {
+            "processor time of the busier worker": spread(shares)
         }
 
 
@@ -108,6 +127,12 @@ def as_table(found: dict[str, Any]) -> str:
     return "\n".join(
         [
             *lines,
+            "",
+            *("| two workers / one | min | median | max |", "|---|---|---|---|"),
+            *(
+                f"| {name} | " + " | ".join(f"{values[key]:.2f}" for key in ("min", "median", "max")) + " |"
+                for name, values in found["workers"].items()
+            ),
             "",
             f"Machine: {found['machine']}. Echo {_range(echo)}; hub {_range(hub)}.",
             f"Steps, median µs: {steps}.",

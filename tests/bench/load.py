@@ -41,12 +41,12 @@ def ghz_path() -> str:
     return found
 
 
-def drive(process: Process, duration_s: float) -> Round:
+def drive(process: Process, duration_s: float, connections: int = CONNECTIONS) -> Round:
     """Load `core/util.time.now` for a while; every answer's status is counted by ghz."""
     command = [
         *(ghz_path(), "--insecure", "--format", "json", "--call", "toolhub.v1.ToolService/Invoke"),
         *("--import-paths", str(PROTO_ROOT), "--proto", str(PROTO_ROOT / "toolhub/v1/tool_service.proto")),
-        *("--concurrency", str(CONCURRENCY), "--connections", str(CONNECTIONS), "--duration", f"{duration_s}s"),
+        *("--concurrency", str(CONCURRENCY), "--connections", str(connections), "--duration", f"{duration_s}s"),
         *("--duration-stop", "wait", "--data", _request_json(), f"127.0.0.1:{process.port}"),
     ]
     ticks, cpu_s = machine_ticks(), process.cpu_s()

@@ -25,14 +25,23 @@ class Process:
     """Seconds from spawn to its port being served."""
 
     def cpu_s(self) -> float:
-        """User and system seconds so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        """User and system seconds so far, those of its workers included."""
+        return _cpu_s(self.pid) + sum(self.workers_cpu_s().values())
+
+    def workers_cpu_s(self) -> dict[int, float]:
+        """The same of each process that it has started and that runs now, by its id."""
+        pids = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return {int(pid): _cpu_s(int(pid)) for pid in pids}
 
     def resident_mb(self) -> float:
         """0 once it has ended."""
         found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE)
         return int(found[1]) / 1024 if found else 0.0
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 @contextmanager

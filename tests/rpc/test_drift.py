@@ -151,7 +151,7 @@ async def test_operator_is_told_what_waits_where_the_advice_leads(papers: Papers
     assert NAME not in await typed("tools", "list", "--source", "papers")
     listed = await typed("tools", "list", "--source", "papers", "--state", "quarantined")
     assert NAME in listed
-    assert "1 tool that" in listed
+    assert "1 tool allowed by your policy" in listed
     assert NAME in await typed("tools", "list", "--state", "all")
 
 
