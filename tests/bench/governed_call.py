@@ -75,7 +75,10 @@ def measure_workers(rounds: int, seconds: float, hub: Process) -> dict[str, Any]
     """Two workers on one port in turn with the hub of one, over connections enough to be spread by chance."""
     with (
         tempfile.TemporaryDirectory() as data_dir,
-        running("toolhub_service", "serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir, "--workers", "2") as two,
+        running(
+            *("toolhub_service", "serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir, "--workers", "2"),
+            environment={"TOOLHUB_METRICS_LISTEN": "127.0.0.1:0"},  # the other hub has the default port
+        ) as two,
     ):
         drive(two, min(2.0, seconds), CONCURRENCY)
         pairs, shares = [], []
