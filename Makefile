@@ -12,6 +12,8 @@ TESTS_IN_PARALLEL ?= 2
 TESTS ?= tests
 # Folders of the server that decide, and the share of their branches that their own tests must take.
 DECIDING := guards policy budget domain runtime schema stores/audit
+# What of it is driven by streams of clients has its tests over the wire.
+DECIDING_TESTS := $(DECIDING:%=tests/unit/%) tests/rpc/test_artifacts.py tests/rpc/test_artifact_uploads.py tests/rpc/test_jobs.py
 BRANCHES_TAKEN_MIN := 96
 BENCHES ?= work_counts governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
 IMAGE ?= tool-hub:dev
@@ -95,7 +97,7 @@ coverage: services ## run the tests and print which branches none takes (TESTS=p
 
 branches: services ## run the tests of what decides, print which branches they leave out, and fail where these are too many
 	@folder=$$(mktemp -d); export COVERAGE_FILE=$$folder/branches; files=$$(printf 'service/toolhub_service/%s/*,' $(DECIDING)); \
-		coverage run -m pytest -q --no-header -n $(TESTS_IN_PARALLEL) --dist worksteal $(DECIDING:%=tests/unit/%) >$$folder/tests && \
+		coverage run -m pytest -q --no-header -n $(TESTS_IN_PARALLEL) --dist worksteal $(DECIDING_TESTS) >$$folder/tests && \
 		coverage combine --quiet && coverage report --include="$${files%,}" --sort=cover --skip-covered --show-missing \
 			--precision=1 --fail-under=$(BRANCHES_TAKEN_MIN); \
 		ended=$$?; [ -e "$$COVERAGE_FILE" ] || tail -n 60 $$folder/tests; rm -rf $$folder; exit $$ended
