@@ -180,7 +180,8 @@ class Connection:
         if not self._is_disconnecting:
             self.was_connected = True
             declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._on_elicit else None)
-            self._connected(session, RequestSender(dispatcher, spoken, _CLIENT, declared, self._fast))
+            exchanges = self._bounded.exchanges if self._bounded is not None else None
+            self._connected(session, RequestSender(dispatcher, spoken, _CLIENT, declared, self._fast, exchanges))
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[tuple[Outbound, ClientSession]]:

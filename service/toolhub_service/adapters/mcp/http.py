@@ -14,6 +14,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -27,7 +28,7 @@ from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_of
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.lines import counted
-from toolhub_service.adapters.mcp.requests import FastClient, InFlight, Request, RequestCancelled
+from toolhub_service.adapters.mcp.requests import Exchange, Exchanges, FastClient, RequestCancelled
 from toolhub_service.adapters.upstream import client_context
 from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.tools.egress.wire import BoundedBody, Pull, WireError, decoder_of
@@ -66,7 +67,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._origins = origins
         self._max_message_bytes = max_message_bytes
         self._on_lost = on_lost
-        self._in_flight = InFlight()
+        self.exchanges = Exchanges()
         self.last_error = ""  # What broke last on the way, for people; empty when nothing has
         self.was_away = False  # Whether a request could not be sent at all
 
@@ -76,12 +77,9 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         content = await request.aread()
         if request.method == "DELETE" or _NOTIFIES.match(content):
             request.extensions = {**request.extensions, "timeout": _SHORT}
-        exchange = self._in_flight.begin(content)
-        is_streaming = False
+        exchange = self.exchanges.begin(request.headers)
         try:
-            response = await self._answered(request, exchange)
-            is_streaming = isinstance(response.stream, _Events)
-            return response
+            return await self._answered(request, exchange)
         except _NOT_SENT as error:
             if isinstance(error, httpx2.PoolTimeout):
                 self._on_lost("All its connections are taken.")
@@ -91,25 +89,21 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             return self._broken(Breakage.LOST)
         except WireError:
             return self._broken(Breakage.UNDECODABLE)
-        finally:
-            self._in_flight.cancel_named_in(content)
-            if not is_streaming:  # Of a stream the exchange ends when it is closed.
-                exchange.end()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _answered(self, request: httpx2.Request, exchange: Request) -> httpx2.Response:
+    async def _answered(self, request: httpx2.Request, exchange: Exchange) -> httpx2.Response:
         """Raises RequestCancelled, WireError, httpx2.TransportError."""
-        response = await exchange.wait(self._inner.handle_async_request(request))
+        response = await exchange.wait(partial(self._inner.handle_async_request, request))
         try:
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
-        except WireError:
+            if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+                return _rebuilt(response, stream=_Events(pull, response, self._max_message_bytes, exchange))
+            return await exchange.wait(partial(self._read, request, response, pull))
+        except (WireError, RequestCancelled):
             await response.aclose()
             raise
-        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            return _rebuilt(response, stream=_Events(pull, response, self._max_message_bytes, exchange))
-        return await exchange.wait(self._read(request, response, pull))
 
     async def _read(self, request: httpx2.Request, response: httpx2.Response, pull: Pull) -> httpx2.Response:
         body = BoundedBody(pull, self._max_message_bytes)
@@ -149,7 +143,7 @@ class _Events(httpx2.AsyncByteStream):
     SDK puts the request's id into it), and the last one.
     """
 
-    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int, exchange: Request) -> None:
+    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int, exchange: Exchange) -> None:
         self._pull = pull
         self._exchange = exchange
         self._response = response
@@ -158,7 +152,7 @@ class _Events(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         held = bytearray()
         try:
-            while piece := await self._exchange.wait(self._pull()):
+            while piece := await self._exchange.wait(self._pull):
                 seen = max(0, len(held) - _END_MAX_BYTES)
                 held += piece
                 if end := _end_of_events(held, seen):
@@ -179,7 +173,6 @@ class _Events(httpx2.AsyncByteStream):
             yield _failing_event(Breakage.LOST)
 
     async def aclose(self) -> None:
-        self._exchange.end()
         await self._response.aclose()
 
 

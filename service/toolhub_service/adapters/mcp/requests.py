@@ -9,9 +9,8 @@ builds the SDK's dispatcher, gives it to the session, and sends requests to it (
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
@@ -227,8 +226,10 @@ class RequestSender:
         client: Implementation,
         capabilities: ClientCapabilities,
         fast: FastClient | None = None,
+        exchanges: Exchanges | None = None,
     ) -> None:
-        """`capabilities`: what the hub declares. `fast`: sends `tools/call` to a modern server over HTTP."""
+        """`capabilities`: what the hub declares. `fast`: sends `tools/call` to a modern server over HTTP. `exchanges`:
+        those of the HTTP transport beneath."""
         self._dispatcher = dispatcher
         self._version = protocol_version
         self._capabilities = _dumped(capabilities)
@@ -242,6 +243,7 @@ class RequestSender:
             else {}
         )
         self.fast = fast if self._meta else None
+        self._exchanges = exchanges
 
     async def send(
         self,
@@ -273,15 +275,16 @@ class RequestSender:
             with suppress(Redirected):
                 async with _bounded(method, timeout_s):
                     return await self.fast.send(method, params, fields, on_progress)
-        options: CallOptions = {"headers": fields}
-        if on_progress is not None:
-            options["on_progress"] = on_progress
-        if timeout_s is None:
-            return await self._dispatcher.send_raw_request(method, params, options)
-        options["timeout"] = timeout_s
-        # The SDK's timeout does not begin before the request is written, and a program may read nothing.
-        async with _bounded(method, timeout_s + _WRITE_S):
-            return await self._dispatcher.send_raw_request(method, params, options)
+        with self._exchanges.named() if self._exchanges is not None else nullcontext({}) as name:
+            options: CallOptions = {"headers": {**fields, **name}}
+            if on_progress is not None:
+                options["on_progress"] = on_progress
+            if timeout_s is None:
+                return await self._dispatcher.send_raw_request(method, params, options)
+            options["timeout"] = timeout_s
+            # The SDK's timeout does not begin before the request is written, and a program may read nothing.
+            async with _bounded(method, timeout_s + _WRITE_S):
+                return await self._dispatcher.send_raw_request(method, params, options)
 
     def _meta_with(self, extension: str) -> dict[str, Any]:
         if not extension:
@@ -308,32 +311,29 @@ def _dumped(model: Implementation | ClientCapabilities) -> dict[str, Any]:
 
 Answer = TypeVar("Answer")
 
-_ID: Final = rb'(\d{1,18}|"[^"\\]{1,64}")'
-_REQUEST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":' + _ID + rb',"method":')
-# As the SDK writes them; what is written in another way is not cancelled.
-_CANCELLATION: Final = re.compile(
-    rb'\{"jsonrpc":"2\.0","method":"notifications/cancelled","params":\{"requestId":' + _ID
-)
+_EXCHANGE: Final = "toolhub-exchange"
+"""The field that names a request between `RequestSender` and the HTTP transport, which takes it off."""
 
 
 class RequestCancelled(Exception):
     """Nobody waits for the answer any more."""
 
 
-class Request:
-    """One request, until its answer has been read."""
+class Exchange:
+    """The POST of one request, until nobody waits for its answer."""
 
-    def __init__(self, key: bytes, in_flight: dict[bytes, Request]) -> None:
-        self._key = key
-        self._in_flight = in_flight
+    def __init__(self) -> None:
         self._scope: asyncio.Timeout | None = None
         self._is_cancelled = False
 
-    async def wait(self, part: Awaitable[Answer]) -> Answer:
+    async def wait(self, part: Callable[[], Awaitable[Answer]]) -> Answer:
         """Waits for a part of the exchange. Raises RequestCancelled."""
+        # A part that is there already never suspends, and a scope would not end it: a server that floods would go on.
+        if self._is_cancelled:
+            raise RequestCancelled
         try:
-            async with asyncio.timeout(0 if self._is_cancelled else None) as self._scope:
-                return await part
+            async with asyncio.timeout(None) as self._scope:
+                return await part()
         except TimeoutError:
             if self._is_cancelled:
                 raise RequestCancelled from None
@@ -346,37 +346,34 @@ class Request:
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
-    def end(self) -> None:
-        """Its answer has been read, or nobody reads it any more."""
-        if self._in_flight.get(self._key) is self:
-            del self._in_flight[self._key]
 
-
-class InFlight:
-    """The requests of one connection that have no answer yet."""
+class Exchanges:
+    """Those of one connection whose callers wait."""
 
     # In 2025-11-25 a cancellation is a message of its own (`notifications/cancelled`), and the SDK leaves the POST of
     # the cancelled request open until the server answers it. With a server that never does, every call that ends at
-    # its deadline would leave a socket and a task behind: so a request that is cancelled is abandoned here.
+    # its deadline would leave a socket and a task behind. The message is no sign to go by: the SDK drops it when the
+    # connection has no room for it within 5 s. So whoever sends a request names it, and takes the name back.
 
     def __init__(self) -> None:
-        self._requests: dict[bytes, Request] = {}
+        self._names = count(1)
+        self._waited: dict[str, Exchange] = {}
 
-    def __len__(self) -> int:
-        return len(self._requests)
+    @contextmanager
+    def named(self) -> Iterator[dict[str, str]]:
+        """The field to send with one request, whose exchange is cancelled when this is left."""
+        name, exchange = str(next(self._names)), Exchange()
+        self._waited[name] = exchange
+        try:
+            yield {_EXCHANGE: name}
+        finally:
+            del self._waited[name]
+            exchange.cancel()
 
-    def begin(self, content: bytes) -> Request:
-        """A request that is about to be sent."""
-        found = _REQUEST.match(content)
-        key = found[1] if found else b""
-        request = Request(key, self._requests)
-        if key:
-            self._requests[key] = request
-        return request
-
-    def cancel_named_in(self, content: bytes) -> None:
-        """Cancel the request that this message, which was sent, cancels."""
-        found = _CANCELLATION.match(content)
-        request = self._requests.get(found[1]) if found else None
-        if request is not None:
-            request.cancel()
+    def begin(self, fields: MutableMapping[str, str]) -> Exchange:
+        """That of a request with these fields, one that is cancelled already where nobody waits for it any more."""
+        name = fields.pop(_EXCHANGE, "")
+        exchange = self._waited.get(name) or Exchange()
+        if name and name not in self._waited:
+            exchange.cancel()
+        return exchange

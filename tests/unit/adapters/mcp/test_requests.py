@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.unit.adapters.mcp.links import at, call, descriptors, linked, soon, t
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.calling import PAUSE_S, Reporter
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
-from toolhub_service.adapters.mcp.requests import InFlight, RequestCancelled
+from toolhub_service.adapters.mcp.requests import Exchanges, RequestCancelled
 from toolhub_service.domain.result import Chunk, Progress
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -96,10 +97,6 @@ async def test_progress_that_is_no_number_is_left_out(step: float) -> None:
     assert "\n" not in report.message
 
 
-CANCELLED = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7,"reason":"x"}}'
-REQUEST = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}'
-
-
 @pytest.mark.parametrize("generation", ["legacy", "modern"])
 @pytest.mark.parametrize("words", [("calls",), ("calls", "deaf"), ("calls", "json")])
 async def test_calls_that_are_cancelled_leave_no_socket_and_no_task(generation: str, words: tuple[str, ...]) -> None:
@@ -121,35 +118,53 @@ async def test_calls_that_are_cancelled_leave_no_socket_and_no_task(generation: 
 
 
 async def test_what_is_cancelled_is_given_up_wherever_it_waits() -> None:
-    in_flight = InFlight()
-    request = in_flight.begin(REQUEST)
-    waiting = asyncio.ensure_future(request.wait(asyncio.Event().wait()))
-    await asyncio.sleep(0)
-    in_flight.cancel_named_in(CANCELLED)
+    exchanges = Exchanges()
+    with exchanges.named() as fields:
+        sent = {"accept": "*/*", **fields}
+        exchange = exchanges.begin(sent)
+        waiting = asyncio.ensure_future(exchange.wait(asyncio.Event().wait))
+        await asyncio.sleep(0)
+    assert sent == {"accept": "*/*"}
     with pytest.raises(RequestCancelled):
         await waiting
     with pytest.raises(RequestCancelled):
-        await request.wait(asyncio.Event().wait())
-    request.end()
-    assert len(in_flight) == 0
+        await exchange.wait(asyncio.Event().wait)
+
+
+async def test_a_part_that_never_suspends_is_given_up_too() -> None:
+    exchanges = Exchanges()
+    with exchanges.named() as fields:
+        exchange = exchanges.begin(fields)
+    with pytest.raises(RequestCancelled):
+        await exchange.wait(partial(asyncio.sleep, 0))
+
+    async def there_already() -> str:
+        return "flood"
+
+    with pytest.raises(RequestCancelled):
+        await exchange.wait(there_already)
+
+
+async def test_what_is_posted_after_its_caller_has_left_is_not_sent() -> None:
+    exchanges = Exchanges()
+    with exchanges.named() as fields:
+        pass
+    with pytest.raises(RequestCancelled):
+        await exchanges.begin(dict(fields)).wait(asyncio.Event().wait)
 
 
 async def test_no_other_request_is_given_up() -> None:
-    in_flight = InFlight()
-    others = [
-        in_flight.begin(REQUEST.replace(b"7", b"77")),
-        in_flight.begin(REQUEST.replace(b"7", b'"7"')),
-        in_flight.begin(b'{"jsonrpc":"2.0","method":"notifications/initialized"}'),
-    ]
-    in_flight.cancel_named_in(CANCELLED)
-    in_flight.cancel_named_in(REQUEST)
-    for request in others:
-        assert await request.wait(asyncio.sleep(0, "done")) == "done"
+    exchanges = Exchanges()
+    with exchanges.named() as another:
+        with exchanges.named() as fields:
+            exchanges.begin(dict(fields))
+        others = [exchanges.begin(dict(another)), exchanges.begin({"accept": "*/*"})]
+        for exchange in others:
+            assert await exchange.wait(partial(asyncio.sleep, 0, "done")) == "done"
 
 
 async def test_a_cancellation_of_the_caller_stays_one() -> None:
-    request = InFlight().begin(REQUEST)
-    waiting = asyncio.ensure_future(request.wait(asyncio.Event().wait()))
+    waiting = asyncio.ensure_future(Exchanges().begin({}).wait(asyncio.Event().wait))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
