@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
@@ -275,7 +275,8 @@ class RequestSender:
             with suppress(Redirected):
                 async with _bounded(method, timeout_s):
                     return await self.fast.send(method, params, fields, on_progress)
-        with self._exchanges.named() if self._exchanges is not None else nullcontext({}) as name:
+        named: AbstractContextManager[dict[str, str]] = self._exchanges.named() if self._exchanges else nullcontext({})
+        with named as name:
             options: CallOptions = {"headers": {**fields, **name}}
             if on_progress is not None:
                 options["on_progress"] = on_progress
