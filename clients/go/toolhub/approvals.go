@@ -3,9 +3,9 @@ package toolhub
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"iter"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
@@ -24,22 +24,34 @@ func (hub *Hub) ListApprovals(
 	})
 }
 
-// WatchApprovals hands every pending approval to seen, then each change as it happens, until ctx ends or the connection
-// breaks. tool is a name or a glob; empty means all.
-func (hub *Hub) WatchApprovals(ctx context.Context, tool string, seen func(*toolhubv1.Approval)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := hub.Approvals.WatchApprovals(ctx, &toolhubv1.WatchApprovalsRequest{Tool: tool})
-	for err == nil {
-		var response *toolhubv1.WatchApprovalsResponse
-		if response, err = stream.Recv(); err == nil {
-			seen(response.GetApproval())
+// GetApproval is one approval; ErrNotFound when there is none, or it is not the caller's to see.
+func (hub *Hub) GetApproval(ctx context.Context, approvalID string) (*toolhubv1.Approval, error) {
+	response, err := hub.Approvals.GetApproval(ctx, &toolhubv1.GetApprovalRequest{ApprovalId: approvalID})
+	return response.GetApproval(), err
+}
+
+// WatchApprovals gives every pending approval, then each change as it happens, until the caller leaves or ctx ends; nil
+// means those of all tools. With the last ResumeToken that was not empty, as it does itself across broken connections,
+// it begins with what has changed since, decided or not; the latest may come twice.
+func (hub *Hub) WatchApprovals(
+	ctx context.Context, where *toolhubv1.WatchApprovalsRequest,
+) iter.Seq2[*toolhubv1.WatchApprovalsResponse, error] {
+	return func(yield func(*toolhubv1.WatchApprovalsResponse, error) bool) {
+		request := &toolhubv1.WatchApprovalsRequest{}
+		proto.Merge(request, where)
+		changes := watch[toolhubv1.WatchApprovalsResponse]{
+			hub: hub, what: "watching approvals",
+			open: func(ctx context.Context) (grpc.ServerStreamingClient[toolhubv1.WatchApprovalsResponse], error) {
+				return hub.Approvals.WatchApprovals(ctx, request)
+			},
+		}
+		for change, err := range changes.messages(ctx) {
+			request.ResumeToken = firstOf(change.GetResumeToken(), request.ResumeToken)
+			if !yield(change, err) {
+				return
+			}
 		}
 	}
-	if err == io.EOF {
-		return nil
-	}
-	return hubError(err, hub.address)
 }
 
 // Approve says yes to exactly the arguments that approval shows. answer is for one with a question, and nil otherwise.

@@ -15,47 +15,8 @@ import (
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
 
-const (
-	chunkBytes   = 256 << 10
-	readAttempts = 8
-)
-
-// PutArtifact stores what content brings; arguments name it as {"$artifact": artifact_id}. header may be nil; what it
-// declares (name, media type, size, digest) the hub keeps to. When it fails, nothing is kept.
-func (hub *Hub) PutArtifact(
-	ctx context.Context, content io.Reader, header *toolhubv1.ArtifactHeader,
-) (*toolhubv1.Artifact, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := hub.Artifacts.WriteArtifact(ctx)
-	if err != nil {
-		return nil, hubError(err, hub.address)
-	}
-	if header == nil {
-		header = &toolhubv1.ArtifactHeader{}
-	}
-	part := &toolhubv1.WriteArtifactRequest{Part: &toolhubv1.WriteArtifactRequest_Header{Header: header}}
-	digest, buffer := sha256.New(), make([]byte, chunkBytes)
-	for sent := stream.Send(part); sent == nil; { // where the hub refuses, CloseAndRecv tells why
-		count, err := io.ReadFull(content, buffer)
-		if count > 0 {
-			digest.Write(buffer[:count])
-			chunk := &toolhubv1.WriteArtifactRequest_Chunk{Chunk: buffer[:count]}
-			sent = stream.Send(&toolhubv1.WriteArtifactRequest{Part: chunk})
-		}
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	response, err := stream.CloseAndRecv()
-	if err != nil {
-		return nil, hubError(err, hub.address)
-	}
-	return response.GetArtifact(), matches(digest, response.GetArtifact())
-}
+// readAttempts are streams in a row that may bring nothing before a download gives up.
+const readAttempts = 8
 
 // CopyArtifact writes the artifact's bytes to target, across broken connections. It is ErrDigestMismatch when they are
 // not what the hub says they are: use none of what was written.

@@ -79,9 +79,12 @@ type Call struct {
 	Args           any    // anything that marshals to a JSON object; nil means {}
 	Purpose        string // required by tools that change something; it goes into the audit log
 	IdempotencyKey string // the same key and arguments have one effect, however often they are sent
-	PlanDigest     string
-	ApprovalID     string                 // of an approval that a person has granted
-	Context        *toolhubv1.ExecContext // nil: the hub's
+	PlanDigest     string // of a plan that a dry run has shown; Commit sends it
+	ApprovalID     string // of an approval that a person has granted
+	// ExpectedToolDigest is ToolSpec.Digest of the tool as the model was shown it: with another definition the call is
+	// refused as TOOL_CHANGED.
+	ExpectedToolDigest string
+	Context            *toolhubv1.ExecContext // nil: that of Config, whose request id all calls share
 }
 
 // Invoke makes one call. The result of a call that failed comes with a *CallFailed.
@@ -190,6 +193,30 @@ func (hub *Hub) ListTools(ctx context.Context, where *toolhubv1.ToolFilter) iter
 	})
 }
 
+// WatchTools gives each change of what ListTools gives, until the caller leaves or ctx ends; nil means all tools. A
+// message that says Reset wants the tools listed anew: the first one does, unless it goes on with a ResumeToken, as it
+// does itself across broken connections.
+func (hub *Hub) WatchTools(
+	ctx context.Context, where *toolhubv1.ToolServiceWatchToolsRequest,
+) iter.Seq2[*toolhubv1.ToolServiceWatchToolsResponse, error] {
+	return func(yield func(*toolhubv1.ToolServiceWatchToolsResponse, error) bool) {
+		request := &toolhubv1.ToolServiceWatchToolsRequest{}
+		proto.Merge(request, where)
+		changes := watch[toolhubv1.ToolServiceWatchToolsResponse]{
+			hub: hub, what: "watching tools",
+			open: func(ctx context.Context) (grpc.ServerStreamingClient[toolhubv1.ToolServiceWatchToolsResponse], error) {
+				return hub.Tools.WatchTools(ctx, request)
+			},
+		}
+		for change, err := range changes.messages(ctx) {
+			request.ResumeToken = firstOf(change.GetResumeToken(), request.ResumeToken)
+			if !yield(change, err) {
+				return
+			}
+		}
+	}
+}
+
 // Search gives the best hits, at most limit; 0 means 100.
 func (hub *Hub) Search(
 	ctx context.Context, query string, limit int32, where *toolhubv1.ToolFilter,
@@ -293,7 +320,7 @@ func (hub *Hub) request(call Call) (*toolhubv1.InvokeRequest, error) {
 	return &toolhubv1.InvokeRequest{
 		Intent: &toolhubv1.ToolIntent{
 			Tool: call.Tool, Args: &toolhubv1.ToolIntent_ArgsJson{ArgsJson: args},
-			Purpose: call.Purpose, IdempotencyKey: key,
+			Purpose: call.Purpose, IdempotencyKey: key, ExpectedToolDigest: call.ExpectedToolDigest,
 		},
 		Context: under, PlanDigest: call.PlanDigest, ApprovalId: call.ApprovalID,
 	}, nil

@@ -277,6 +277,34 @@ func TestCallWaitsForAHubThatIsStillStarting(t *testing.T) {
 	}
 }
 
+func TestRequestIDOfAConnectionIsMintedOnceUnlessItIsGiven(t *testing.T) {
+	clear(t)
+	idOf := func(hub *Hub, call Call) string {
+		call.Tool = "t/a"
+		request, err := hub.request(call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return request.GetContext().GetRequestId()
+	}
+	hub := connect(t, "", Config{})
+	minted := idOf(hub, Call{})
+	if !strings.HasPrefix(minted, "req_") || idOf(hub, Call{}) != minted || idOf(connect(t, "", Config{}), Call{}) == minted {
+		t.Errorf("%q", minted)
+	}
+	given := &toolhubv1.ExecContext{RequestId: "r1"}
+	if id := idOf(connect(t, "", Config{Context: given}), Call{}); id != "r1" {
+		t.Errorf("%q", id)
+	}
+	if id := idOf(hub, Call{Context: given}); id != "r1" {
+		t.Errorf("%q", id)
+	}
+	t.Setenv("TOOLHUB_REQUEST_ID", "r2")
+	if id := idOf(connect(t, "", Config{}), Call{}); id != "r2" {
+		t.Errorf("%q", id)
+	}
+}
+
 func TestKindOfANewerHubSurvives(t *testing.T) {
 	failed := &CallFailed{Reason: &toolhubv1.ToolError{Kind: 4711, Message: "New."}}
 	if failed.Kind() != "UNKNOWN_4711" || failed.Advice() != "" || failed.Error() != "UNKNOWN_4711: New." {

@@ -5,15 +5,16 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
 
-const watchAttempts = 16
+// resumedMax are jobs whose sequence one request may name.
+const resumedMax = 1024
 
 // Final says whether a job in this state is over.
 func Final(state toolhubv1.JobState) bool {
@@ -64,69 +65,90 @@ func (hub *Hub) CancelJob(ctx context.Context, jobID, reason string) (*toolhubv1
 
 // JobResult waits for a job's end. The result of a job that failed comes with a *CallFailed.
 func (hub *Hub) JobResult(ctx context.Context, jobID string) (*toolhubv1.ToolResult, error) {
-	final, err := hub.WatchJob(ctx, jobID, 0, func(*toolhubv1.JobStatus) {})
-	if err != nil {
-		return nil, err
-	}
-	return judged(final.GetResult())
-}
-
-// WatchJob hands every status after afterSequence to seen and returns the final one. It reconnects with the last
-// sequence it saw, so nothing is missed and nothing is seen twice; it gives up when 16 attempts in a row bring nothing.
-func (hub *Hub) WatchJob(
-	ctx context.Context, jobID string, afterSequence int64, seen func(*toolhubv1.JobStatus),
-) (*toolhubv1.JobStatus, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	last, failed := afterSequence, 0
-	for {
-		before := last
-		final, err := hub.watchOnce(ctx, jobID, last, func(current *toolhubv1.JobStatus) {
-			last, failed = current.GetSequence(), 0
-			seen(current)
-		})
-		if final != nil {
-			return final, nil
-		}
-		if err == io.EOF && last == before && last > 0 {
-			job, err := hub.GetJob(ctx, jobID) // a stream ends by itself only after the final status, seen before
-			return job.GetStatus(), err
-		}
-		failed++
-		err = hubError(err, hub.address)
-		if err != io.EOF && !broken(err) || failed >= watchAttempts {
-			return nil, fmt.Errorf("watching job %s: %w", jobID, err)
-		}
-		if err := wait(ctx, pauseAfter(failed, err)); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// broken says whether a watch that ended so may be begun again.
-func broken(err error) bool {
-	switch status.Code(err) {
-	case codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unavailable, codes.Unknown:
-		return true
-	}
-	return false
-}
-
-func (hub *Hub) watchOnce(
-	ctx context.Context, jobID string, after int64, seen func(*toolhubv1.JobStatus),
-) (*toolhubv1.JobStatus, error) {
-	stream, err := hub.Jobs.WatchJob(ctx, &toolhubv1.WatchJobRequest{JobId: jobID, AfterSequence: after})
-	if err != nil {
-		return nil, err
-	}
-	for {
-		response, err := stream.Recv()
+	for status, err := range hub.WatchJob(ctx, &toolhubv1.WatchJobRequest{JobId: jobID}) {
 		if err != nil {
 			return nil, err
 		}
-		seen(response.GetStatus())
-		if Final(response.GetStatus().GetState()) {
-			return response.GetStatus(), nil
+		if Final(status.GetState()) {
+			return judged(status.GetResult())
 		}
 	}
+	return nil, fmt.Errorf("watching job %s: %w", jobID, io.ErrUnexpectedEOF)
+}
+
+// WatchJob gives every status of a job to its final one: first the state of now, or what AfterSequence and FromFirst
+// say; none where AfterSequence was the final one already. It reconnects with the last sequence that it saw, so nothing
+// is missed and nothing is seen twice; it gives up when 16 attempts in a row bring nothing. ErrNotFound when there is no
+// such job.
+func (hub *Hub) WatchJob(
+	ctx context.Context, where *toolhubv1.WatchJobRequest,
+) iter.Seq2[*toolhubv1.JobStatus, error] {
+	return func(yield func(*toolhubv1.JobStatus, error) bool) {
+		request := &toolhubv1.WatchJobRequest{}
+		proto.Merge(request, where)
+		statuses := watch[toolhubv1.WatchJobResponse]{
+			hub: hub, what: "watching job " + request.GetJobId(),
+			open: func(ctx context.Context) (grpc.ServerStreamingClient[toolhubv1.WatchJobResponse], error) {
+				return hub.Jobs.WatchJob(ctx, request)
+			},
+			// A stream ends by itself only after the final status, seen before.
+			ended: func(messages int) bool { return messages == 0 && request.GetAfterSequence() > 0 },
+		}
+		for response, err := range statuses.messages(ctx) {
+			status := response.GetStatus()
+			if err == nil {
+				request.AfterSequence = status.GetSequence()
+			}
+			if !yield(status, err) || Final(status.GetState()) {
+				return
+			}
+		}
+	}
+}
+
+// WatchJobs gives the statuses of several jobs as they happen: of those that JobIds names, until all are over, or of all
+// that match, those to come included, until the caller leaves or ctx ends. It reconnects as WatchJob does. ErrNotFound
+// when one of those named is not there.
+func (hub *Hub) WatchJobs(
+	ctx context.Context, where *toolhubv1.WatchJobsRequest,
+) iter.Seq2[*toolhubv1.JobStatus, error] {
+	return func(yield func(*toolhubv1.JobStatus, error) bool) {
+		request := &toolhubv1.WatchJobsRequest{AfterSequences: map[string]int64{}}
+		proto.Merge(request, where)
+		named := len(request.JobIds) > 0
+		statuses := watch[toolhubv1.WatchJobsResponse]{
+			hub: hub, what: "watching jobs",
+			open: func(ctx context.Context) (grpc.ServerStreamingClient[toolhubv1.WatchJobsResponse], error) {
+				return hub.Jobs.WatchJobs(ctx, resumable(request))
+			},
+			ended: func(int) bool { return named },
+		}
+		for response, err := range statuses.messages(ctx) {
+			status := response.GetStatus()
+			if err == nil && status.GetSequence() <= request.AfterSequences[status.GetJobId()] {
+				continue
+			}
+			if Final(status.GetState()) {
+				delete(request.AfterSequences, status.GetJobId())
+				request.JobIds = slices.DeleteFunc(request.JobIds, func(id string) bool { return id == status.GetJobId() })
+			} else if err == nil {
+				request.AfterSequences[status.GetJobId()] = status.GetSequence()
+			}
+			if !yield(status, err) || named && len(request.JobIds) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// resumable is the request with no more sequences than one may have; the jobs of others begin with their state of now.
+func resumable(request *toolhubv1.WatchJobsRequest) *toolhubv1.WatchJobsRequest {
+	sent := proto.CloneOf(request)
+	for jobID := range sent.AfterSequences {
+		if len(sent.AfterSequences) <= resumedMax {
+			break
+		}
+		delete(sent.AfterSequences, jobID)
+	}
+	return sent
 }

@@ -102,6 +102,84 @@ func TestJobIsSubmittedListedAndAnswered(t *testing.T) {
 	}
 }
 
+func TestSeveralJobsAreFollowedToTheirEndsAndAHistoryIsReadWhole(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	jobIDs := []string{}
+	for range 3 {
+		job, err := hub.SubmitJob(ctx, Call{Tool: hashing, Args: map[string]any{"text": ""}, Purpose: "a test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobIDs = append(jobIDs, job.GetJobId())
+	}
+	for status, err := range hub.WatchJobs(ctx, &toolhubv1.WatchJobsRequest{JobIds: jobIDs}) {
+		if err != nil || Final(status.GetState()) && status.GetState() != succeeded {
+			t.Errorf("%v, %v", status, err)
+		}
+	}
+	last := int64(0)
+	for status, err := range hub.WatchJob(ctx, &toolhubv1.WatchJobRequest{JobId: jobIDs[0], FromFirst: true}) {
+		if err != nil || status.GetSequence() != last+1 {
+			t.Fatal(status, err)
+		}
+		last = status.GetSequence()
+	}
+	if last < 2 {
+		t.Errorf("a history of %d", last)
+	}
+}
+
+func TestWatchOfToolsSaysWhetherTheyMustBeListedAnew(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	token := ""
+	for range 2 {
+		for change, err := range hub.WatchTools(ctx, &toolhubv1.ToolServiceWatchToolsRequest{ResumeToken: token}) {
+			if err != nil || change.GetReset_() != (token == "") {
+				t.Fatal(change, err)
+			}
+			token = change.GetResumeToken()
+			break
+		}
+	}
+}
+
+func TestCallsOfOneConnectionShareAWorkspaceAndOthersHaveTheirOwn(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	write := Call{Tool: "core/fs.writeText", Args: map[string]any{"path": "shared.txt", "text": "hi"}, Purpose: "a test"}
+	read := Call{Tool: "core/fs.readText", Args: map[string]any{"path": "shared.txt"}, Purpose: "a test"}
+	if _, err := hub.Invoke(ctx, write); err != nil {
+		t.Fatal(err)
+	}
+	job, err := hub.SubmitJob(ctx, read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.JobResult(ctx, job.GetJobId()); err != nil {
+		t.Error(err)
+	}
+	var failed *CallFailed
+	if _, err := live(t).Invoke(ctx, read); !errors.As(err, &failed) || failed.Kind() != KindNotFound {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestToolThatIsNotAsItWasShownIsRefused(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	call := Call{Tool: hashing, Args: map[string]any{"text": ""}, ExpectedToolDigest: strings.Repeat("0", 64)}
+	var failed *CallFailed
+	if _, err := hub.Invoke(ctx, call); !errors.As(err, &failed) || failed.Kind() != KindToolChanged {
+		t.Errorf("%v", err)
+	}
+	tool, err := hub.GetTool(ctx, hashing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call.ExpectedToolDigest = tool.GetDigest()
+	if _, err := hub.Invoke(ctx, call); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestToolCallsOfModelsAreMadeAndAnsweredInTheirForm(t *testing.T) {
 	hub, ctx := live(t), t.Context()
 	filter := &toolhubv1.ToolFilter{Names: []string{hashing}}
@@ -212,7 +290,7 @@ func TestCallsOfASessionEachGetTheirOwnAnswer(t *testing.T) {
 	}
 }
 
-func TestApprovalIsListedAndDecidedByNobodyForThemselves(t *testing.T) {
+func TestApprovalIsListedWatchedAndDecidedByNobodyForThemselves(t *testing.T) {
 	hub, ctx := live(t), t.Context()
 	call := Call{Tool: "core/fs.stat", Args: map[string]any{"path": "a.txt"}, Purpose: "a test"}
 	_, err := hub.Invoke(ctx, call)
@@ -220,12 +298,35 @@ func TestApprovalIsListedAndDecidedByNobodyForThemselves(t *testing.T) {
 	if !errors.As(err, &failed) || failed.ApprovalID() == "" {
 		t.Fatalf("%v", err)
 	}
+	listed := 0
 	for approval, err := range hub.ListApprovals(ctx, nil) {
-		if err != nil || approval.GetApprovalId() != failed.ApprovalID() {
-			t.Fatal(approval, err)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if _, err := hub.Approve(ctx, approval, "", nil); !errors.Is(err, ErrPermissionDenied) {
-			t.Errorf("%v", err)
+		if approval.GetApprovalId() == failed.ApprovalID() {
+			listed++
 		}
+	}
+	token := ""
+	for change, err := range hub.WatchApprovals(ctx, &toolhubv1.WatchApprovalsRequest{Tool: "core/fs.*"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token = change.GetResumeToken(); token != "" { // those that were pending have come
+			break
+		}
+	}
+	for change, err := range hub.WatchApprovals(ctx, &toolhubv1.WatchApprovalsRequest{ResumeToken: token}) {
+		if err != nil || change.GetApproval().GetApprovalId() != failed.ApprovalID() { // the latest comes twice
+			t.Fatal(change, err)
+		}
+		break
+	}
+	approval, err := hub.GetApproval(ctx, failed.ApprovalID())
+	if err != nil || listed != 1 {
+		t.Fatal(approval, err, listed)
+	}
+	if _, err := hub.Approve(ctx, approval, "", nil); !errors.Is(err, ErrPermissionDenied) {
+		t.Errorf("%v", err)
 	}
 }

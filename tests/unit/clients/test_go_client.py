@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub import running_hub
+from tests.rpc.artifact_server import artifact_server
 
 ROOT = Path(__file__).parents[3]
 CLIENT = ROOT / "clients/go"
@@ -31,6 +32,8 @@ roles:
 rules:
   - {id: ask-first, effect: REQUIRE_APPROVAL, tools: [core/fs.stat], reason: A test asks.}
 """
+BREAKS_AFTER = (1, 4, 1, 3, 2)
+"""Of one upload: messages until a stream breaks, the header among them."""
 PROGRAM = """
 package main
 
@@ -58,10 +61,11 @@ def go(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProces
 
 
 async def test_go_tests_pass_against_a_hub(tmp_path: Path) -> None:
-    async with running_hub(tmp_path, policy=POLICY) as running:
-        tested = await asyncio.to_thread(
-            go, "test", "-json", "./...", cwd=CLIENT, GOFLAGS="-mod=readonly", TOOLHUB_LIVE=running.address
-        )
+    async with running_hub(tmp_path, policy=POLICY) as running, artifact_server(tmp_path / "blobs") as artifacts:
+        artifacts.breaking.after = list(BREAKS_AFTER)
+        hubs = {"TOOLHUB_LIVE": running.address, "TOOLHUB_BREAKING": artifacts.address}
+        tested = await asyncio.to_thread(go, "test", "-json", "./...", cwd=CLIENT, GOFLAGS="-mod=readonly", **hubs)
+        assert artifacts.breaking.after == [], "every upload that was to break has gone on"
     events = [json.loads(line) for line in tested.stdout.splitlines() if line.startswith("{")]
     output = "".join(event.get("Output", "") for event in events)
     assert tested.returncode == 0, output + tested.stderr

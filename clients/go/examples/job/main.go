@@ -33,15 +33,16 @@ func run(address, tool, args string) error {
 	if err != nil {
 		return err
 	}
-	final, err := hub.WatchJob(ctx, job.GetJobId(), 0, func(status *toolhubv1.JobStatus) {
+	for status, err := range hub.WatchJob(ctx, &toolhubv1.WatchJobRequest{JobId: job.GetJobId()}) {
+		if err != nil {
+			return err
+		}
 		fmt.Println(status.GetSequence(), status.GetState(), status.GetProgress().GetStep())
-	})
+	}
+	result, err := hub.JobResult(ctx, job.GetJobId())
 	if err != nil {
 		return err
 	}
-	if failed := final.GetError(); failed != nil {
-		return &toolhub.CallFailed{Reason: failed, CallID: job.GetCallId()}
-	}
-	fmt.Printf("answer: %s\n", final.GetResult().GetResultJson())
+	fmt.Printf("answer: %s\n", result.GetResultJson())
 	return nil
 }
