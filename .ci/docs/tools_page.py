@@ -26,8 +26,11 @@ What each `core/*` tool needs, takes, answers and bounds. {NOTICE.format(source=
 
 - **Needs**: the capabilities that the caller's grants must cover ([policy](policy.md)).
 - **Hints**: `read_only` changes nothing; `destructive` may replace or remove what was there; `idempotent` may be
-  repeated; `open_world` reaches beyond the hub. A tool that is not `read_only` wants a `purpose` with each call.
+  repeated; `open_world` reaches beyond the hub. What can change something wants a `purpose`; a GET by
+  a tool that can POST does not.
 - **Judged**: arguments that policy judges before the tool runs, and the tool again when it opens, dials or runs.
+- **Limits**: which repeats are safe the hints say. What `core/http.*` sends by POST, PUT, PATCH or DELETE is sent once,
+  unless the call has an idempotency key and the policy says `retry_with_key` of the host ([policy](policy.md#egress)).
 - Paths are relative to the call's workspace. Unknown arguments are refused. Errors are told in [errors](errors.md).
 - A result over its limit is cut, marked and flagged `truncated`; the whole becomes an artifact that the answer names.
 - `{{"$artifact": "<artifact_id>"}}` may stand in the place of any text: the tool gets the artifact's text instead.

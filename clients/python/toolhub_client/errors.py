@@ -96,8 +96,9 @@ class ErrorKind(StrEnum):
     """The remote side answered with an error status, something that is not what it should be (JSON, HTTP/1.1,
     an encoding), far more chunks or framing than content, JSON of too many values, or too many redirects;
     or an MCP server says of its tool that the call failed (`isError`). `upstream` holds status and a
-    redacted excerpt. Retryable for 408, 425, 429 and 503, and for other 5xx where the request can be
-    repeated without harm (GET, HEAD, OPTIONS); `retry_after` is the remote's own."""
+    redacted excerpt. Retryable for 408, 425, 429 and 503, for other 5xx where the request can be repeated
+    without harm (GET, HEAD, OPTIONS, or with a key), and for 409 with a key; `retry_after` is the remote's
+    own."""
     OUTPUT_SCHEMA_INVALID = "OUTPUT_SCHEMA_INVALID"
     """The tool ran, and its result breaks its own output schema. The result is not shown."""
     IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"

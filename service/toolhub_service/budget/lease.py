@@ -18,7 +18,7 @@ from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.limits import Counter, Due, RequestCalls, RequestKey
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors import KEY_SENT, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 
 # Until when a call may run.
@@ -61,8 +61,8 @@ def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: floa
 
 # Whether and when a call is tried again.
 #
-# Only what is retryable *and* safe: a read, or an idempotent tool. A key makes no call safe: no upstream is known to
-# honour it.
+# Only what is retryable *and* safe: a read, or an idempotent tool. A key makes a call safe only where the upstream got
+# it, and policy says of that upstream that it honours keys.
 # The pause is exponential with full jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog), after
 # whatever the upstream asked for, and never beyond the deadline.
 
@@ -133,11 +133,10 @@ class Lease(msgspec.Struct, eq=False):
     is_pending: bool = False
     """Whether a slot or the counts of all hubs must still be awaited before the call may run."""
 
-    @property
-    def max_attempts(self) -> int:
-        """How often the adapter may be asked, the first time included; worked out where one has failed."""
+    def max_attempts(self, error: ToolError) -> int:
+        """How often the adapter may be asked, the first time included, where one has failed with this error."""
         is_safe = self._reads_only or self._planned.spec.annotations.safe_to_repeat
-        return max_attempts(self._planned, self._bank.terms, is_safe)
+        return max_attempts(self._planned, self._bank.terms, is_safe or error.details.get(KEY_SENT) is True)
 
     @property
     def upstream(self) -> str:
@@ -198,7 +197,7 @@ class Lease(msgspec.Struct, eq=False):
         """
         now_s = self._bank.clock.monotonic_s()
         self._report(error, now_s)
-        if attempt >= self.max_attempts:
+        if attempt >= self.max_attempts(error):
             return None
         wait_s = pause_s(error, attempt, self.deadline_s - now_s, self._bank.terms, self._bank.randomness)
         if wait_s is None or self._rest_s(now_s) > 0:

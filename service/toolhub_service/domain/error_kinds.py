@@ -55,6 +55,7 @@ class ErrorKind(Enum):
 
 
 _PATH: Final = {"path, errno": "the path as sent, and what the system answered"}
+_KEY: Final = {"idempotency_key_sent": "true: the key went with it to a host that honours keys (`retry_with_key`)"}
 
 ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ErrorKind.TOOL_NOT_FOUND: KindSpec(
@@ -232,7 +233,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         "nothing can have happened twice.",
         "Ask for less, or with a larger timeoutMs.",
         retryable=True,
-        details={"host": "who was asked", "timeout_ms": "how long the exchange was given"},
+        details={"host": "who was asked", "timeout_ms": "how long the exchange was given", **_KEY},
     ),
     ErrorKind.HTTP_TOO_LARGE: KindSpec(
         Code.OUT_OF_RANGE,
@@ -246,7 +247,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         "nothing can have happened twice.",
         "Check the host; try again when the error says so.",
         retryable=True,
-        details={"host": "who was asked"},
+        details={"host": "who was asked", **_KEY},
     ),
     ErrorKind.IO_ERROR: KindSpec(
         Code.INTERNAL,
@@ -341,8 +342,8 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         "The remote side answered with an error status, something that is not what it should be (JSON, HTTP/1.1, an "
         "encoding), far more chunks or framing than content, JSON of too many values, or too many redirects; or an MCP "
         "server says of its tool that the call failed (`isError`). `upstream` holds status and a redacted excerpt. "
-        "Retryable for 408, 425, 429 and 503, and for other 5xx where the request can be repeated without harm (GET, "
-        "HEAD, OPTIONS); `retry_after` is the remote's own.",
+        "Retryable for 408, 425, 429 and 503, for other 5xx where the request can be repeated without harm (GET, HEAD, "
+        "OPTIONS, or with a key), and for 409 with a key; `retry_after` is the remote's own.",
         "Correct the request by what the excerpt says, or wait when the error is retryable.",
         retryable=True,
         details={
@@ -350,6 +351,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "reason": "`too_many_values`: its JSON has more small parts than are read at once",
             "cause": "`REFUSED` or `NODE_ERRORS`: a ComfyUI server did not take the graph (not retryable)",
             "node_errors": "what it finds wrong, by node, class, input and type",
+            **_KEY,
         },
     ),
     ErrorKind.OUTPUT_SCHEMA_INVALID: KindSpec(
@@ -373,10 +375,9 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "cause": "the kind it would have been (INTERNAL: a defect, to be found in the log under `call_id`), or "
             "what cut it off: `RUNNER_DIED` and `HUB_STOPPED` end the process of a job; `START_UNCLEAR`, `END_UNCLEAR` "
             "and `RESULT_UNCLEAR` say what a remote side could not tell",
-            "runs": "how often a process took the job",
+            "runs, reason": "how often a process took the job, and what the remote side said",
             "call_id": "of a defect, what to tell the operator",
             "first_call_id": "the call with the same idempotency_key whose end nobody saw",
-            "reason": "what the remote side said",
         },
     ),
     ErrorKind.INTERNAL: KindSpec(

@@ -17,6 +17,7 @@ from toolhub_service.domain.json import JsonValue
 
 # ErrorKind stands beside its table; whoever raises one finds it here, with what raises it.
 __all__ = [
+    "KEY_SENT",
     "NOTHING_HAPPENED",
     "STOPPED",
     "ErrorKind",
@@ -32,6 +33,10 @@ __all__ = [
 
 NOTHING_HAPPENED = "nothing_happened"
 """Among the details of an INTERNAL error of an adapter: it knows that the call had no effect, whatever broke."""
+
+KEY_SENT = "idempotency_key_sent"
+"""Among the details of a failure: the request carries the call's idempotency key to a host that honours it, as policy
+says, so that to send it again has its effect once."""
 
 STOPPED = "stopped"
 """Among the details of a TIMEOUT: the remote side has confirmed that the work has ended, so its outcome is known."""

@@ -27,6 +27,8 @@ class EgressRule:
     """Networks opened although they are not public, such as `127.0.0.0/8`; empty: public addresses only."""
     paths: tuple[str, ...] = ()
     """Prefixes in normal form, such as `/v1`, that end at a slash or the end of the path; empty: any path."""
+    retry_with_key: bool = False
+    """Whether what matches honours the header Idempotency-Key: a request that carries it may then be sent again."""
 
 
 @dataclass(frozen=True, slots=True)

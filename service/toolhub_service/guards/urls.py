@@ -157,6 +157,8 @@ class JudgedUrl(ParsedUrl):
 
     opened: tuple[str, ...]
     """Networks, sorted, that the matching rules open besides the public ones: where the host may lead."""
+    retry_with_key: bool = False
+    """Whether a matching rule says that the host honours the header Idempotency-Key."""
 
 
 def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUrl:
@@ -176,7 +178,8 @@ def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUr
     opened = tuple(sorted({cidr for rule in matching for cidr in rule.cidrs}))
     if parsed.is_address and not is_allowed(parsed.host, opened):
         raise address_refused(parsed.host)
-    return JudgedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, opened)
+    retries = any(rule.retry_with_key for rule in matching)
+    return JudgedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, opened, retries)
 
 
 def join_url(origin: ParsedUrl, reference: str) -> str:

@@ -207,6 +207,13 @@ class Egress(Section, frozen=True, kw_only=True):
         tuple[Annotated[str, Meta(max_length=64)], ...],
         Meta(description="Networks opened although not public, such as `10.0.0.0/8`; empty: public addresses only."),
     ] = ()
+    retry_with_key: Annotated[
+        bool,
+        Meta(
+            description="Whether these hosts honour `Idempotency-Key`. A call that has a key then sends it with a "
+            "POST, PUT, PATCH or DELETE, which is tried again when it fails."
+        ),
+    ] = False
 
 
 class Flag(Section, frozen=True, kw_only=True):

@@ -114,6 +114,7 @@ def egress_rule(rule: Egress) -> EgressRule:
         paths=tuple(canonical_path(path) for path in rule.paths),
         methods=frozenset(rule.methods),
         cidrs=rule.cidrs,
+        retry_with_key=rule.retry_with_key,
     )
 
 

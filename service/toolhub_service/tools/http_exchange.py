@@ -10,7 +10,7 @@ import codecs
 import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Final, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -24,7 +24,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
-from toolhub_service.tools.egress.wire import REPEATABLE, JsonBodies
+from toolhub_service.tools.egress.wire import JsonBodies, Repeat
 from toolhub_service.tools.fs_values import judge_encoding
 from toolhub_service.tools.threads import to_thread_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -83,6 +83,8 @@ def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int
     if response.status >= 500 and (not response.redirects or response.redirects[0].origin == response.url.origin):
         context.upstream_fails = True
     attributes = {"status": str(response.status), "address": response.address}
+    if response.repeat is Repeat.KEYED:
+        attributes["idempotency_key"] = "sent"
     if response.redirects:
         attributes["redirects"] = " ".join(shown_url(url) for url in response.redirects)
     if sha256:
@@ -98,6 +100,7 @@ def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int
 
 # With these a server says that it did not process the request (RFC 9110, RFC 8470, RFC 6585).
 _NOT_PROCESSED: Final = frozenset({408, 425, 429, 503})
+_IN_PROGRESS: Final = 409
 
 
 async def refuse_error_status(response: HttpResponse, redactor: Redactor) -> None:
@@ -105,8 +108,10 @@ async def refuse_error_status(response: HttpResponse, redactor: Redactor) -> Non
     if 200 <= response.status < 300:
         return
     excerpt = excerpt_of(await response.beginning(4 * EXCERPT_MAX_CHARS), response, redactor)
-    # After another 5xx the server may have done what was asked (RFC 9110 §9.2.2): only a safe method can be repeated.
-    retryable = response.status in _NOT_PROCESSED or (response.status >= 500 and response.method in REPEATABLE)
+    # After another 5xx the server may have done what was asked (RFC 9110 §9.2.2): only what is safe can be repeated. To
+    # a request with a key 409 says that the first one with it is still being processed (the draft of the header).
+    retryable = response.status in _NOT_PROCESSED or (response.status >= 500 and response.repeat is not Repeat.NEVER)
+    retryable = retryable or (response.status == _IN_PROGRESS and response.repeat is Repeat.KEYED)
     if retryable:
         advice = "Try again later."
     elif response.status >= 500:
@@ -119,6 +124,7 @@ async def refuse_error_status(response: HttpResponse, redactor: Redactor) -> Non
         retryable=retryable,
         retry_after_s=_retry_after_s(response) if retryable else None,
         upstream=Upstream(response.status, excerpt),
+        **response.repeat.facts,
     )
 
 
@@ -279,6 +285,8 @@ class HttpTool(Tool[Input, Output]):
     ) -> AbstractAsyncContextManager[HttpResponse]:
         """`timeout_ms` narrows the call's own deadline; less than the tool's default is the caller's choice."""
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + timeout_ms / 1000)
+        if context.idempotency_key:
+            request = replace(request, idempotency_key=context.idempotency_key)
         return self._services.client.open(
             request, context.constraints.egress, deadline_s=ends_s, fair_s=_ALMOST * self.default_timeout_ms / 1000
         )

@@ -16,7 +16,7 @@ from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.call import BudgetRequest, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors import KEY_SENT, ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.tool import IdempotencyMode, ToolLimits
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 
@@ -54,7 +54,7 @@ class House:
 def test_a_plain_call_needs_no_waiting() -> None:
     house = House()
     lease = house.take()
-    assert (lease.is_pending, lease.deadline_s, lease.max_attempts) == (False, 1_030.0, 1)
+    assert (lease.is_pending, lease.deadline_s, lease.max_attempts(FAILED)) == (False, 1_030.0, 1)
     assert house.budgets.in_flight("up") == 1
     lease.release()
     assert house.budgets.in_flight("up") == 0
@@ -259,14 +259,14 @@ class TestRetry:
     def test_a_failed_read_is_tried_again_as_often_as_allowed(self) -> None:
         house = House(terms=replace(TERMS, breaker=BreakerTerms()))
         lease = house.take(self.READ)
-        assert lease.max_attempts == 3
+        assert lease.max_attempts(FAILED) == 3
         pauses = [lease.retry_pause_s(FAILED, attempt) for attempt in (1, 2, 3)]
         assert pauses == [pytest.approx(0.1), pytest.approx(0.2), None]
         lease.release(FAILED)
 
     def test_a_side_effect_is_tried_once(self) -> None:
         lease = House().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2))))
-        assert lease.max_attempts == 1
+        assert lease.max_attempts(FAILED) == 1
         assert lease.retry_pause_s(FAILED, 1) is None
 
     @pytest.mark.parametrize(
@@ -283,7 +283,11 @@ class TestRetry:
     def test_only_what_does_once_and_twice_the_same_is_tried_again(
         self, call: PlannedCall, reads_only: bool, attempts: int
     ) -> None:
-        assert House().take(call, reads_only=reads_only).max_attempts == attempts
+        assert House().take(call, reads_only=reads_only).max_attempts(FAILED) == attempts
+
+    def test_a_side_effect_is_tried_again_where_the_upstream_has_its_key_and_honours_it(self) -> None:
+        lease = House().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2)), idempotency_key="k"))
+        assert lease.max_attempts(replace(FAILED, details={KEY_SENT: True})) == 3
 
     def test_the_breaker_hears_each_attempt_once_and_ends_the_retries(self) -> None:
         house = House()

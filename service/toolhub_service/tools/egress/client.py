@@ -8,7 +8,7 @@ judged as a new request; https never leads to http; fields that may be credentia
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,11 +22,21 @@ from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import Headers, bodiless_headers, cross_origin_headers
 from toolhub_service.guards.urls import JudgedUrl, join_url, judge_url
 from toolhub_service.tools.egress.transport import GuardedTransport, address_of, judged_as
-from toolhub_service.tools.egress.wire import REPEATABLE, BoundedBody, WireError, decoder_of, failure_of, out_of_time
+from toolhub_service.tools.egress.wire import (
+    REPEATABLE,
+    BoundedBody,
+    Repeat,
+    WireError,
+    decoder_of,
+    failure_of,
+    out_of_time,
+)
 
 # Where a redirect leads, judged like a first request (RFC 9110 §15.4).
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+IDEMPOTENCY_KEY = "idempotency-key"
+"""The header of draft-ietf-httpapi-idempotency-key-header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,30 @@ class Hop:
     method: str
     headers: Headers
     body: bytes
+    is_keyed: bool = False
+    """Whether it carries the call's idempotency key to a host that honours it, as policy says."""
+
+    @property
+    def repeat(self) -> Repeat:
+        if self.method in REPEATABLE:
+            return Repeat.READS
+        return Repeat.KEYED if self.is_keyed else Repeat.NEVER
+
+
+def first_hop(request: HttpRequest, egress: tuple[EgressRule, ...]) -> Hop:
+    """The request as it is sent. Raises ToolFailure HTTP_DISALLOWED_HOST or INVALID_INPUT."""
+    url, headers = judge_url(request.url, request.method, egress), request.headers
+    is_keyed = bool(request.idempotency_key) and url.retry_with_key and request.method not in REPEATABLE
+    if is_keyed and all(name != IDEMPOTENCY_KEY for name, _ in headers):
+        # A string of a structured field (RFC 8941): no character of a key has to be escaped in it.
+        headers = (*headers, (IDEMPOTENCY_KEY, f'"{request.idempotency_key}"'))
+    return Hop(url, request.method, headers, request.body, is_keyed)
+
+
+def repeat_of(hops: Sequence[Hop]) -> Repeat:
+    """Of an exchange: it may be made again only where each of its requests may."""
+    every = {hop.repeat for hop in hops}
+    return next((repeat for repeat in (Repeat.NEVER, Repeat.KEYED) if repeat in every), Repeat.READS)
 
 
 def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...]) -> Hop | None:
@@ -58,7 +92,8 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
         raise _refused(hop, "It leads from https to http.", url.host)
     headers = hop.headers if url.origin == hop.url.origin else cross_origin_headers(hop.headers)
     if method == hop.method:
-        return Hop(url, method, headers, hop.body)
+        is_keyed = hop.is_keyed and url.retry_with_key and any(name == IDEMPOTENCY_KEY for name, _ in headers)
+        return Hop(url, method, headers, hop.body, is_keyed)
     return Hop(url, method, bodiless_headers(headers), b"")
 
 
@@ -88,6 +123,9 @@ class HttpRequest:
     accept: str = "*/*"
     accept_encoding: str = "gzip"
     """`gzip` or `identity`."""
+    idempotency_key: str = ""
+    """The call's; sent, unless a header of that name is there, where a method may change something and the egress rule
+    says that the host honours it."""
 
 
 @dataclass(slots=True)
@@ -103,6 +141,8 @@ class HttpResponse:
     """The literal address that was dialled."""
     redirects: tuple[JudgedUrl, ...]
     """The URLs that led here, first to last; empty when the first one answered."""
+    repeat: Repeat
+    """Whether the whole exchange may be made again."""
     answer: httpx.Response = field(repr=False)
 
     def header(self, name: bytes) -> str:
@@ -175,10 +215,10 @@ class EgressClient:
             ToolFailure: HTTP_DISALLOWED_HOST or INVALID_INPUT when a hop is refused; HTTP_TIMEOUT; NETWORK_ERROR;
                 UPSTREAM_ERROR when the answer is not HTTP or not decodable.
         """
-        first = judge_url(request.url, request.method, egress)
+        hops = [first_hop(request, egress)]
+        first = hops[0].url
         started_s = asyncio.get_running_loop().time()
         clock = asyncio.timeout_at(deadline_s)
-        hops = [Hop(first, request.method, request.headers, request.body)]
         try:
             async with clock:
                 response = await self._follow(hops, request, egress)
@@ -187,13 +227,14 @@ class EgressClient:
                 finally:
                     await response.answer.aclose()
         except WireError as error:
-            raise failure_of(error, request.method, first, blames_upstream=_is_at_home(hops)) from None
+            repeat = repeat_of(hops)
+            raise failure_of(error, request.method, first, repeat, blames_upstream=_is_at_home(hops)) from None
         except TimeoutError:
             if not clock.expired():
                 raise
             given_s = deadline_s - started_s
             blames = given_s >= fair_s and _is_at_home(hops)
-            raise out_of_time(request.method, first, given_s, blames_upstream=blames) from None
+            raise out_of_time(request.method, first, given_s, repeat_of(hops), blames_upstream=blames) from None
 
     async def _follow(self, hops: list[Hop], request: HttpRequest, egress: tuple[EgressRule, ...]) -> HttpResponse:
         """The last response; `hops` gets each request that was made."""
@@ -218,12 +259,12 @@ class EgressClient:
         )
 
     async def _exchange(self, hops: list[Hop], request: HttpRequest) -> HttpResponse:
-        """One request, one response head. A kept connection may have died unseen: then a safe request goes anew."""
+        """One request, one response head. A kept connection may have died unseen: what may be repeated goes anew."""
         for _ in range(_DEAD_CONNECTIONS_MAX):
             try:
                 return await self._send(hops, request)
             except WireError as error:
-                if not error.on_kept or hops[-1].method not in REPEATABLE:
+                if not error.on_kept or hops[-1].repeat is Repeat.NEVER:
                     raise
         return await self._send(hops, request)
 
@@ -232,7 +273,8 @@ class EgressClient:
         redirects = tuple(earlier.url for earlier in before)
         answer = await self._http.send(self._prepared(hop, request), stream=True)
         fields = answer.extensions[_FIELDS]
-        return HttpResponse(hop.url, hop.method, answer.status_code, fields, address_of(answer), redirects, answer)
+        address, repeat = address_of(answer), repeat_of(hops)
+        return HttpResponse(hop.url, hop.method, answer.status_code, fields, address, redirects, repeat, answer)
 
     def _prepared(self, hop: Hop, request: HttpRequest) -> httpx.Request:
         fields = {

@@ -6,12 +6,12 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import httpcore
 import httpx
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import KEY_SENT, ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.urls import ParsedUrl
 from toolhub_service.registry.cooperative import in_thread
@@ -84,29 +84,46 @@ def wire_error(error: Exception) -> WireError:
     return WireError(next(breakage for kind, breakage in _BREAKAGES if isinstance(error, kind)))
 
 
-def failure_of(error: WireError, method: str, url: ParsedUrl, *, blames_upstream: bool) -> ToolFailure:
+class Repeat(Enum):
+    """Whether an exchange, with all requests that its redirects led to, may be made again."""
+
+    NEVER = "never"
+    READS = "reads"
+    """It changes nothing."""
+    KEYED = "keyed"
+    """What it may change, it changes once: the hosts got the call's idempotency key, and honour it as policy says."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the details of a failure."""
+        return {KEY_SENT: True} if self is Repeat.KEYED else {}
+
+
+def failure_of(error: WireError, method: str, url: ParsedUrl, repeat: Repeat, *, blames_upstream: bool) -> ToolFailure:
     """The failure as the caller hears it. Repeating is suggested only where nothing can have happened twice."""
     breakage = error.breakage
-    repeatable = breakage in _BEFORE_SENDING or (method in REPEATABLE and breakage not in _LASTING)
+    repeatable = breakage in _BEFORE_SENDING or (repeat is not Repeat.NEVER and breakage not in _LASTING)
     return refuse(
         _KINDS.get(breakage, ErrorKind.NETWORK_ERROR),
         f"{method} to {url.host} failed: {breakage.value}.",
         retryable=repeatable,
         blames_upstream=blames_upstream,
         host=url.host,
+        **repeat.facts,
     )
 
 
-def out_of_time(method: str, url: ParsedUrl, timeout_s: float, *, blames_upstream: bool) -> ToolFailure:
+def out_of_time(method: str, url: ParsedUrl, timeout_s: float, repeat: Repeat, *, blames_upstream: bool) -> ToolFailure:
     """The whole exchange took longer than it was given."""
     return refuse(
         ErrorKind.HTTP_TIMEOUT,
         f"{method} to {url.host} did not finish within {timeout_s:.1f} s. "
         "Try again, with a larger timeoutMs or for less data.",
-        retryable=method in REPEATABLE,
+        retryable=repeat is not Repeat.NEVER,
         blames_upstream=blames_upstream,
         host=url.host,
         timeout_ms=round(timeout_s * 1000),
+        **repeat.facts,
     )
 
 
