@@ -8,7 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE  # or each of the hubs that tests start would c
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH)
 
 # Tests run beside one another, each worker from its end of the list, so that what the tests of a file share is made once.
-TESTS_IN_PARALLEL ?= 2
+# One worker more than two cores: many tests wait for a process, a socket or a clock.
+TESTS_IN_PARALLEL ?= 3
 TESTS ?= tests
 # Folders of the server that decide, and the share of their branches that their own tests must take.
 DECIDING := guards policy budget domain runtime schema stores/audit
@@ -83,8 +84,8 @@ services: setup ## find or install what tests talk to: Redis, PostgreSQL, MCP se
 	@python -m tests.services
 	@python -m tests.servers
 
-test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
-	@pytest -n $(TESTS_IN_PARALLEL) --dist worksteal $(TESTS)
+test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto, COUNTED=apart: all but those of `make branches`)
+	@pytest -n $(TESTS_IN_PARALLEL) --dist worksteal $(TESTS) $(if $(COUNTED),$(DECIDING_TESTS:%=--ignore=%))
 
 chaos: services ## kill hubs at random while jobs run, 50 times an engine; minutes
 	@TOOLHUB_CHAOS_KILLS=$${TOOLHUB_CHAOS_KILLS:-50} TOOLHUB_CHAOS_OUTAGE_S=$${TOOLHUB_CHAOS_OUTAGE_S:-10} pytest tests/chaos

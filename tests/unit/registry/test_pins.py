@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -320,13 +320,20 @@ def nested(levels: int) -> JsonObject:
     return value
 
 
-@pytest.mark.parametrize(
-    "schema",
-    ["x" * 2_000_000, "half \ud800 pair", float("nan"), [float("-inf")], nested(500), nested(100_000), [0] * 400_000],
-    ids=["long", "surrogate", "nan", "infinite", "deep", "very-deep", "many"],
-)
-def test_what_cannot_be_kept_is_quarantined_without_a_record(schema: JsonValue) -> None:
-    unkeepable = Definition(READ.spec, {**READ.remote, "inputSchema": {"default": schema}})
+UNKEEPABLE: Mapping[str, Callable[[], JsonValue]] = {
+    "long": lambda: "x" * 2_000_000,
+    "surrogate": lambda: "half \ud800 pair",
+    "nan": lambda: float("nan"),
+    "infinite": lambda: [float("-inf")],
+    "deep": lambda: nested(500),
+    "very-deep": lambda: nested(100_000),
+    "many": lambda: [0] * 400_000,
+}
+
+
+@pytest.mark.parametrize("what", UNKEEPABLE)
+def test_what_cannot_be_kept_is_quarantined_without_a_record(what: str) -> None:
+    unkeepable = Definition(READ.spec, {**READ.remote, "inputSchema": {"default": UNKEEPABLE[what]()}})
     judgement = judged((), unkeepable, WRITE)
     assert states(judgement) == {"read": ToolState.QUARANTINED, "write": ToolState.ACTIVE}
     assert [pin.tool for pin in judgement.pins] == ["files/write"]
