@@ -57,6 +57,7 @@ def test_an_unknown_source_beside_a_known_one_is_told_too(hub: CommandLine) -> N
         ("wide", "TOOL  "),
     ],
 )
+@pytest.mark.promise("cli.formats")
 def test_a_format_can_be_asked_for_before_and_after_the_command(
     hub: CommandLine, format_name: str, begins: str
 ) -> None:
@@ -76,6 +77,7 @@ def test_options_of_a_command_may_stand_before_it(hub: CommandLine, tmp_path: Pa
     assert (wrong.code, "--address" in wrong.err) == (2, True)
 
 
+@pytest.mark.promise("cli.prefixes")
 def test_the_beginning_of_an_id_is_enough_while_it_fits_one_only(hub: CommandLine) -> None:
     ids = [hub("jobs", "submit", "core/util.time.now", "-o", "name").out.strip() for _ in range(2)]
     assert hub("jobs", "result", ids[0][:-1], "--wait").json["ok"] is True
@@ -127,6 +129,7 @@ def test_arguments_come_from_standard_input_too(hub: CommandLine) -> None:
     assert done.json["result"]["sha256"].startswith("e3b0c442")
 
 
+@pytest.mark.promise("workspace.shared-by-a-client")
 def test_calls_typed_by_hand_share_a_workspace_and_another_request_has_another(hub: CommandLine) -> None:
     assert hub("call", "core/fs.writeText", "path=shared.txt", "text=x").code == 0
     assert hub("call", "core/fs.readText", "path=shared.txt").code == 0

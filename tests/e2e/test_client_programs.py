@@ -52,12 +52,14 @@ def typescript(name: str, _: Path) -> Sequence[str]:
 
 @pytest.mark.timeout(COMPILE_S + 60)
 @pytest.mark.parametrize("program", [python, go, typescript])
+@pytest.mark.promise("clients.languages")
 async def test_tour_calls_is_refused_and_exchanges_an_artifact(program: Program, tmp_path: Path) -> None:
     await walk_the_tour(await asyncio.to_thread(program, "tour", tmp_path), tmp_path)
 
 
 @pytest.mark.timeout(COMPILE_S + 60)
 @pytest.mark.parametrize("program", [python, go, typescript])
+@pytest.mark.promise("clients.languages")
 async def test_watcher_goes_on_when_its_hub_was_killed_and_came_back(program: Program, tmp_path: Path) -> None:
     await follow_a_job_over_a_kill(await asyncio.to_thread(program, "job", tmp_path), tmp_path)
 

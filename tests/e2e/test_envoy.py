@@ -174,6 +174,7 @@ REFUSED = {
 """Bodies that a lenient reader would run as a plain call, and what their senders are told."""
 
 
+@pytest.mark.promise("deploy.envoy")
 async def test_json_that_the_contract_does_not_know_is_refused_and_nothing_runs(tmp_path: Path) -> None:
     async with (
         running_hub(tmp_path, policy=OPEN_POLICY) as hub,
@@ -276,6 +277,7 @@ class Left(NamedTuple):
 
 
 @pytest.mark.slow
+@pytest.mark.promise("deploy.envoy")
 async def test_no_call_fails_while_a_hub_leaves_on_sigterm(tmp_path: Path) -> None:
     async def attempt(timeout_s: float) -> Left:
         notice_s = min(timeout_s, 60.0)  # the longest that the setting takes

@@ -139,6 +139,7 @@ def test_the_tour_is_true_as_printed(newcomer: Newcomer) -> None:
 
 
 @pytest.mark.skipif(not (BIN / "grpcurl").exists(), reason="make setup could not have grpcurl")
+@pytest.mark.promise("serving.reflection")
 def test_the_tour_is_true_for_grpcurl(newcomer: Newcomer) -> None:
     steps = [step for step in steps_of(TOUR) if step.command.startswith("grpcurl ")]
     assert steps

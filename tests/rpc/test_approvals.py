@@ -121,6 +121,7 @@ async def test_call_waits_for_a_person_and_then_runs_once(office: Office) -> Non
     assert "used already" in again.error.message
 
 
+@pytest.mark.promise("errors.typed-refusals")
 async def test_refusal_names_its_approval_and_rule_in_messages_of_their_own(office: Office) -> None:
     asked = (await office.call()).error
     assert asked.approval.approval_id == asked.details["approval_id"]
@@ -280,6 +281,7 @@ async def test_secret_of_an_argument_is_shown_to_nobody(office: Office) -> None:
     assert secret.encode() not in stored
 
 
+@pytest.mark.promise("approval.watch-resumed")
 async def test_watch_that_is_opened_again_hears_what_was_decided_meanwhile(office: Office) -> None:
     def watched(token: str = "") -> Any:
         asked = pb.WatchApprovalsRequest(resume_token=token)

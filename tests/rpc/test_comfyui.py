@@ -87,6 +87,7 @@ async def test_one_whose_server_was_restarted_is_lost(tmp_path: Path, comfy: Fak
         assert len(comfy.submitted) == 1
 
 
+@pytest.mark.promise("comfyui.overrun")
 async def test_one_that_overran_its_template_is_timed_out_with_advice(tmp_path: Path, comfy: FakeComfy) -> None:
     short = changed(BLUR, limits={"max_runtime_s": 0.01})
     async with comfy_hub(tmp_path, comfy.url, graphs=(short,)) as (agent, _):
@@ -102,6 +103,7 @@ async def test_one_that_overran_its_template_is_timed_out_with_advice(tmp_path: 
 
 
 @pytest.mark.parametrize("outputs", ["a film", "schema"])
+@pytest.mark.promise("comfyui.quota")
 async def test_a_failed_job_leaves_nothing_in_its_callers_quota(tmp_path: Path, comfy: FakeComfy, outputs: str) -> None:
     words: dict[str, Any] = {"output_schema": {"type": "object", "required": ["title"]}}
     if outputs == "a film":

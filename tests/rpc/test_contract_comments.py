@@ -51,6 +51,7 @@ async def asking(tmp_path: Path) -> AsyncIterator[RunningHub]:
         yield running
 
 
+@pytest.mark.promise("contract.comments-hold")
 async def test_unspecified_view_is_the_short_one_and_get_tool_has_none(asking: RunningHub) -> None:
     assert_says("tool", "The same as BASIC. GetTool, which has no view, always answers all that the caller may see.")
     listed = await asking.stub.ListTools(pb.ListToolsRequest())
@@ -78,6 +79,7 @@ async def test_source_of_a_tool_is_one_that_the_hub_lists(asking: RunningHub) ->
     assert "core" in {source.source for source in sources}
 
 
+@pytest.mark.promise("contract.newer-hub")
 def test_kind_of_a_newer_hub_comes_as_its_number() -> None:
     assert_says("error", "A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL.")
     sent = error_pb2.ToolError(kind=4711)  # type: ignore[arg-type]
@@ -85,6 +87,7 @@ def test_kind_of_a_newer_hub_comes_as_its_number() -> None:
     assert 4711 not in error_pb2.ErrorKind.values()
 
 
+@pytest.mark.promise("contract.comments-hold")
 async def test_call_id_of_a_session_is_the_callers_beside_the_hubs_own(asking: RunningHub) -> None:
     for file in ("result", "plan"):
         assert_says(file, "also in a session, whose events bear the caller's own id beside it.")
@@ -111,6 +114,7 @@ async def test_cancelling_what_is_unknown_or_over_is_ignored(asking: RunningHub)
     await session.done_writing()
 
 
+@pytest.mark.promise("contract.comments-hold")
 async def test_submission_that_is_refused_is_a_job_and_one_that_cannot_be_kept_an_error(asking: RunningHub) -> None:
     assert_says("job_service", "a refused call is a job that is FAILED at once, or AWAITING_APPROVAL.")
     assert_says("job_service", "Where no job can be kept the RPC fails: ABORTED when the key belongs to another call,")

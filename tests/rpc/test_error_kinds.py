@@ -266,6 +266,7 @@ async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind
     assert "hunter2" not in str(error)
 
 
+@pytest.mark.promise("errors.typed-refusals")
 async def test_refusal_by_policy_names_its_rule_in_a_message_of_its_own(scene: Scene) -> None:
     result = await scene.call("core/fs.readText", {"path": "a"}, permissions=["write:fs"])
     rule, details = result.error.rule, MessageToDict(result.error.details)

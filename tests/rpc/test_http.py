@@ -25,7 +25,7 @@ async def web_hub(home: Path, body: bytes, more: str = "") -> AsyncIterator[tupl
         yield hub, server
 
 
-@pytest.mark.promise("purpose.required")
+@pytest.mark.promise("purpose.required", "purpose.reads-need-none")
 async def test_what_can_only_be_read_needs_no_purpose(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b"{}") as (hub, server):
         for tool in ("core/http.fetchText", "core/http.fetchJson", "core/http.request"):
@@ -37,6 +37,7 @@ async def test_what_can_only_be_read_needs_no_purpose(tmp_path: Path) -> None:
         assert len(server.asked) == 3
 
 
+@pytest.mark.promise("evidence.cut-says-so")
 async def test_a_cut_text_says_so_itself_and_evidence_says_why_the_rest_is_not_kept(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b"x" * 5_000) as (hub, server):
         result = await hub.invoke("core/http.fetchText", {"url": server.url(), "maxBytes": 2_000})
@@ -46,6 +47,7 @@ async def test_a_cut_text_says_so_itself_and_evidence_says_why_the_rest_is_not_k
         assert (whole.truncated, json.loads(whole.result_json)["truncated"]) == (False, False)
 
 
+@pytest.mark.promise("policy.bound-is-named")
 async def test_the_policys_bound_is_told_and_not_the_argument_that_cannot_help(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b'["' + b"x" * 5_000 + b'"]', "sandbox: {max_http_bytes: 2000}\n") as (hub, server):
         text = (await hub.value("core/http.fetchText", {"url": server.url()}))["text"]
@@ -55,6 +57,7 @@ async def test_the_policys_bound_is_told_and_not_the_argument_that_cannot_help(t
         assert refused.error.message.endswith("The policy allows no more: ask for less.")
 
 
+@pytest.mark.promise("evidence.cut-says-so")
 async def test_a_result_that_is_cut_to_its_cap_says_so_in_its_own_field_too(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b"x" * 2_000_000) as (hub, server):
         result = await hub.invoke("core/http.fetchText", {"url": server.url()})
@@ -62,6 +65,7 @@ async def test_a_result_that_is_cut_to_its_cap_says_so_in_its_own_field_too(tmp_
         assert len(result.artifacts) == 1
 
 
+@pytest.mark.promise("evidence.http")
 async def test_json_is_proved_by_its_status_and_the_names_of_its_fields(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b'{"id": 7, "name": "lamp"}') as (hub, server):
         result = await hub.invoke("core/http.fetchJson", {"url": server.url()})

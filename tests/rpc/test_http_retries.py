@@ -46,7 +46,7 @@ def post(server: RawServer, **args: Any) -> dict[str, Any]:
     return {"url": server.url("/orders"), "method": "POST", "body": '{"n": 1}', **args}
 
 
-@pytest.mark.promise("net.posts-never-repeated", "retry.only-safe")
+@pytest.mark.promise("net.posts-never-repeated", "retry.only-safe", "net.keyed-posts")
 @pytest.mark.parametrize("fails", [BREAKS, response(status=500), response(status=503), response(status=409)])
 async def test_a_post_with_a_key_is_tried_again_where_policy_says_that_the_host_honours_keys(
     tmp_path: Path, fails: bytes
@@ -60,7 +60,7 @@ async def test_a_post_with_a_key_is_tried_again_where_policy_says_that_the_host_
         assert (attributes["status"], attributes["fields"], attributes["idempotency_key"]) == ("200", "id", "sent")
 
 
-@pytest.mark.promise("net.posts-never-repeated", "retry.only-safe")
+@pytest.mark.promise("net.posts-never-repeated", "retry.only-safe", "net.keyed-posts")
 @pytest.mark.parametrize(("honours", "key"), [(HONOURS, ""), ("", "order-1"), ("", "")])
 async def test_a_post_without_a_key_or_without_such_a_policy_is_sent_once_and_names_no_key(
     tmp_path: Path, honours: str, key: str

@@ -341,7 +341,7 @@ async def test_malformed_questions_are_refused_by_field(robot: Client) -> None:
     assert (await failed_stream(robot.watch("x", -1))).code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.promise("watch.gapless")
+@pytest.mark.promise("watch.gapless", "jobs.whole-history")
 async def test_whole_history_is_told_from_its_first_entry_where_it_is_asked_for(robot: Client) -> None:
     job = await robot.submit(ECHO, {"text": "hello"})
     end = (await robot.ended(job.job_id))[-1]
@@ -352,6 +352,7 @@ async def test_whole_history_is_told_from_its_first_entry_where_it_is_asked_for(
     assert is_gapless(history)
 
 
+@pytest.mark.promise("watch.many-jobs")
 async def test_several_named_jobs_are_followed_in_one_stream_to_the_last_end(office: Office, robot: Client) -> None:
     done = await robot.submit(ECHO)
     await robot.ended(done.job_id)
@@ -371,6 +372,7 @@ async def test_several_named_jobs_are_followed_in_one_stream_to_the_last_end(off
     assert [answer async for answer in robot.watch_many(*names, after_sequences=last)] == []
 
 
+@pytest.mark.promise("watch.many-jobs")
 async def test_jobs_that_match_are_followed_with_those_to_come_and_nobody_elses(office: Office, robot: Client) -> None:
     early = await robot.submit(WAIT, request_id="r-1")
     watch = robot.watch_many(request_id="r-1")

@@ -24,6 +24,7 @@ async def desk_hub(home: Path, **terms: Any) -> AsyncIterator[RunningHub]:
         yield hub
 
 
+@pytest.mark.promise("langchain.exceptions")
 async def test_an_exception_of_a_tool_is_told_by_its_type_and_text_without_paths(tmp_path: Path) -> None:
     async with desk_hub(tmp_path) as hub:
         result = await hub.invoke("desk/sync_crashes", {"text": "order 7 in /srv/desk/orders.db"})
@@ -35,6 +36,7 @@ async def test_an_exception_of_a_tool_is_told_by_its_type_and_text_without_paths
         assert (state(end), end.error.kind) == ("FAILED", error_pb2.ERROR_KIND_EXECUTION_ERROR)
 
 
+@pytest.mark.promise("sources.longest-time")
 async def test_a_caller_cannot_allow_a_tool_more_time_than_its_source(tmp_path: Path) -> None:
     tools = {"sleeps": {"read_only": True}}
     async with desk_hub(tmp_path, timeout_s=0.5, tools=tools) as hub:
@@ -46,6 +48,7 @@ async def test_a_caller_cannot_allow_a_tool_more_time_than_its_source(tmp_path: 
         assert state((await agent.ended(job_id))[-1]) == "TIMED_OUT"
 
 
+@pytest.mark.promise("sources.longest-time")
 async def test_a_job_with_an_effect_that_overran_its_source_is_timed_out_too(tmp_path: Path) -> None:
     async with desk_hub(tmp_path, timeout_s=0.5) as hub:
         agent = JobClient(hub.channel)
@@ -54,7 +57,7 @@ async def test_a_job_with_an_effect_that_overran_its_source_is_timed_out_too(tmp
         assert "0.5 s that `timeout_s` of its source allows" in end.error.message
 
 
-@pytest.mark.promise("langchain.timeout-kills")
+@pytest.mark.promise("langchain.timeout-kills", "langchain.whole-tree")
 @pytest.mark.parametrize("by", ["cancellation", "hub stop"])
 async def test_a_program_in_a_session_of_its_own_ends_with_its_call(tmp_path: Path, by: str) -> None:
     async with Door(str(tmp_path / "door")) as door:

@@ -43,6 +43,7 @@ async def test_health_of_an_unknown_service_is_not_found(hub: RunningHub) -> Non
     assert failure.code is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.promise("contract.server-info")
 async def test_every_caller_is_told_what_the_hub_is_and_who_it_is_to_it(tmp_path: Path) -> None:
     policy = "extends: none\nroles: [{principals: [local], roles: [auditor]}]\n"
     settings = {"session": {"max_in_flight": 7}, "results": {"show_raw": True}}
@@ -102,7 +103,7 @@ async def test_address_that_is_taken_is_refused_by_name(hub: RunningHub, tmp_pat
         await open_hub(settings_of(tmp_path / "second", {"server": {"listen": hub.address}}))
 
 
-@pytest.mark.promise("serving.health-and-reflection")
+@pytest.mark.promise("serving.health-and-reflection", "serving.reflection")
 @pytest.mark.parametrize(
     ("program", "shown"),
     [
@@ -167,6 +168,7 @@ async def test_missing_certificate_is_refused_at_the_start(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("max_timeout_s", [5.0, 3_600.0])
+@pytest.mark.promise("serving.old-connections")
 def test_connection_that_is_too_old_lets_the_longest_call_end(tmp_path: Path, max_timeout_s: float) -> None:
     settings = {"server": {"max_connection_age_s": 60}, "budget": {"max_timeout_s": max_timeout_s}}
     options = dict(server_options(listening_of(settings_of(tmp_path, settings))))

@@ -214,6 +214,7 @@ async def test_message_may_start_a_call_and_cancel_it(harness: SessionHarness) -
     assert harness.waits.running == 0
 
 
+@pytest.mark.promise("session.one-name-one-answer")
 async def test_name_in_flight_is_refused_a_second_time_without_its_own_name(harness: SessionHarness) -> None:
     client = Client(harness.running)
     await client.send(call("x", "test/text.wait", {"text": "first"}))

@@ -142,6 +142,7 @@ async def test_jobs_of_a_worker_that_is_killed_are_taken_over_or_lost(crew: Crew
             assert (state(last), json.loads(last.result.result_json)) == ("SUCCEEDED", {"pid": survivor})
 
 
+@pytest.mark.promise("jobs.next-hub-at-once")
 async def test_jobs_of_a_killed_hub_go_on_with_the_next_one_without_waiting_for_its_silence(
     tmp_path: Path, config: str
 ) -> None:

@@ -110,6 +110,7 @@ roles:
 """
 
 
+@pytest.mark.promise("watch.tools")
 async def test_agent_hears_of_the_tools_that_it_may_see_and_goes_on_after_its_token(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=MINE % '"read:fs", "mcp:acme"') as hub, connect(hub.address) as client:
         told_by = client.watch_tools(names=["acme/*"])

@@ -29,6 +29,7 @@ async def swept(hub: RunningHub) -> int:
     return await make_workspaces(hub.hub.settings).sweep(hub.hub.clock.unix_ms())
 
 
+@pytest.mark.promise("workspace.swept")
 async def test_workspaces_that_nobody_has_changed_for_so_long_are_removed(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
         old = await written(hub, "r-old", days_ago=3)

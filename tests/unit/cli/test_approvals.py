@@ -269,6 +269,7 @@ class TestWatch:
         assert "Traceback" not in text
 
     @pytest.mark.parametrize("columns", [80, 120, 200])
+    @pytest.mark.promise("cli.approvals")
     async def test_board_shows_ids_whole_and_arguments_at_any_width(
         self, hub: ApprovalHub, tmp_path: Path, columns: int
     ) -> None:
@@ -282,6 +283,7 @@ class TestWatch:
             assert '"text":"hello 0' in screen.text or '"text":"hello 1' in screen.text
             screen.type(b"q")
 
+    @pytest.mark.promise("cli.approvals")
     async def test_keys_decide_the_selected_approval_as_the_commands_do(self, hub: ApprovalHub, tmp_path: Path) -> None:
         first = await hub.harness.ask("first")
         async with board(hub, tmp_path, 100) as screen:

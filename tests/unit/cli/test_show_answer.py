@@ -106,6 +106,7 @@ def test_a_plan_that_failed_says_where_and_offers_no_commit(capsys: pytest.Captu
     assert capsys.readouterr().out.splitlines() == ["✗ check_policy    No. [r]", "  Ask.", "line: 1"]
 
 
+@pytest.mark.promise("cli.next-step")
 def test_a_call_that_waits_for_a_person_says_which_two_commands_come_next(capsys: pytest.CaptureFixture[str]) -> None:
     error = error_pb2.ToolError(kind=error_pb2.ERROR_KIND_APPROVAL_REQUIRED, message="a/b: Ask.")
     error.details.update({"approval_id": "apr_1", "rule_id": "ask"})

@@ -66,6 +66,7 @@ async def test_list_tells_how_each_fares_and_why_one_is_down(sourced: RunningHub
     assert names == ["core", "github", "files"]
 
 
+@pytest.mark.promise("sources.why-down")
 async def test_list_tells_the_last_output_of_one_that_is_down_and_when_it_is_tried_again(
     sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:

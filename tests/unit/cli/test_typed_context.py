@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any
 
 import grpc
+import pytest
 
 from tests.e2e.terminal import BIN, environment, terminal
 from toolhub.v1 import progress_pb2, tool_service_pb2, tool_service_pb2_grpc
@@ -36,6 +37,7 @@ class NeverDone(tool_service_pb2_grpc.ToolServiceServicer):
         self.cancelled.wait(60)
 
 
+@pytest.mark.promise("cli.interrupt")
 def test_ctrl_c_cancels_the_call_and_says_how_to_see_what_it_did(tmp_path: Path) -> None:
     servicer = NeverDone()  # type: ignore[abstract]  # only what it is asked for
     server = grpc.server(ThreadPoolExecutor(2))

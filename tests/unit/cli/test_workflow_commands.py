@@ -187,6 +187,7 @@ def test_an_empty_folder_of_templates_is_told(tmp_path: Path) -> None:
     assert problem.startswith("sources.images.templates: there is no sidecar in ")
 
 
+@pytest.mark.promise("workflow.init")
 def test_a_check_that_finds_nothing_says_where_it_looked_and_fails(tmp_path: Path) -> None:
     assert checked("--sources", str(tmp_path / "none.yaml"), code=1)["problems"]
     place = tmp_path / "sources.yaml"
@@ -232,6 +233,7 @@ def test_init_writes_a_sidecar_that_passes(tmp_path: Path) -> None:
     assert tool["arguments"]["image"] == "artifact id, required"
 
 
+@pytest.mark.promise("workflow.init")
 def test_init_of_a_graph_that_saves_twice_passes_the_check(tmp_path: Path) -> None:
     graph = tmp_path / "g.json"
     second = {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "hub/second"}}

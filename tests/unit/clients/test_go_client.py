@@ -60,6 +60,7 @@ def go(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProces
     return subprocess.run(("go", *words), cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.promise("clients.languages")
 async def test_go_tests_pass_against_a_hub(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=POLICY) as running, artifact_server(tmp_path / "blobs") as artifacts:
         artifacts.breaking.after = list(BREAKS_AFTER)
@@ -87,6 +88,7 @@ def published(proxy: Path, module: str, folder: Path) -> None:
                 archive.write(path, f"{module}@{VERSION}/{path.relative_to(folder)}")
 
 
+@pytest.mark.promise("clients.packages")
 def test_program_elsewhere_builds_with_the_published_modules(tmp_path: Path) -> None:
     proxy, program = tmp_path / "proxy", tmp_path / "program"
     for module, folder in MODULES.items():

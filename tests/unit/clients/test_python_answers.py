@@ -55,12 +55,14 @@ def failure(kind: error_pb2.ErrorKind.ValueType, **details: Any) -> CallFailed:
         (error_pb2.ERROR_KIND_INTERNAL, CallFailed),
     ],
 )
+@pytest.mark.promise("clients.typed-errors")
 def test_failed_call_is_the_exception_of_its_kind(
     kind: error_pb2.ErrorKind.ValueType, raised: type[CallFailed]
 ) -> None:
     assert type(failure(kind)) is raised
 
 
+@pytest.mark.promise("clients.typed-errors")
 def test_exceptions_name_what_the_caller_needs_next() -> None:
     denied = failure(error_pb2.ERROR_KIND_POLICY_DENIED, rule_id="r1", remedy="Add a grant.")
     assert isinstance(denied, PolicyDenied)
@@ -74,6 +76,7 @@ def test_exceptions_name_what_the_caller_needs_next() -> None:
     assert repr(asked) == "ApprovalRequired(APPROVAL_REQUIRED, 'It is so.', call_id='call_1')"
 
 
+@pytest.mark.promise("contract.newer-hub")
 def test_kind_of_a_newer_hub_survives() -> None:
     newer = call_failed(error_pb2.ToolError(kind=4_711, message="New."), "call_1")  # type: ignore[arg-type]  # on purpose
     assert type(newer) is CallFailed
@@ -176,6 +179,7 @@ grants:
 """
 
 
+@pytest.mark.promise("contract.expected-digest")
 async def test_call_of_a_tool_that_changed_since_it_was_shown_is_refused_and_told_the_digest_of_now(
     tmp_path: Any,
 ) -> None:

@@ -107,6 +107,7 @@ def test_address_is_completed_and_https_means_tls(given: str, where: str, is_tls
     assert (found.address, found.credentials is not None) == (where, is_tls)
 
 
+@pytest.mark.promise("clients.environment")
 def test_what_is_left_out_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_bytes(Authority().pem)
@@ -133,6 +134,7 @@ def test_halves_and_contradictions_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "warns"), [("hub.example.com:7000", True), ("localhost:1", False), ("[::1]:1", False)]
 )
+@pytest.mark.promise("clients.plaintext-key")
 async def test_key_on_its_way_over_plaintext_is_warned_of(address: str, warns: bool) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -202,6 +204,7 @@ DRAINING = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=0.01)
 
 
 @pytest.mark.parametrize("failure", [OVERLOADED, DRAINING])
+@pytest.mark.promise("clients.one-retry")
 async def test_what_the_hub_refused_unseen_is_sent_again(failure: RpcFailure) -> None:
     servicer = Refusing([failure, failure])
     async with serving(servicer) as address, connect(address, retry_s=PATIENCE_S, options=LOCAL) as hub:
@@ -209,6 +212,7 @@ async def test_what_the_hub_refused_unseen_is_sent_again(failure: RpcFailure) ->
     assert len(servicer.metadata) == 3
 
 
+@pytest.mark.promise("clients.one-retry")
 async def test_call_that_broke_is_repeated_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     servicer = Refusing([grpc.StatusCode.UNAVAILABLE])
     async with serving(servicer) as address:
@@ -242,6 +246,7 @@ async def test_patience_of_nothing_asks_once() -> None:
     assert full.value.retry_after_s == 0.01
 
 
+@pytest.mark.promise("clients.one-retry")
 async def test_sixty_four_calls_at_once_all_find_their_place_in_a_small_hub(tmp_path: Path) -> None:
     async with (
         running_hub(tmp_path, settings={"server": {"max_in_flight": 8}}) as running,
@@ -261,6 +266,7 @@ async def test_version_and_trace_go_along_with_each_call() -> None:
     assert f"{span.get_span_context().trace_id:032x}" in str(sent["traceparent"])
 
 
+@pytest.mark.promise("workspace.shared-by-a-client")
 async def test_calls_of_one_client_share_a_workspace_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

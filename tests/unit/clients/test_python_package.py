@@ -56,6 +56,7 @@ def normalised(name: str) -> str:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.promise("clients.packages")
 def test_installed_wheel_runs_with_nothing_but_what_it_declares(tmp_path: Path) -> None:
     built = subprocess.run(
         (sys.executable, "-c", BUILD, str(tmp_path)), cwd=PACKAGE, check=True, capture_output=True, text=True

@@ -32,6 +32,7 @@ async def exported(hub: Hub, form: Any, name: str) -> str:
     return short
 
 
+@pytest.mark.promise("clients.model-calls")
 async def test_call_of_openai_is_made_and_answered_in_its_form(hub: Hub) -> None:
     name = await exported(hub, "openai", "core/util.hash.sha256Text")
     function = SimpleNamespace(name=name, arguments='{"text": ""}')
@@ -48,6 +49,7 @@ async def test_call_of_the_responses_api_is_made_and_answered_in_its_form(hub: H
     assert json.loads(message["output"])["sha256"] == EMPTY
 
 
+@pytest.mark.promise("clients.model-calls")
 async def test_block_of_anthropic_is_made_and_answered_in_its_form(hub: Hub) -> None:
     name = await exported(hub, "anthropic", "core/util.hash.sha256Text")
     message = await hub.run_tool_call({"type": "tool_use", "id": "toolu_7", "name": name, "input": {"text": ""}})

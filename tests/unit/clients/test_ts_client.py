@@ -51,6 +51,7 @@ def built(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.promise("clients.languages")
 async def test_typescript_tests_pass_against_a_hub(tmp_path: Path) -> None:
     folder = await asyncio.to_thread(built, tmp_path)
     tests = sorted((folder / "dist/clients/ts/test").glob("*.test.js"))
@@ -63,6 +64,7 @@ async def test_typescript_tests_pass_against_a_hub(tmp_path: Path) -> None:
     assert int(counts["pass"]) > 10
 
 
+@pytest.mark.promise("clients.packages")
 def test_program_elsewhere_compiles_and_runs_with_the_package(tmp_path: Path) -> None:
     source, program = tmp_path / "source", tmp_path / "program"
     source.mkdir()

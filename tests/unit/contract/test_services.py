@@ -84,6 +84,7 @@ def test_every_rpc_of_the_contract_exists_and_no_other() -> None:
     assert found == CONTRACT
 
 
+@pytest.mark.promise("contract.reads-are-marked")
 def test_reads_and_no_others_are_marked_as_free_of_side_effects() -> None:
     reading = ("Get", "List", "Search", "Export", "Watch", "Read", "Tail", "Verify")
     rpcs = [rpc for file in FILES for service in file.services_by_name.values() for rpc in service.methods]

@@ -96,5 +96,6 @@ def test_the_steps_stand_in_the_same_order() -> None:
     assert words(step_pb2.StepName, "STEP_NAME_") == [step.name for step in StepName]
 
 
+@pytest.mark.promise("contract.reasons")
 def test_every_reason_of_a_failed_rpc_is_a_word_of_the_contract() -> None:
     assert set(words(error_reason_pb2.ErrorReason, "ERROR_REASON_")) == {reason.name for reason in Reason}

@@ -200,6 +200,7 @@ def copy_files(shipped: Path, folder: Path, names: Sequence[str] = ()) -> None:
 
 
 @pytest.mark.parametrize("manifests", [compose_hub, kubernetes_hub])
+@pytest.mark.promise("deploy.first-call")
 async def test_a_hub_that_is_started_from_the_manifests_allows_the_first_key_a_first_call(
     tmp_path: Path, manifests: Callable[[Path], tuple[list[str], dict[str, str]]]
 ) -> None:

@@ -39,6 +39,7 @@ def installed(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, profile: str) 
     return ran
 
 
+@pytest.mark.promise("setup.runtime-only")
 def test_what_runs_the_hub_installs_nothing_for_its_development(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +51,7 @@ def test_what_runs_the_hub_installs_nothing_for_its_development(
     assert {"go", "npm"} <= set(everything)
 
 
+@pytest.mark.promise("setup.runtime-only")
 def test_system_packages_are_named_and_not_installed_unasked(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +65,7 @@ def test_system_packages_are_named_and_not_installed_unasked(
     assert "apt-get" in installed(setup, monkeypatch, "")
 
 
+@pytest.mark.promise("setup.runtime-only")
 def test_long_step_shows_how_long_and_what_was_said_last(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,7 +49,7 @@ def test_words_of_like_meaning_help_both_halves_of_the_tools(half: int, floor: f
     assert measure(search_over(load_tools("metatool")), sampled(queries)).recall_at[5] >= floor
 
 
-@pytest.mark.promise("search.finds")
+@pytest.mark.promise("search.finds", "search.own-tools")
 @pytest.mark.parametrize(
     ("language", "tuned_for", "floor"),
     [("english", True, 0.9), ("english", False, 0.8), ("chinese", True, 0.9), ("chinese", False, 0.85)],

@@ -182,6 +182,7 @@ def test_workers_that_cannot_share_say_so_at_the_start(tmp_path: Path) -> None:
     assert caught.value.reason.name == "METRICS_NOT_SHARED"
 
 
+@pytest.mark.promise("telemetry.names")
 def test_former_names_are_served_beside_the_new_ones_where_the_setting_says_so() -> None:
     metrics = Metrics(version="1", max_principals=5, old_names=True)
     for principal in ("agent-a", "agent-b"):
@@ -213,6 +214,7 @@ ABBREVIATED = re.compile(r"_(ms|us|ns|s|sec|secs|milliseconds|minutes|hours|kb|m
 
 
 @pytest.mark.parametrize("metric", names.METRICS, ids=lambda metric: metric.name)
+@pytest.mark.promise("telemetry.names")
 def test_names_keep_the_rules_of_promtool_check_metrics(metric: Metric) -> None:
     """The rules of promlint, which promtool applies to a scrape."""
     assert re.fullmatch(r"(toolhub|grpc_server)_[a-z0-9_]+", metric.name)

@@ -151,6 +151,7 @@ async def test_a_gateway_before_a_server_that_is_started_anew_is_a_break(tmp_pat
         assert len(stage.comfy.submitted) == 1
 
 
+@pytest.mark.promise("comfyui.restart")
 async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(stage: ComfyStage) -> None:
     await stage.run("blur", {"width": 32}, job_id="job-0")  # known to the server and to us before the one that is lost
     stage.comfy.hold("ImageBlur")
@@ -166,6 +167,7 @@ async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(
     await asyncio.wait_for(first, 60)
 
 
+@pytest.mark.promise("comfyui.restart")
 async def test_a_restart_is_told_as_one_however_much_others_have_run_since(stage: ComfyStage) -> None:
     await stage.run("blur", {"width": 32}, job_id="job-0")  # of another width, or its cache would serve the next
     stage.comfy.hold("ImageBlur")

@@ -120,6 +120,7 @@ def launched(folder: Path, name: str, pass_env: tuple[str, ...] | None, **more: 
 @pytest.mark.parametrize(
     ("pass_env", "passed"), [(None, {"HTTPS_PROXY", "NPM_CONFIG_REGISTRY"}), ((), set()), (("CORP",), {"CORP"})]
 )
+@pytest.mark.promise("sources.proxy")
 async def test_a_launcher_gets_the_variables_of_proxy_and_registry_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pass_env: tuple[str, ...] | None, passed: set[str]
 ) -> None:
