@@ -1,14 +1,11 @@
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { type MessageInitShape } from "@bufbuild/protobuf";
 import { type Client, Code, ConnectError } from "@connectrpc/connect";
 
-import type { Artifact } from "../../../gen/ts/toolhub/v1/artifact_pb.js";
-import type { ArtifactHeaderSchema, ArtifactService } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
+import type { ArtifactService } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
 import { pauseAfter } from "./connection.js";
-
-const CHUNK_BYTES = 256 * 1024;
+import { until } from "./watches.js";
 
 /** What came is not what the hub says the artifact is: use none of it. */
 export class DigestMismatch extends Error {
@@ -16,26 +13,6 @@ export class DigestMismatch extends Error {
     super(`the bytes of artifact ${artifactId} do not match its sha256`);
     this.name = "DigestMismatch";
   }
-}
-
-/** Store bytes or a stream of chunks. When it throws, nothing is kept. */
-export async function putArtifact(
-  artifacts: Client<typeof ArtifactService>,
-  content: Uint8Array | AsyncIterable<Uint8Array>,
-  header: MessageInitShape<typeof ArtifactHeaderSchema>,
-): Promise<Artifact> {
-  const hash = createHash("sha256");
-  async function* parts() {
-    yield { part: { case: "header" as const, value: header } };
-    for await (const chunk of chunksOf(content)) {
-      hash.update(chunk);
-      yield { part: { case: "chunk" as const, value: chunk } };
-    }
-  }
-  const { artifact } = await artifacts.writeArtifact(parts());
-  if (artifact === undefined) throw new TypeError("the hub answered an upload without an artifact");
-  if (artifact.sha256 !== hash.digest("hex")) throw new DigestMismatch(artifact.artifactId);
-  return artifact;
 }
 
 /** An artifact's bytes across broken connections (`attempts` in a row at most), its digest compared before the last. */
@@ -54,7 +31,7 @@ export async function* readArtifact(
     let broken: unknown = new Error(`the hub ends artifact ${artifactId} before its end`);
     const before = have;
     try {
-      for await (const { part } of artifacts.readArtifact({ artifactId, offsetBytes: have })) {
+      for await (const { part } of until((signal) => artifacts.readArtifact({ artifactId, offsetBytes: have }, { signal }))) {
         if (part.case !== "chunk") continue; // the first message is the artifact itself
         have += BigInt(part.value.length);
         hash.update(part.value);
@@ -71,12 +48,4 @@ export async function* readArtifact(
   }
   if (hash.digest("hex") !== artifact.sha256) throw new DigestMismatch(artifactId);
   if (held !== undefined) yield held;
-}
-
-async function* chunksOf(content: Uint8Array | AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
-  if (content instanceof Uint8Array) {
-    for (let start = 0; start < content.length; start += CHUNK_BYTES) yield content.subarray(start, start + CHUNK_BYTES);
-    return;
-  }
-  for await (const chunk of content) yield* chunksOf(chunk);
 }

@@ -1,9 +1,9 @@
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import type { DescMethod } from "@bufbuild/protobuf";
+import type { DescMethod, Message } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel } from "@bufbuild/protobuf/wkt";
-import { Code, type Interceptor, type Transport } from "@connectrpc/connect";
+import { Code, type Interceptor, type StreamResponse, type Transport, type UnaryResponse } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 
 import type { ToolIntent } from "../../../gen/ts/toolhub/v1/call_pb.js";
@@ -104,18 +104,55 @@ const REPEATABLE: ReadonlySet<string> = new Set(["CancelJob", "DecideApproval"])
 function repeating(address: string, retryMs: number): Interceptor {
   return (next) => async (request) => {
     const untilMs = performance.now() + retryMs;
+    // One message is sent again with its stream; more only where none of them has left.
+    const isMany = request.stream && request.method.methodKind !== "server_streaming";
+    const message: object = request.stream && !isMany ? await first(request.message) : request.message;
     for (let failed = 1; ; failed += 1) {
       try {
-        return await next(request);
+        if (!request.stream) return await next(request);
+        if (isMany) return readable(await next(request), address);
+        const response = readable(await next({ ...request, message: each(message as Message) }), address);
+        return response.stream ? await begun(response) : response;
       } catch (raised) {
         const error = hubError(raised, address);
         const pauseMs = pauseAfter(failed, error);
-        const isRepeatable = !request.stream && mayRepeat(error, request.method, request.message);
+        const isRepeatable = isMany ? wasNotSent(error) : mayRepeat(error, request.method, message);
         if (!isRepeatable || performance.now() + pauseMs >= untilMs) throw error;
         await sleep(pauseMs, undefined, { signal: request.signal });
       }
     }
   };
+}
+
+async function first(messages: AsyncIterable<Message>): Promise<Message> {
+  for await (const message of messages) return message;
+  throw new TypeError("a request without a message");
+}
+
+async function* each(message: Message): AsyncGenerator<Message> {
+  yield message;
+}
+
+type AnyResponse = UnaryResponse | StreamResponse;
+
+/** The same, whose reader is told of what breaks as of what fails before. */
+function readable(response: AnyResponse, address: string): AnyResponse {
+  if (!response.stream) return response;
+  const messages = response.message[Symbol.asyncIterator]();
+  const next = () => messages.next().catch((error: unknown) => Promise.reject(hubError(error, address)));
+  return { ...response, message: { [Symbol.asyncIterator]: () => ({ next }) } };
+}
+
+/** The same once its first message has come: what fails before may be repeated. */
+async function begun(response: StreamResponse): Promise<StreamResponse> {
+  const messages = response.message[Symbol.asyncIterator]();
+  const head = [await messages.next()];
+  const next = async () => head.pop() ?? messages.next();
+  return { ...response, message: { [Symbol.asyncIterator]: () => ({ next }) } };
+}
+
+function wasNotSent(error: unknown): boolean {
+  return error instanceof HubError && error.wasNotSent;
 }
 
 /** What the hub refused without looking at it, what never reached it, and what broke and is as good twice as once. */

@@ -1,14 +1,14 @@
 import { randomUUID } from "node:crypto";
 
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import { type Client, createClient, type Transport } from "@connectrpc/connect";
 
 import { type Approval, Decision } from "../../../gen/ts/toolhub/v1/approval_pb.js";
-import { ApprovalService, type ListApprovalsRequestSchema } from "../../../gen/ts/toolhub/v1/approval_service_pb.js";
+import { ApprovalService, type ListApprovalsRequestSchema, type WatchApprovalsResponse } from "../../../gen/ts/toolhub/v1/approval_service_pb.js";
 import type { Artifact } from "../../../gen/ts/toolhub/v1/artifact_pb.js";
 import { type ArtifactHeaderSchema, ArtifactService, type ListArtifactsRequestSchema } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
 import { AuditService } from "../../../gen/ts/toolhub/v1/audit_service_pb.js";
-import { type ExecContextSchema, InvokeMode, type ToolIntent, ToolIntentSchema } from "../../../gen/ts/toolhub/v1/call_pb.js";
+import { InvokeMode } from "../../../gen/ts/toolhub/v1/call_pb.js";
 import type { Job, JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
 import { JobService, type ListJobsRequestSchema } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
 import type { Plan } from "../../../gen/ts/toolhub/v1/plan_pb.js";
@@ -16,16 +16,23 @@ import type { Chunk, Progress } from "../../../gen/ts/toolhub/v1/progress_pb.js"
 import { RegistryService } from "../../../gen/ts/toolhub/v1/registry_service_pb.js";
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
 import type { ToolFilterSchema, ToolSpec } from "../../../gen/ts/toolhub/v1/tool_pb.js";
-import { ExportFormat, type GetServerInfoResponse, type SearchHit, ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
-import { putArtifact, readArtifact } from "./artifacts.js";
+import {
+  ExportFormat,
+  type GetServerInfoResponse,
+  type SearchHit,
+  ToolService,
+  type ToolServiceWatchToolsResponse,
+} from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
+import { readArtifact } from "./artifacts.js";
+import { type Call, type Context, intentOf, type JsonObject } from "./call.js";
 import { type Config, target, transportTo } from "./connection.js";
 import { CallFailed } from "./failures.js";
-import { isFinal, watchJob } from "./jobs.js";
+import { isFinal, watchJob, type WatchJobOptions, watchJobs, type WatchJobsFilter } from "./jobs.js";
 import { Session } from "./session.js";
 import { type ModelToolCall, NO_OBJECT, readToolCall, textOf, type ToolMessage } from "./tool_calls.js";
+import { type Content, putArtifact } from "./uploads.js";
+import { type ResumeOptions, resumed, until, type WatchOptions } from "./watches.js";
 
-export type JsonObject = { [name: string]: unknown };
-type Context = Exclude<MessageInitShape<typeof ExecContextSchema>, { $typeName: string }>;
 /** The fields of a request for a list, without its page. */
 type Filter<
   Schema extends typeof ListJobsRequestSchema | typeof ListApprovalsRequestSchema | typeof ListArtifactsRequestSchema,
@@ -36,44 +43,6 @@ const FORMATS = {
   anthropic: ExportFormat.ANTHROPIC,
   mcp: ExportFormat.MCP,
 } as const;
-
-/** What to do and why. Only `tool` is required. */
-export interface Call {
-  tool: string;
-  args?: JsonObject;
-  purpose?: string;
-  idempotencyKey?: string;
-  planDigest?: string;
-  approvalId?: string;
-  context?: Context;
-  signal?: AbortSignal;
-}
-
-/**
- * The tool's answer. Throws CallFailed when the call did not succeed; undefined when it became a job. With a schema, such
- * as one of zod, what its `parse` makes of it.
- */
-export function valueOf(result: ToolResult): unknown;
-export function valueOf<Value>(result: ToolResult, schema: { parse: (value: unknown) => Value }): Value;
-export function valueOf(result: ToolResult, schema?: { parse: (value: unknown) => unknown }): unknown {
-  const value = plainValueOf(result);
-  return schema === undefined ? value : schema.parse(value);
-}
-
-function plainValueOf(result: ToolResult): unknown {
-  if (!result.ok) {
-    if (result.error === undefined) throw new TypeError("a failed result without an error");
-    throw new CallFailed(result.error, result.callId);
-  }
-  switch (result.result.case) {
-    case "resultJson":
-      return JSON.parse(new TextDecoder().decode(result.result.value));
-    case "resultStruct":
-      return result.result.value;
-    default:
-      return undefined;
-  }
-}
 
 /**
  * Connect to the hub at `address`: `https://host`, `http://host:port`, `host:port`; left out: TOOLHUB_ADDRESS, else
@@ -152,7 +121,8 @@ export class Hub {
 
   /** Make one call and see it happen; the result comes last. Leaving the loop early cancels the call. */
   async *invokeStream(call: Call): AsyncGenerator<Progress | Chunk | ToolResult> {
-    for await (const { event } of this.tools.invokeStream(this.request(call), options(call))) {
+    const request = this.request(call);
+    for await (const { event } of until((signal) => this.tools.invokeStream(request, { signal }), call.signal)) {
       if (event.case !== undefined && event.case !== "plan") yield event.value;
     }
   }
@@ -164,9 +134,20 @@ export class Hub {
     return job;
   }
 
-  /** Every status of a job to its final one, across broken connections. */
-  watchJob(jobId: string, afterSequence = 0n): AsyncGenerator<JobStatus> {
-    return watchJob(this.jobs, jobId, afterSequence);
+  /**
+   * Every status of a job to its final one, across broken connections: first the state of now, or what the options say.
+   * None where `afterSequence` was the final one already.
+   */
+  watchJob(jobId: string, options: WatchJobOptions = {}): AsyncGenerator<JobStatus> {
+    return watchJob(this.jobs, jobId, options);
+  }
+
+  /**
+   * The statuses of several jobs as they happen, across broken connections: of those that `jobIds` names, until all are
+   * over, or of all that match, those to come included, until the caller leaves.
+   */
+  watchJobs(where: WatchJobsFilter = {}, options: WatchOptions = {}): AsyncGenerator<JobStatus> {
+    return watchJobs(this.jobs, where, options);
   }
 
   /** One job with its latest status. */
@@ -201,7 +182,7 @@ export class Hub {
 
   /** Many calls over one stream. */
   session(): { invoke: (call: Call) => Promise<ToolResult>; close: () => Promise<void> } {
-    const session = new Session(this.tools, this.address);
+    const session = new Session(this.tools);
     return {
       invoke: (call) => session.invoke(this.request(call), call.signal),
       close: () => session.close(),
@@ -214,6 +195,17 @@ export class Hub {
       const page = await this.tools.listTools({ filter: where, pageToken });
       return [page.tools, page.nextPageToken];
     });
+  }
+
+  /**
+   * Each change of what `listTools` gives, until the caller leaves. A message that says `reset` wants the tools listed
+   * anew: the first one does, unless it goes on with a `resumeToken`, as it does itself across broken connections.
+   */
+  watchTools(
+    where: MessageInitShape<typeof ToolFilterSchema> = {},
+    options: ResumeOptions = {},
+  ): AsyncGenerator<ToolServiceWatchToolsResponse> {
+    return resumed("tools", (resumeToken, signal) => this.tools.watchTools({ filter: where, resumeToken }, { signal }), options);
   }
 
   /** The best hits, at most `limit`; 0 means 100. */
@@ -270,12 +262,13 @@ export class Hub {
     return asked.answer(textOf(result), !result.ok);
   }
 
-  /** Store bytes or a stream of chunks; arguments name it as `{"$artifact": artifactId}`. */
-  putArtifact(
-    content: Uint8Array | AsyncIterable<Uint8Array>,
-    header: MessageInitShape<typeof ArtifactHeaderSchema> = {},
-  ): Promise<Artifact> {
-    return putArtifact(this.artifacts, content, header);
+  /**
+   * Store bytes, a Blob or a stream of chunks; arguments name it as `{"$artifact": artifactId}`. Bytes and Blobs, such as
+   * `await openAsBlob(path)` of node:fs, go on where a broken connection left them. When it throws, nothing is kept.
+   */
+  putArtifact(content: Content, header: MessageInitShape<typeof ArtifactHeaderSchema> = {}): Promise<Artifact> {
+    const taskId = header.taskId || (this.context.taskId ?? "");
+    return putArtifact(this.artifacts, content, { ...header, taskId });
   }
 
   /** An artifact's bytes across broken connections. Throws DigestMismatch before the last chunk. */
@@ -311,11 +304,22 @@ export class Hub {
     });
   }
 
-  /** Every pending approval, then each change as it happens, until the caller leaves or the connection breaks. */
-  async *watchApprovals(tool = ""): AsyncGenerator<Approval> {
-    for await (const { approval } of this.approvals.watchApprovals({ tool })) {
-      if (approval !== undefined) yield approval;
-    }
+  /** One approval. */
+  async getApproval(approvalId: string): Promise<Approval> {
+    const { approval } = await this.approvals.getApproval({ approvalId });
+    if (approval === undefined) throw new TypeError("the hub answered without an approval");
+    return approval;
+  }
+
+  /**
+   * Every pending approval, then each change as it happens, until the caller leaves; `tool` is a name or a glob. With the
+   * last `resumeToken` that was not empty, as it does itself across broken connections, it begins with what has changed
+   * since, decided or not; the latest may come twice.
+   */
+  watchApprovals(where: { tool?: string } = {}, options: ResumeOptions = {}): AsyncGenerator<WatchApprovalsResponse> {
+    const open = (resumeToken: string, signal: AbortSignal) =>
+      this.approvals.watchApprovals({ ...where, resumeToken }, { signal });
+    return resumed("approvals", open, options);
   }
 
   /** Say yes to exactly the arguments that `approval` shows; `answer` is for one with a question. */
@@ -362,13 +366,4 @@ async function* pages<Item>(page: (token: string) => Promise<[Item[], string]>):
 
 function options(call: Call): { signal?: AbortSignal } {
   return call.signal ? { signal: call.signal } : {};
-}
-
-function intentOf(call: Call, idempotencyKey: string): ToolIntent {
-  return create(ToolIntentSchema, {
-    tool: call.tool,
-    args: { case: "argsJson", value: new TextEncoder().encode(JSON.stringify(call.args ?? {})) },
-    purpose: call.purpose ?? "",
-    idempotencyKey,
-  });
 }

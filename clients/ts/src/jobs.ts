@@ -1,20 +1,13 @@
-import { setTimeout as sleep } from "node:timers/promises";
-
-import { type Client, Code, ConnectError } from "@connectrpc/connect";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { Client } from "@connectrpc/connect";
 
 import type { JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
-import type { JobService } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
+import type { JobService, WatchJobsRequestSchema } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
 import { JobState } from "../../../gen/ts/toolhub/v1/job_state_pb.js";
-import { pauseAfter } from "./connection.js";
-import { hubError } from "./failures.js";
+import { watch, type WatchOptions } from "./watches.js";
 
-const BROKEN: ReadonlySet<Code> = new Set([
-  Code.Aborted,
-  Code.Canceled,
-  Code.Internal,
-  Code.ResourceExhausted,
-  Code.Unavailable,
-]);
+/** Jobs whose sequence one request may name. */
+const RESUMED_MAX = 1_024;
 const FINAL: ReadonlySet<JobState> = new Set([
   JobState.SUCCEEDED,
   JobState.FAILED,
@@ -28,37 +21,64 @@ export function isFinal(state: JobState): boolean {
   return FINAL.has(state);
 }
 
+/** Where a watch of one job begins: by default with the state of now. */
+export interface WatchJobOptions extends WatchOptions {
+  /** Behind that sequence, the last one seen. */
+  afterSequence?: bigint;
+  /** With its first entry: its whole history. */
+  fromFirst?: boolean;
+}
+
+/** Which jobs: those named, or all that match. */
+export type WatchJobsFilter = Omit<
+  Exclude<MessageInitShape<typeof WatchJobsRequestSchema>, { $typeName: string }>,
+  "resultEncoding"
+>;
+
 /**
- * Every status after `afterSequence`, to a final one; none when that was the final one already. It reconnects with the
- * last sequence it saw, so nothing is missed and nothing is seen twice; it throws when `attempts` in a row brought
- * nothing.
+ * Every status of a job to its final one; none where `afterSequence` was the final one already. It reconnects with the
+ * last sequence that it saw, so nothing is missed and nothing is seen twice.
  */
 export async function* watchJob(
   jobs: Client<typeof JobService>,
   jobId: string,
-  afterSequence = 0n,
-  attempts = 16,
+  { afterSequence = 0n, fromFirst = false, ...options }: WatchJobOptions = {},
 ): AsyncGenerator<JobStatus> {
   let seen = afterSequence;
-  let failed = 0;
-  for (;;) {
-    let broken: unknown = new Error(`the hub ends the watch of job ${jobId} before the job is over`);
-    const before = seen;
-    try {
-      for await (const { status } of jobs.watchJob({ jobId, afterSequence: seen })) {
-        if (status === undefined) continue;
-        seen = status.sequence;
-        failed = 0;
-        yield status;
-        if (isFinal(status.state)) return;
-      }
-      if (seen === before && seen > 0n) return; // a stream ends by itself only after the final status, seen before
-    } catch (error) {
-      if (!BROKEN.has(ConnectError.from(error).code)) throw error;
-      broken = hubError(error, "");
+  const open = (signal: AbortSignal) => jobs.watchJob({ jobId, afterSequence: seen, fromFirst }, { signal });
+  // A stream ends by itself only after the final status, seen before.
+  const ended = (messages: number) => messages === 0 && seen > 0n;
+  for await (const { status } of watch(`job ${jobId}`, open, options, ended)) {
+    if (status === undefined) continue;
+    seen = status.sequence;
+    yield status;
+    if (isFinal(status.state)) return;
+  }
+}
+
+/** The same of several jobs: it ends once every named one is over, and never where none is named. */
+export async function* watchJobs(
+  jobs: Client<typeof JobService>,
+  where: WatchJobsFilter,
+  options: WatchOptions,
+): AsyncGenerator<JobStatus> {
+  const waitsFor = new Set(where.jobIds);
+  const isNamed = waitsFor.size > 0;
+  const seen = new Map(Object.entries(where.afterSequences ?? {}));
+  const open = (signal: AbortSignal) => {
+    // Those that are left out begin with their state of now.
+    const afterSequences = Object.fromEntries([...seen].slice(-RESUMED_MAX));
+    return jobs.watchJobs({ ...where, jobIds: [...waitsFor], afterSequences }, { signal });
+  };
+  for await (const { status } of watch("several jobs", open, options, () => isNamed)) {
+    if (status === undefined || status.sequence <= (seen.get(status.jobId) ?? 0n)) continue;
+    if (isFinal(status.state)) {
+      waitsFor.delete(status.jobId);
+      seen.delete(status.jobId);
+    } else {
+      seen.set(status.jobId, status.sequence);
     }
-    failed += 1;
-    if (failed >= attempts) throw broken;
-    await sleep(pauseAfter(failed, broken));
+    yield status;
+    if (isNamed && waitsFor.size === 0) return;
   }
 }

@@ -3,7 +3,6 @@ import type { Client } from "@connectrpc/connect";
 
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
 import type { InvokeSessionRequestSchema, SessionCallSchema, ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
-import { hubError } from "./failures.js";
 
 /** Calls that a hub takes from one session at a time; the next one waits here. */
 export const MAX_IN_FLIGHT = 256;
@@ -30,10 +29,7 @@ export class Session {
   private wake: () => void = () => {};
   private readonly ended: Promise<void>;
 
-  constructor(
-    tools: Client<typeof ToolService>,
-    private readonly address: string,
-  ) {
+  constructor(tools: Client<typeof ToolService>) {
     this.ended = this.receive(tools);
   }
 
@@ -96,7 +92,7 @@ export class Session {
         }
       }
     } catch (error) {
-      why = hubError(error, this.address);
+      why = error;
     }
     this.broken = { why };
     for (const each of this.pending.values()) each.reject(why);

@@ -1,6 +1,6 @@
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
+import { valueOf } from "./call.js";
 import { CallFailed } from "./failures.js";
-import { valueOf } from "./hub.js";
 
 /** An entry of `tool_calls` of OpenAI's Chat Completions. */
 export interface OpenAIToolCall {

@@ -1,18 +1,16 @@
 /** The client against a server that fails as it is told to. */
 import assert from "node:assert/strict";
-import { createServer, type ServerHttp2Session } from "node:http2";
-import type { AddressInfo } from "node:net";
-import { after, test } from "node:test";
+import { test } from "node:test";
 
 import { create } from "@bufbuild/protobuf";
 import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
 import { Code, ConnectError, type ConnectRouter } from "@connectrpc/connect";
-import { connectNodeAdapter } from "@connectrpc/connect-node";
 
 import { type ErrorKind, ToolErrorSchema } from "../../../gen/ts/toolhub/v1/error_pb.js";
 import { ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
 import { target, transportTo } from "../src/connection.js";
 import { CallFailed, connect, HubError, Reason, valueOf } from "../src/index.js";
+import { freePort, listening, unavailable } from "./serving.js";
 
 const PATIENCE_MS = 60_000;
 
@@ -20,10 +18,11 @@ interface Fake {
   url: string;
   failures: ConnectError[];
   headers: Headers[];
+  requestIds: string[];
 }
 
 async function serve(port = 0): Promise<Fake> {
-  const fake: Fake = { url: "", failures: [], headers: [] };
+  const fake: Fake = { url: "", failures: [], headers: [], requestIds: [] };
   const judge = (headers: Headers) => {
     fake.headers.push(headers);
     const failure = fake.failures.shift();
@@ -33,6 +32,7 @@ async function serve(port = 0): Promise<Fake> {
     router.service(ToolService, {
       invoke(request, context) {
         judge(context.requestHeader);
+        fake.requestIds.push(request.context?.requestId ?? "");
         const args = request.intent?.args;
         const value = args?.case === "argsJson" ? args.value : new Uint8Array();
         return { outcome: { case: "result" as const, value: { ok: true, result: { case: "resultJson", value } } } };
@@ -42,24 +42,8 @@ async function serve(port = 0): Promise<Fake> {
         return { tool: { name: request.name } };
       },
     });
-  const server = createServer(connectNodeAdapter({ routes }));
-  await new Promise<void>((listening) => server.listen(port, "127.0.0.1", listening));
-  const sessions: ServerHttp2Session[] = [];
-  server.on("session", (session) => sessions.push(session));
-  after(() => {
-    server.close();
-    for (const session of sessions) session.destroy(); // Node 20 lets clients keep them, and the process with them
-  });
-  fake.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  fake.url = await listening(routes, port);
   return fake;
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
-  const { port } = server.address() as AddressInfo;
-  await new Promise<void>((closed) => server.close(() => closed()));
-  return port;
 }
 
 /** A status with google.rpc.ErrorInfo and RetryInfo of 10 ms. */
@@ -75,7 +59,6 @@ function refused(code: Code, reason: string, message: string): ConnectError {
   return error;
 }
 
-const unavailable = () => new ConnectError("broken", Code.Unavailable);
 const failsAs = (code: Code) => (error: unknown) => error instanceof HubError && error.code === code;
 
 test("an address is completed, and https means TLS", () => {
@@ -168,6 +151,83 @@ test("a hub that is away is told with its address, and one that starts is waited
   const calling = connect(`http://127.0.0.1:${port}`, { retryMs: PATIENCE_MS }).invoke({ tool: "t/a" });
   await serve(port);
   assert.ok((await calling).ok);
+});
+
+test("a stream is opened again like a call, and what breaks while it is read is told with its reason", async () => {
+  const port = await freePort();
+  const url = `http://127.0.0.1:${port}`;
+  const hub = connect(url, { retryMs: PATIENCE_MS });
+  const reading = (async () => {
+    for await (const event of hub.invokeStream({ tool: "t/a", idempotencyKey: "once" })) assert.ok(event);
+  })();
+  let opened = 0;
+  await listening((router) => {
+    router.service(ToolService, {
+      async *invokeStream() {
+        opened += 1;
+        if (opened < 3) throw opened === 1 ? unavailable() : refused(Code.ResourceExhausted, Reason.OVERLOADED, "Full.");
+        yield { event: { case: "progress" as const, value: { step: 1 } } };
+        throw refused(Code.Unavailable, Reason.DRAINING, "Leaving.");
+      },
+    });
+  }, port);
+  await assert.rejects(reading, (error: unknown) => {
+    return error instanceof HubError && error.reason === Reason.DRAINING && error.message.includes(url);
+  });
+  assert.equal(opened, 3);
+});
+
+test("a session waits for a hub that is still starting", async () => {
+  const port = await freePort();
+  const session = connect(`http://127.0.0.1:${port}`, { retryMs: PATIENCE_MS }).session();
+  const calling = session.invoke({ tool: "t/a" });
+  await listening((router) => {
+    router.service(ToolService, {
+      async *invokeSession(requests) {
+        for await (const { calls } of requests) {
+          for (const { callId } of calls) {
+            yield { events: [{ callId, event: { case: "result" as const, value: { ok: true } } }] };
+          }
+        }
+      },
+    });
+  }, port);
+  assert.ok((await calling).ok);
+  await session.close();
+});
+
+test("a call ends at the hub when its reader leaves the loop", async () => {
+  let ended: (why: unknown) => void;
+  const end = new Promise((resolve) => (ended = resolve));
+  const url = await listening((router) => {
+    router.service(ToolService, {
+      async *invokeStream(_, context) {
+        context.signal.addEventListener("abort", () => ended(context.signal.reason));
+        yield { event: { case: "progress" as const, value: { step: 1 } } };
+        await end;
+      },
+    });
+  });
+  for await (const event of connect(url).invokeStream({ tool: "t/a" })) {
+    assert.ok(event);
+    break;
+  }
+  assert.ok(await end);
+});
+
+test("the request id of a connection is minted once, unless it is given", async () => {
+  const fake = await serve();
+  const hub = connect(fake.url);
+  await hub.invoke({ tool: "t/a" });
+  await hub.invoke({ tool: "t/a" });
+  await connect(fake.url).invoke({ tool: "t/a" });
+  await hub.invoke({ tool: "t/a", context: { requestId: "r1" } });
+  await connect(fake.url, { context: { requestId: "r2" } }).invoke({ tool: "t/a" });
+  const [first = "", second, other, ...given] = fake.requestIds;
+  assert.match(first, /^req_/);
+  assert.equal(second, first);
+  assert.notEqual(other, first);
+  assert.deepEqual(given, ["r1", "r2"]);
 });
 
 test("a kind of a newer hub survives", () => {

@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { Code } from "@connectrpc/connect";
 
-import { CallFailed, connect, HubError, isFinal, valueOf } from "../src/index.js";
+import { CallFailed, connect, HubError, isFinal, JobState, valueOf } from "../src/index.js";
 import { MAX_IN_FLIGHT } from "../src/session.js";
 
 const address = process.env["TOOLHUB_LIVE"] ?? "";
@@ -67,6 +67,48 @@ test("a job is submitted, listed and answered", options, async () => {
   assert.ok(isFinal((await hub.cancelJob(job.jobId)).state));
 });
 
+test("several jobs are followed to their ends, and a history is read whole", options, async () => {
+  const hub = connect(address);
+  const submit = () => hub.submitJob({ tool: HASH, args: { text: "" }, purpose: "a test" });
+  const jobIds = (await Promise.all([submit(), submit(), submit()])).map((job) => job.jobId);
+  for await (const status of hub.watchJobs({ jobIds })) {
+    assert.ok(!isFinal(status.state) || status.state === JobState.SUCCEEDED);
+  }
+  const history = [];
+  for await (const { sequence } of hub.watchJob(jobIds[0] ?? "", { fromFirst: true })) history.push(Number(sequence));
+  assert.ok(history.length > 1);
+  assert.deepEqual(history, history.map((_, place) => place + 1));
+});
+
+test("a watch of tools says whether they must be listed anew", options, async () => {
+  let resumeToken = "";
+  for (const isFirst of [true, false]) {
+    for await (const change of connect(address).watchTools({}, { resumeToken })) {
+      assert.equal(change.reset, isFirst);
+      resumeToken = change.resumeToken;
+      break;
+    }
+  }
+});
+
+test("calls of one connection share a workspace, and others have their own", options, async () => {
+  const hub = connect(address);
+  const read = { tool: "core/fs.readText", args: { path: "shared.txt" }, purpose: "a test" };
+  valueOf(await hub.invoke({ tool: "core/fs.writeText", args: { path: "shared.txt", text: "hi" }, purpose: "a test" }));
+  valueOf(await hub.jobResult((await hub.submitJob(read)).jobId));
+  const elsewhere = await connect(address).invoke(read);
+  assert.throws(() => valueOf(elsewhere), (error: unknown) => error instanceof CallFailed && error.kind === "NOT_FOUND");
+});
+
+test("a tool that is not as it was shown is refused", options, async () => {
+  const hub = connect(address);
+  const call = { tool: HASH, args: { text: "" } };
+  const refused = await hub.invoke({ ...call, expectedToolDigest: "0".repeat(64) });
+  assert.throws(() => valueOf(refused), (error: unknown) => error instanceof CallFailed && error.kind === "TOOL_CHANGED");
+  const { digest } = await hub.getTool(HASH);
+  assert.ok((await hub.invoke({ ...call, expectedToolDigest: digest })).ok);
+});
+
 test("an artifact comes back as it was put", options, async () => {
   const hub = connect(address);
   const content = new TextEncoder().encode("0123456789".repeat(100_000));
@@ -80,6 +122,9 @@ test("an artifact comes back as it was put", options, async () => {
     return error instanceof HubError && error.code === Code.NotFound;
   });
   assert.ok((await hub.serverInfo()).server?.version);
+  await assert.rejects(hub.putArtifact(content, { sizeBytes: 3n }), (error: unknown) => {
+    return error instanceof HubError && error.code === Code.InvalidArgument;
+  });
   await assert.rejects(hub.getArtifact("art_unknown"), (error: unknown) => {
     return error instanceof HubError && error.code === Code.NotFound;
   });
@@ -94,16 +139,24 @@ test("calls of a session each get their own answer", options, async () => {
   await assert.rejects(session.invoke({ tool: HASH }), /closed/);
 });
 
-test("an approval is listed, and decided by nobody for themselves", options, async () => {
+test("an approval is listed, watched, and decided by nobody for themselves", options, async () => {
   const hub = connect(address);
   const { error } = await hub.invoke({ tool: "core/fs.stat", args: { path: "a.txt" }, purpose: "a test" });
   assert.ok(error);
   const asked = new CallFailed(error, "").approvalId;
   const listed = [];
-  for await (const approval of hub.listApprovals()) listed.push(approval);
-  const mine = listed.find((approval) => approval.approvalId === asked);
-  assert.ok(mine);
-  await assert.rejects(hub.approve(mine), (failed: unknown) => {
+  for await (const approval of hub.listApprovals()) listed.push(approval.approvalId);
+  assert.ok(listed.includes(asked));
+  let resumeToken = "";
+  for await (const change of hub.watchApprovals({ tool: "core/fs.*" })) {
+    resumeToken = change.resumeToken;
+    if (resumeToken) break; // those that were pending have come
+  }
+  for await (const { approval } of hub.watchApprovals({}, { resumeToken })) {
+    assert.equal(approval?.approvalId, asked); // the latest comes twice
+    break;
+  }
+  await assert.rejects(hub.approve(await hub.getApproval(asked)), (failed: unknown) => {
     return failed instanceof HubError && failed.code === Code.PermissionDenied;
   });
 });

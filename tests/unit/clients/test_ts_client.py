@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.hub import running_hub
-from tests.unit.clients.test_go_client import POLICY
+from tests.rpc.artifact_server import artifact_server
+from tests.unit.clients.test_go_client import BREAKS_AFTER, POLICY
 
 ROOT = Path(__file__).parents[3]
 CLIENT = ROOT / "clients/ts"
@@ -55,10 +56,12 @@ def built(folder: Path) -> Path:
 async def test_typescript_tests_pass_against_a_hub(tmp_path: Path) -> None:
     folder = await asyncio.to_thread(built, tmp_path)
     tests = sorted((folder / "dist/clients/ts/test").glob("*.test.js"))
-    async with running_hub(tmp_path, policy=POLICY) as running:
-        address = f"http://{running.address}"
-        tested = await asyncio.to_thread(run, "node", "--test", *tests, cwd=folder, TOOLHUB_LIVE=address)
+    async with running_hub(tmp_path, policy=POLICY) as running, artifact_server(tmp_path / "blobs") as artifacts:
+        artifacts.breaking.after = 2 * list(BREAKS_AFTER)
+        hubs = {"TOOLHUB_LIVE": f"http://{running.address}", "TOOLHUB_BREAKING": f"http://{artifacts.address}"}
+        tested = await asyncio.to_thread(run, "node", "--test", *tests, cwd=folder, **hubs)
     assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert artifacts.breaking.after == [], "every upload that was to break has gone on"
     counts = dict(re.findall(r"^\S+ (pass|skipped) (\d+)$", tested.stdout, re.MULTILINE))
     assert counts["skipped"] == "0"
     assert int(counts["pass"]) > 10

@@ -1,0 +1,66 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+
+import { type ExecContextSchema, type ToolIntent, ToolIntentSchema } from "../../../gen/ts/toolhub/v1/call_pb.js";
+import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
+import { CallFailed } from "./failures.js";
+
+export type JsonObject = { [name: string]: unknown };
+/** The circumstances of a call: who asked for what piece of work, and what it may spend. */
+export type Context = Exclude<MessageInitShape<typeof ExecContextSchema>, { $typeName: string }>;
+
+/** What to do and why. Only `tool` is required. */
+export interface Call {
+  tool: string;
+  args?: JsonObject;
+  /** In a sentence; required by tools that change something. It goes into the audit log. */
+  purpose?: string;
+  /** The same key and arguments have one effect, however often they are sent. */
+  idempotencyKey?: string;
+  /** Of a plan that a dry run has shown; `commit` sends it. */
+  planDigest?: string;
+  /** Of an approval that a person has granted. */
+  approvalId?: string;
+  /** `ToolSpec.digest` of the tool as the model was shown it: with another definition the call is refused. */
+  expectedToolDigest?: string;
+  /** In the place of the hub's, whose request id all calls share. */
+  context?: Context;
+  /** Cancels the call. */
+  signal?: AbortSignal;
+}
+
+/** The call as a message. Throws TypeError for arguments that are no JSON. */
+export function intentOf(call: Call, idempotencyKey: string): ToolIntent {
+  return create(ToolIntentSchema, {
+    tool: call.tool,
+    args: { case: "argsJson", value: new TextEncoder().encode(JSON.stringify(call.args ?? {})) },
+    purpose: call.purpose ?? "",
+    expectedToolDigest: call.expectedToolDigest ?? "",
+    idempotencyKey,
+  });
+}
+
+/**
+ * The tool's answer. Throws CallFailed when the call did not succeed; undefined when it became a job. With a schema, such
+ * as one of zod, what its `parse` makes of it.
+ */
+export function valueOf(result: ToolResult): unknown;
+export function valueOf<Value>(result: ToolResult, schema: { parse: (value: unknown) => Value }): Value;
+export function valueOf(result: ToolResult, schema?: { parse: (value: unknown) => unknown }): unknown {
+  const value = plainValueOf(result);
+  return schema === undefined ? value : schema.parse(value);
+}
+
+function plainValueOf(result: ToolResult): unknown {
+  if (!result.ok) {
+    if (result.error === undefined) throw new TypeError("a failed result without an error");
+    throw new CallFailed(result.error, result.callId);
+  }
+  switch (result.result.case) {
+    case "resultJson":
+      return JSON.parse(new TextDecoder().decode(result.result.value));
+    case "resultStruct":
+      return result.result.value;
+    default:
+      return undefined;
+  }
+}

@@ -1,0 +1,92 @@
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Code, ConnectError } from "@connectrpc/connect";
+
+import { pauseAfter } from "./connection.js";
+
+/** How a watch ends that may be begun again: a hub that leaves, is killed or is overloaded, a connection that breaks. */
+const BROKEN: ReadonlySet<Code> = new Set([
+  Code.Aborted,
+  Code.Canceled,
+  Code.Internal,
+  Code.ResourceExhausted,
+  Code.Unavailable,
+]);
+
+/** How a watch is held. */
+export interface WatchOptions {
+  /** Ends it, also while nothing comes; it throws the signal's reason then. */
+  signal?: AbortSignal;
+  /** Streams in a row that may bring nothing before it throws: 16 by default. */
+  attempts?: number;
+}
+
+/** Of a watch that goes on after a token. */
+export interface ResumeOptions extends WatchOptions {
+  /** That of the last message that had one. */
+  resumeToken?: string;
+}
+
+/** The messages of one stream, which is cancelled when the reader leaves: connect alone would let it run on. */
+export async function* until<Message>(
+  open: (signal: AbortSignal) => AsyncIterable<Message>,
+  signal?: AbortSignal,
+): AsyncGenerator<Message> {
+  signal?.throwIfAborted();
+  const left = new AbortController();
+  const abort = () => left.abort(signal?.reason);
+  signal?.addEventListener("abort", abort, { once: true });
+  try {
+    yield* open(left.signal);
+  } finally {
+    signal?.removeEventListener("abort", abort);
+    left.abort();
+  }
+}
+
+/**
+ * The messages of stream after stream, each opened behind the last message seen. It throws what the hub refuses, and
+ * when `attempts` in a row brought nothing. `ended` says whether a stream that the hub ended in order, after so many
+ * messages, was the last.
+ */
+export async function* watch<Message>(
+  what: string,
+  open: (signal: AbortSignal) => AsyncIterable<Message>,
+  { signal, attempts = 16 }: WatchOptions,
+  ended: (messages: number) => boolean = () => false,
+): AsyncGenerator<Message> {
+  for (let failed = 1; ; failed += 1) {
+    let broken: unknown = new Error(`the hub ends the watch of ${what}`);
+    let came = 0;
+    try {
+      for await (const message of until(open, signal)) {
+        came += 1;
+        yield message;
+      }
+      if (ended(came)) return;
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (!BROKEN.has(ConnectError.from(error).code)) throw error;
+      broken = error;
+    }
+    if (came > 0) failed = 1;
+    if (failed >= attempts) throw broken;
+    await sleep(pauseAfter(failed, broken), undefined, signal && { signal }).catch((interrupted: unknown) => {
+      signal?.throwIfAborted();
+      throw interrupted;
+    });
+  }
+}
+
+/** The same of messages that have tokens: each stream goes on after the last. */
+export async function* resumed<Message extends { resumeToken: string }>(
+  what: string,
+  open: (resumeToken: string, signal: AbortSignal) => AsyncIterable<Message>,
+  { resumeToken = "", ...options }: ResumeOptions,
+): AsyncGenerator<Message> {
+  let token = resumeToken;
+  for await (const message of watch(what, (signal) => open(token, signal), options)) {
+    token = message.resumeToken || token;
+    yield message;
+  }
+}
