@@ -56,6 +56,23 @@ func (server *refusing) Invoke(ctx context.Context, request *toolhubv1.InvokeReq
 	return &toolhubv1.InvokeResponse{Outcome: &toolhubv1.InvokeResponse_Result{Result: result}}, nil
 }
 
+func (server *refusing) InvokeStream(
+	_ *toolhubv1.InvokeStreamRequest, stream grpc.ServerStreamingServer[toolhubv1.InvokeStreamResponse],
+) error {
+	if err := server.judge(stream.Context()); err != nil {
+		return err
+	}
+	progress := &toolhubv1.InvokeStreamResponse{Event: &toolhubv1.InvokeStreamResponse_Progress{Progress: &toolhubv1.Progress{}}}
+	if err := stream.Send(progress); err != nil {
+		return err
+	}
+	if err := server.judge(stream.Context()); err != nil {
+		return err
+	}
+	result := &toolhubv1.InvokeStreamResponse_Result{Result: &toolhubv1.ToolResult{Ok: true}}
+	return stream.Send(&toolhubv1.InvokeStreamResponse{Event: result})
+}
+
 func (server *refusing) GetTool(ctx context.Context, request *toolhubv1.GetToolRequest) (*toolhubv1.GetToolResponse, error) {
 	if err := server.judge(ctx); err != nil {
 		return nil, err
@@ -206,6 +223,29 @@ func TestCallThatBrokeIsRepeatedOnlyWithAKey(t *testing.T) {
 	keyed := connect(t, address, Config{Retry: time.Minute, AutomaticKeys: true})
 	if _, err := keyed.Invoke(t.Context(), Call{Tool: "t/a"}); err != nil {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestStreamIsBegunAgainLikeACallUntilItsFirstMessage(t *testing.T) {
+	clear(t)
+	servicer, address := serve(t, "127.0.0.1:0")
+	hub := connect(t, address, Config{Retry: time.Minute})
+	seen := 0
+	watch := func(*toolhubv1.InvokeStreamResponse) { seen++ }
+	full := refused(codes.ResourceExhausted, ReasonOverloaded, "Full.")
+	servicer.fail(full, unavailable)
+	if _, err := hub.InvokeStream(t.Context(), Call{Tool: "t/a", IdempotencyKey: "once"}, watch); err != nil || seen != 1 {
+		t.Errorf("%v, %d seen", err, seen)
+	}
+	servicer.fail(full, unavailable)
+	if _, err := hub.InvokeStream(t.Context(), Call{Tool: "t/a"}, watch); !errors.Is(err, ErrUnavailable) || seen != 1 {
+		t.Errorf("%v, %d seen", err, seen)
+	}
+	servicer.fail(nil, refused(codes.Unavailable, ReasonDraining, "Leaving."))
+	_, err := hub.InvokeStream(t.Context(), Call{Tool: "t/a", IdempotencyKey: "once"}, watch)
+	var failed *HubError
+	if !errors.As(err, &failed) || failed.Reason != ReasonDraining || seen != 2 {
+		t.Errorf("%v, %d seen", err, seen)
 	}
 }
 

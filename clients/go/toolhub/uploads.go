@@ -29,6 +29,7 @@ func (hub *Hub) PutArtifact(
 	up := &upload{hub: hub, content: content, header: &toolhubv1.ArtifactHeader{}, sent: sha256.New()}
 	proto.Merge(up.header, header)
 	up.header.UploadId, up.header.OffsetBytes = "", 0
+	up.header.TaskId = firstOf(up.header.TaskId, hub.config.Context.GetTaskId())
 	if seeker, start, size := seekable(content); size > 0 {
 		up.seeker, up.start, up.header.UploadId = seeker, start, rand.Text()
 		if up.header.SizeBytes == 0 {
