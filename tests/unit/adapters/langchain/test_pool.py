@@ -238,7 +238,7 @@ async def test_a_killed_hub_takes_its_workers_and_their_children_even_where_pyth
 
 
 def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - asked at every step of the loop
 
 
 def _threads() -> int:
