@@ -13,8 +13,12 @@ _HEAD = f"""# Command line
 
 The options of every command. {NOTICE.format(source="the commands' own help")} Client commands (those with
 `--address`) connect to a hub over gRPC; `--address`, `--api-key` and `--ca-file` can be set by environment variables
-([configuration](configuration.md#variables-that-are-no-settings)). Output is a table on a terminal and JSON in a
-pipe.
+([configuration](configuration.md#variables-that-are-no-settings)).
+
+On a terminal the output is text. In a pipe or a file, lists are plain rows: a line of headings and one line for each
+record, of whole cells without colours, parted by at least two spaces; how many there are and what to do next goes to
+standard error. Checks (`doctor`, `audit verify`, `policy check` …) are plain text. Commands about one record (`call`,
+`jobs submit`, `tools show` …) print its JSON. `-o json`, `jsonl`, `yaml`, `name`, `table` and `wide` choose otherwise.
 
 Exit codes: 0 success, 1 refused or failed (a tool, the policy or a check), 2 wrong usage, 3 the hub could not be
 reached.

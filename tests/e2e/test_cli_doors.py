@@ -42,7 +42,7 @@ def test_several_workers_answer_on_one_port_and_keep_one_log(tmp_path: Path) -> 
     with serving(tmp_path, "--workers", "2") as hub:
         for number in range(6):
             assert hub("call", "core/util.hash.sha256Text", f"text={number}").code == 0
-        verified = hub("audit", "verify").json
+        verified = hub("audit", "verify", "-o", "json").json
         assert verified["ok"] is True
         assert verified["writersChecked"] == 2
         refused = hub("tools", "unregister", "core/fs.copy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,17 +23,18 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
 
 
 def test_tools_are_listed_found_shown_and_exported(hub: CommandLine) -> None:
-    names = [tool["name"] for tool in hub("tools", "list").json["tools"]]
+    names = [tool["name"] for tool in hub("tools", "list", "-o", "json").json["tools"]]
     assert "core/fs.writeText" in names
     assert "core/fs.deletePath" not in names
-    assert hub("tools", "search", "write", "a", "file").json["hits"][0]["tool"]["name"] == "core/fs.writeText"
+    hits = hub("tools", "search", "write", "a", "file", "-o", "json").json["hits"]
+    assert hits[0]["tool"]["name"] == "core/fs.writeText"
     assert hub("tools", "show", "core/fs.writeText").json["inputSchema"]["required"] == ["path", "text"]
     exported = hub("tools", "export", "--format", "anthropic").json
     assert set(exported["names"].values()) == set(names)
 
 
 def test_an_empty_list_tells_a_source_that_is_unknown_from_one_without_such_tools(hub: CommandLine) -> None:
-    empty = hub("tools", "list", "--source", "core", "--source", "githb", "--tag", "none-has-it")
+    empty = hub("tools", "list", "--source", "core", "--source", "githb", "--tag", "none-has-it", "-o", "json")
     assert (empty.code, empty.json["tools"]) == (1, [])
     assert "There is no source 'githb'. Sources of this hub: core" in empty.err
     assert " tools; none matches" in empty.err
@@ -40,7 +42,7 @@ def test_an_empty_list_tells_a_source_that_is_unknown_from_one_without_such_tool
 
 
 def test_an_unknown_source_beside_a_known_one_is_told_too(hub: CommandLine) -> None:
-    listed = hub("tools", "list", "--source", "core", "--source", "githb")
+    listed = hub("tools", "list", "--source", "core", "--source", "githb", "-o", "json")
     assert (listed.code, listed.err.count("There is no source 'githb'")) == (1, 1)
     assert listed.json["tools"]
     assert hub("tools", "list", "--source", "core").code == 0
@@ -64,7 +66,26 @@ def test_a_format_can_be_asked_for_before_and_after_the_command(
     before, after = hub("-o", format_name, "tools", "list"), hub("tools", "list", "-o", format_name)
     assert before.out == after.out
     assert after.out.startswith(begins)
-    assert any(line.endswith("…") for line in after.out.splitlines()) == (format_name == "table")
+
+
+def test_a_pipe_gets_whole_rows_and_nothing_else(hub: CommandLine) -> None:
+    listed = hub("tools", "list")
+    first, *rows = listed.out.splitlines()
+    assert re.split(" {2,}", first) == ["TOOL", "NEEDS", "DESCRIPTION"]
+    assert [len(re.split(" {2,}", row)) for row in rows] == [3] * len(rows)
+    assert not any(row.endswith("…") for row in rows)
+    assert f"{len(rows)} tools allowed by your policy." in listed.err
+    cut = hub.shown("tools", "list").text.splitlines()
+    assert any(row.endswith("…") for row in cut)
+    none = hub("jobs", "list", "--tool", "core/none")
+    assert (none.code, none.out, "No job matches." in none.err) == (0, "", True)
+
+
+def test_a_pipe_gets_checks_as_text_and_single_records_as_json(hub: CommandLine) -> None:
+    assert "none changed, removed or moved" in hub("audit", "verify").out
+    assert re.match(r"\d{4}-\d\d-\d\dT\S+Z  \S+ ", hub("audit", "tail", "-n", "1").out)
+    assert hub("tools", "show", "core/fs.copy").json["name"] == "core/fs.copy"
+    assert hub("tools", "show", "core/fs.copy", "-o", "table").out.startswith("core/fs.copy ")
 
 
 def test_options_of_a_command_may_stand_before_it(hub: CommandLine, tmp_path: Path) -> None:
@@ -84,7 +105,7 @@ def test_the_beginning_of_an_id_is_enough_while_it_fits_one_only(hub: CommandLin
     several = hub("jobs", "show", "job_")
     assert several.code == 2
     assert all(job_id in several.err for job_id in ids)
-    assert hub("jobs", "list", "--state", "all").json["totalSize"] >= 2
+    assert hub("jobs", "list", "--state", "all", "-o", "json").json["totalSize"] >= 2
 
 
 def test_a_tool_that_is_not_there_is_told_with_the_nearest(hub: CommandLine) -> None:
@@ -158,14 +179,17 @@ def test_a_dry_run_that_would_fail_says_at_which_step_and_exits_1(hub: CommandLi
 def test_the_audit_log_is_read_filtered_exported_and_verified(hub: CommandLine) -> None:
     for number in range(5):
         assert hub("call", "core/util.hash.sha256Text", f"text={number}", "--request-id", "audited").code == 0
-    newest = [json.loads(line) for line in hub("audit", "tail", "-n", "3", "--request-id", "audited").out.splitlines()]
+    newest = [
+        json.loads(line)
+        for line in hub("audit", "tail", "-n", "3", "--request-id", "audited", "-o", "jsonl").out.splitlines()
+    ]
     every = [json.loads(line) for line in hub("audit", "export", "--request-id", "audited").out.splitlines()]
     assert len(every) == 5
     assert newest == every[-3:]
     kinds = {json.loads(line)["type"] for line in hub("audit", "export", "--type", "tool_result").out.splitlines()}
     assert kinds == {"EVENT_TYPE_TOOL_RESULT"}
-    assert hub("audit", "verify").json["ok"] is True
-    offline = hub("audit", "verify", "--data-dir", str(hub.data_dir))
+    assert hub("audit", "verify", "-o", "json").json["ok"] is True
+    offline = hub("audit", "verify", "--data-dir", str(hub.data_dir), "-o", "json")
     assert (offline.code, offline.json["ok"]) == (0, True)
     exported = hub("audit", "export", "--data-dir", str(hub.data_dir), "--request-id", "audited")
     assert [json.loads(line) for line in exported.out.splitlines()] == every
@@ -215,7 +239,7 @@ def test_a_tool_is_registered_shown_and_removed(tmp_path: Path) -> None:
         assert again.code == 1
         assert "crm/customers.find" in again.err
         assert hub("tools", "register", "-", "--replace", stdin=json.dumps([tool])).code == 0
-        snapshot = hub("tools", "snapshot").json
+        snapshot = hub("tools", "snapshot", "-o", "json").json
         assert "crm/customers.find" in [each["name"] for each in snapshot["tools"]]
         assert hub("tools", "unregister", "crm/customers.find").code == 0
         assert hub("tools", "unregister", "crm/customers.find").code == 1

@@ -68,21 +68,21 @@ def test_the_version_is_told(cli: CommandLine) -> None:
 
 
 def test_a_policy_is_begun_once_checked_and_never_overwritten(cli: CommandLine) -> None:
-    assert cli("policy", "check").json["file"] == ""
+    assert cli("policy", "check", "-o", "json").json["file"] == ""
     assert cli("policy", "init").code == 0
     file = cli.data_dir / "policy.yaml"
     file.write_text(file.read_text() + "\nrules: []\n")
     again = cli("policy", "init")
     assert again.code == 1
     assert file.read_text().endswith("rules: []\n")
-    checked = cli("policy", "check")
+    checked = cli("policy", "check", "-o", "json")
     assert (checked.code, checked.json["file"]) == (0, str(file))
 
 
 def test_an_invalid_policy_is_told_with_its_line(cli: CommandLine) -> None:
     file = cli.home / "bad.yaml"
     file.write_text("grants:\n  - principal: [a]\n")
-    told = cli("policy", "check", str(file))
+    told = cli("policy", "check", str(file), "-o", "json")
     assert (told.code, told.json["ok"], told.json["line"]) == (1, False, 2)
     shown = cli.shown("policy", "check", str(file))
     assert shown.code == 1
@@ -96,7 +96,7 @@ def test_a_name_that_fits_nothing_known_is_a_warning_and_fails_a_strict_check(cl
     file.write_text(
         "extends: none\nrules:\n  - id: never\n    effect: DENY\n    tools: [core/fs.deletPath, 'files/*']\n"
     )
-    loose, strict = cli("policy", "check", str(file)), cli("policy", "check", "--strict", str(file))
+    loose, strict = (cli("policy", "check", str(file), *more, "-o", "json") for more in ((), ("--strict",)))
     assert (loose.code, strict.code) == (0, 1)
     assert loose.json["warnings"] == [
         "line 5, rules[0].tools[0]: `core/fs.deletPath` fits no tool that is known; did you mean `core/fs.deletePath`?",
@@ -105,9 +105,9 @@ def test_a_name_that_fits_nothing_known_is_a_warning_and_fails_a_strict_check(cl
     assert "did you mean `core/fs.deletePath`?" in " ".join(cli.shown("policy", "check", str(file)).text.split())
     cli.data_dir.mkdir(parents=True, exist_ok=True)
     (cli.data_dir / "sources.yaml").write_text("sources: {files: {kind: mcp, command: cat}}\n")
-    assert len(cli("policy", "check", str(file)).json["warnings"]) == 1
+    assert len(cli("policy", "check", str(file), "-o", "json").json["warnings"]) == 1
     file.write_text("extends: none\ngrants: [{principals: [bot], capabilities: ['read:*', 'mcp:files', 'reed:fs']}]\n")
-    assert "read:fs" in cli("policy", "check", "--strict", str(file)).json["warnings"][0]
+    assert "read:fs" in cli("policy", "check", "--strict", str(file), "-o", "json").json["warnings"][0]
     file.write_text("extends: none\ngrants: [{principals: [bot], capabilities: ['read:*', 'mcp:files']}]\n")
     assert cli("policy", "check", "--strict", str(file)).code == 0
 
@@ -175,7 +175,7 @@ def test_the_doctor_names_what_must_be_put_right(cli: CommandLine) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        told = cli("doctor", TOOLHUB_METRICS_LISTEN=f"127.0.0.1:{port}", TOOLHUB_SERVER_LISTEN="0.0.0.0:0")
+        told = cli("doctor", "--json", TOOLHUB_METRICS_LISTEN=f"127.0.0.1:{port}", TOOLHUB_SERVER_LISTEN="0.0.0.0:0")
     states = {finding["name"]: finding["state"] for finding in told.json["findings"]}
     assert told.code == 1
     assert states["policy"] == states["key files"] == states["auth"] == "fail"
@@ -187,7 +187,7 @@ def test_the_doctor_names_keys_of_principals_that_the_policy_does_not_know(cli: 
     (cli.data_dir / "policy.yaml").write_text("grants: [{principals: [ann]}]")
     for name in ("ann", "stranger"):
         assert cli("keys", "create", name).code == 0
-    told = cli("doctor", TOOLHUB_AUTH_MODES="api-key")
+    told = cli("doctor", "--json", TOOLHUB_AUTH_MODES="api-key")
     (auth,) = [finding for finding in told.json["findings"] if finding["name"] == "auth"]
     assert auth["state"] == "warn"
     assert "stranger" in auth["told"]
@@ -196,7 +196,10 @@ def test_the_doctor_names_keys_of_principals_that_the_policy_does_not_know(cli: 
 
 def test_the_doctor_names_the_tools_that_something_disables(cli: CommandLine) -> None:
     told = cli(
-        "doctor", TOOLHUB_TOOLS_CUSTOM='[{"tool": "acme.nowhere:Tool"}]', TOOLHUB_TOOLS_TRUSTED_NAMESPACES="acme"
+        "doctor",
+        "--json",
+        TOOLHUB_TOOLS_CUSTOM='[{"tool": "acme.nowhere:Tool"}]',
+        TOOLHUB_TOOLS_TRUSTED_NAMESPACES="acme",
     )
     disabled = [finding for finding in told.json["findings"] if finding["disables"]]
     assert disabled
@@ -206,8 +209,9 @@ def test_the_doctor_names_the_tools_that_something_disables(cli: CommandLine) ->
 def test_keys_are_made_listed_and_revoked_and_kept_as_hashes(cli: CommandLine) -> None:
     assert "toolhub keys create" in cli.shown("keys", "list").text
     made = cli("keys", "create", "research-agent", "--json").json
+    assert cli("keys", "list").out.splitlines()[0].split() == ["KEY", "PRINCIPAL"]
     assert made["key"] not in (cli.data_dir / "api-keys.yaml").read_text()
-    (listed,) = cli("keys", "list").json
+    (listed,) = cli("keys", "list", "-o", "json").json
     assert listed["name"] == "research-agent"
     assert cli("keys", "revoke", listed["id"]).code == 0
     assert cli("keys", "revoke", listed["id"]).code == 1
@@ -216,7 +220,7 @@ def test_keys_are_made_listed_and_revoked_and_kept_as_hashes(cli: CommandLine) -
 def test_a_second_key_of_a_principal_is_told_with_how_to_revoke_the_former(cli: CommandLine) -> None:
     first = cli("keys", "create", "ann")
     assert "revoke" not in first.err
-    (former,) = (stored["id"] for stored in cli("keys", "list").json)
+    (former,) = (stored["id"] for stored in cli("keys", "list", "-o", "json").json)
     second = cli("keys", "create", "ann")
     assert "The principal has now 2 keys." in second.err
     assert f"toolhub keys revoke {former}" in second.err
@@ -230,17 +234,17 @@ def test_the_name_of_a_principal_with_a_space_or_a_control_character_is_refused(
     assert (refused.code, refused.out) == (2, "")
     assert "no spaces and no control characters" in " ".join(refused.err.split())
     assert "\x1b" not in refused.err
-    assert cli("keys", "list").json == []
+    assert cli("keys", "list", "-o", "json").json == []
 
 
 def test_configuration_is_shown_and_checked(cli: CommandLine) -> None:
     file = cli.home / "toolhub.yaml"
     file.write_text("server: {workers: 2}")
     assert cli("config", "show", "--config", str(file)).json["server"]["workers"] == 2
-    assert cli("config", "check", "--config", str(file)).json == {"ok": True}
-    assert cli("config", "check", str(file)).json == {"ok": True}
+    assert cli("config", "check", "--config", str(file), "-o", "json").json == {"ok": True}
+    assert cli("config", "check", str(file), "-o", "json").json == {"ok": True}
     file.write_text("server: {worker: 2}")
-    wrong = cli("config", "check", str(file))
+    wrong = cli("config", "check", str(file), "-o", "json")
     assert (wrong.code, wrong.json["ok"]) == (1, False)
     assert "did you mean workers?" in wrong.json["problem"]
     assert "did you mean workers?" in cli.shown("config", "check", "--config", str(file)).text

@@ -76,7 +76,7 @@ def test_from_another_clients_list_to_a_governed_call(tmp_path: Path) -> None:
             "time": "SOURCE_STATE_READY",
             "old": "SOURCE_STATE_DISABLED",
         }
-        assert running("tools", "list", "--source", "time").json.get("tools", []) == []
+        assert running("tools", "list", "--source", "time", "-o", "json").json.get("tools", []) == []
         call = ("call", "time/get_current_time", "timezone=UTC")
         refused = running(*call)
         assert (refused.code, refused.json["error"]["kind"]) == (1, "ERROR_KIND_POLICY_DENIED")

@@ -37,13 +37,15 @@ from toolhub_service.cli.completion import complete_approval
 from toolhub_service.cli.output import (
     can_redraw,
     counted_of,
+    footnote,
     json_option,
     message_as_json,
     note,
     print_answer,
     print_json,
-    print_json_line,
+    print_next,
     revealed,
+    text_option,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
@@ -127,7 +129,7 @@ def approvals() -> None:
 @click.option("--principal", default="", help="Only approvals requested by this principal.")
 @click.option("--tool", default="", help="Only this tool, or a glob such as 'core/fs.*'.")
 @click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number to show.")
-@json_option
+@text_option
 @connection_options
 def list_approvals(count: int, as_json: bool, **options: Any) -> None:
     """List the approvals that wait for a decision, newest first; with --state all, every approval.
@@ -138,7 +140,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
     Examples:
       toolhub approvals list
       toolhub approvals list --state approved --state used --tool 'core/fs.*'
-      toolhub approvals list --state all --principal research-agent --json
+      toolhub approvals list --state all --principal research-agent -o json
     """
     with connected_by(options) as connection:
         found, total = connection.newest(connection.approvals.ListApprovals, _filter(options), "approvals", count)
@@ -146,10 +148,10 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
         print_json({"approvals": [message_as_json(approval) for approval in found], "totalSize": total})
         return
     if not found:
-        note("No approval waits for a decision." if options["states"] == ("pending",) else "No approval matches.")
+        footnote("No approval waits for a decision." if options["states"] == ("pending",) else "No approval matches.")
         return
     print_approvals(found)
-    note(f"{counted_of(len(found), total, 'approval')}. To see one in full: toolhub approvals show ID")
+    footnote(f"{counted_of(len(found), total, 'approval')}. To see one in full: toolhub approvals show ID")
 
 
 @approvals.command()
@@ -243,23 +245,24 @@ def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
 
 @approvals.command()
 @click.option("--tool", default="", help="Only this tool, or a glob such as 'core/fs.*'.")
-@json_option
+@text_option
 @connection_options
 def watch(tool: str, as_json: bool, **options: Any) -> None:
     """Show the approvals that wait, then every change, until interrupted.
 
     It reconnects after a restart of the hub. On a terminal it shows a live table with the time left, in which the keys
-    a and d decide the selected approval as `approve` and `deny` do; --json prints one line for each change.
+    a and d decide the selected approval as `approve` and `deny` do; without one it prints a line for each change, and
+    with -o json a line of JSON.
 
     \b
     Examples:
       toolhub approvals watch
-      toolhub approvals watch --json | while read -r line; do notify-send "$line"; done
+      toolhub approvals watch -o json | while read -r line; do notify-send "$line"; done
     """
     with connected_by(options) as connection, suppress(KeyboardInterrupt):
         if wants_json(as_json):
             for approval in ApprovalWatch(connection, tool, disconnected=note_outage):
-                print_json_line(message_as_json(approval))
+                print_next(message_as_json(approval))
             return
         if not can_redraw():
             for approval in ApprovalWatch(connection, tool, disconnected=note_outage):

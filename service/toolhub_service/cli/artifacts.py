@@ -16,14 +16,15 @@ from toolhub_service.cli.artifact_transfers import download, download_to_file, u
 from toolhub_service.cli.client import PAGE_MAX, Connection, connected_by, connection_options
 from toolhub_service.cli.output import (
     counted,
+    footnote,
     json_option,
     json_switch,
     message_as_json,
-    note,
     print_answer,
     print_json,
     print_pairs,
     print_table,
+    text_option,
     utc,
     wants_json,
 )
@@ -119,7 +120,7 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
     "-n", "--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number to show."
 )
 @click.option("--all", "is_all", is_flag=True, help="Show all, whatever --limit says.")
-@json_option
+@text_option
 @connection_options
 def list_artifacts(
     task_id: str, call_id: str, sha256: str, principal: str, limit: int, is_all: bool, as_json: bool, **options: Any
@@ -129,7 +130,7 @@ def list_artifacts(
     \b
     Examples:
       toolhub artifacts list
-      toolhub artifacts list --task nightly-report --json
+      toolhub artifacts list --task nightly-report -o json
       toolhub artifacts list --sha256 "$(sha256sum report.csv | cut -d' ' -f1)"
     """
     if sha256 and re.fullmatch("[0-9a-fA-F]{64}", sha256) is None:
@@ -148,12 +149,12 @@ def list_artifacts(
         print_json({"artifacts": [message_as_json(artifact) for artifact in shown]})
         return
     if not found:
-        note("No artifact matches. `toolhub artifacts put FILE` uploads one.")
+        footnote("No artifact matches. `toolhub artifacts put FILE` uploads one.")
         return
     rows = ((one.artifact_id, f"{one.size_bytes:,}", utc(one.expires_at), one.name or "-") for one in shown)
     print_table(("ARTIFACT", "BYTES", "EXPIRES", "NAME"), rows)
     more = "; there are more, --all lists all" if len(found) > len(shown) else ""
-    note(f"{counted(len(shown), 'artifact')}{more}. To download one: toolhub artifacts get ARTIFACT")
+    footnote(f"{counted(len(shown), 'artifact')}{more}. To download one: toolhub artifacts get ARTIFACT")
 
 
 @artifacts.command()

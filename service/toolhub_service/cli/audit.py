@@ -29,12 +29,14 @@ from toolhub_service.cli.output import (
     counted,
     enum_name,
     explaining,
-    json_option,
+    footnote,
+    is_whole,
     legible,
     message_as_json,
-    note,
     print_json,
     print_json_line,
+    print_next,
+    text_option,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
@@ -158,7 +160,7 @@ def _filter_options(command: Any) -> Any:
 )
 @click.option("-f", "--follow", is_flag=True, help="Show new events until interrupted.")
 @_filter_options
-@json_option
+@text_option
 @connection_options
 def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
     """Show the newest events, oldest first.
@@ -173,7 +175,7 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
         found = newest(connection, where, count)
         _print_events(found, as_json)
         if not found and not follow and not wants_json(as_json):
-            note("No event matches.")
+            footnote("No event matches.")
         if follow:
             _print_events(followed_events(connection, where, disconnected=note_outage), as_json)
 
@@ -204,7 +206,7 @@ def export(data_dir: Path | None, **options: Any) -> None:
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Verify the files in this data folder instead of asking a hub."
 )
-@json_option
+@text_option
 @connection_options
 def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
     """Verify the hash chains and checkpoints; exit 1 and print the first bad sequence when one was changed.
@@ -306,7 +308,7 @@ def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:
 def _print_events(found: Iterable[event_pb2.Event], as_json: bool) -> None:
     for event in found:
         if wants_json(as_json):
-            print_json_line(message_as_json(event))
+            print_next(message_as_json(event))
         else:
             click.echo(_line(event))
 
@@ -318,7 +320,7 @@ def _line(event: event_pb2.Event) -> str:
     rule = f" [{event.rule_id}]" if event.rule_id else ""
     who, tool, summary = legible(event.principal), legible(event.tool), legible(_summary(event))
     parts = (
-        f"{event.at.ToDatetime():%H:%M:%S}",
+        f"{event.at.ToDatetime():{'%Y-%m-%dT%H:%M:%SZ' if is_whole() else '%H:%M:%S'}}",
         enum_name(event, "type").ljust(13),
         who,
         tool,
@@ -331,8 +333,9 @@ def _line(event: event_pb2.Event) -> str:
 def _summary(event: event_pb2.Event) -> str:
     """The arguments; for events that have none, such as those of jobs, their attributes."""
     if event.args_summary or event.type not in _WITHOUT_ARGUMENTS:
-        return event.args_summary[:_SUMMARY_CHARS]
+        return event.args_summary if is_whole() else event.args_summary[:_SUMMARY_CHARS]
     facts = dict(event.attributes)
     states = [facts.pop(name) for name in ("from", "state") if name in facts]
     words = [facts.pop("job_id", ""), " → ".join(states), *(f"{name}={facts[name]}" for name in sorted(facts))]
-    return " ".join(word for word in words if word)[:_FACTS_CHARS]
+    told = " ".join(word for word in words if word)
+    return told if is_whole() else told[:_FACTS_CHARS]

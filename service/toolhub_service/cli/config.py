@@ -12,7 +12,16 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from toolhub_service.cli.output import EXIT_REFUSED, explaining, json_option, note, print_json, print_table, wants_json
+from toolhub_service.cli.output import (
+    EXIT_REFUSED,
+    explaining,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    text_option,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid, load_settings
@@ -56,7 +65,7 @@ def config() -> None:
 
 @config.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@json_option
+@text_option
 @settings_options
 def check(file: Path | None, as_json: bool, **options: Any) -> None:
     """Check FILE, or that of --config, and the environment: exit 0 when valid, 1 with the reason when not.
@@ -90,7 +99,7 @@ def show(as_json: bool, **options: Any) -> None:
     \b
     Examples:
       toolhub config show
-      toolhub config show --config toolhub.yaml --json
+      toolhub config show --config toolhub.yaml -o json
     """
     import yaml
 

@@ -24,14 +24,13 @@ from toolhub_service.cli.client import (
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
     EXIT_REFUSED,
-    asks_for_data,
     counted,
     enum_name,
-    json_option,
     print_json,
     print_pairs,
     print_prose,
     revealed,
+    text_option,
     wants_json,
 )
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--service", default="", help="Full name of one service; default: the hub as a whole.")
 @click.option("--verbose", is_flag=True, help="Also show version, contract, limits and features, and who you are.")
-@json_option
+@text_option
 @connection_options
 def health(service: str, verbose: bool, as_json: bool, **options: Any) -> None:
     """Exit 0 when the hub is serving, 1 when it answers that it is not, 3 when it cannot be reached.
@@ -70,7 +69,7 @@ def health(service: str, verbose: bool, as_json: bool, **options: Any) -> None:
             raise
         info = _server_info(connection) if verbose else None
     name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    if asks_for_data(as_json):  # only then: in a pipe, probes and scripts expect the plain word
+    if wants_json(as_json):
         print_json({"status": name} | ({} if info is None else MessageToDict(info)))
     else:
         click.echo(name)
@@ -155,7 +154,7 @@ _NAME_CHARS = 13
 
 @click.command()
 @click.option("--live", is_flag=True, help="Also ask the running hub for the state of its sources.")
-@json_option
+@text_option
 @settings_options
 @connection_options
 def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path | None, **options: Any) -> None:

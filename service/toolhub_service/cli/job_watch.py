@@ -24,7 +24,7 @@ from toolhub_service.cli.output import (
     legible,
     message_as_json,
     note,
-    print_json_line,
+    print_next,
     print_pairs,
     print_table,
     seconds_since,
@@ -276,7 +276,7 @@ class JsonLines(JobScreen):
     """Each status as one line of JSON."""
 
     def show(self, status: job_pb2.JobStatus) -> None:
-        print_json_line(message_as_json(status))
+        print_next(message_as_json(status))
 
 
 class PlainLines(JobScreen):

@@ -28,12 +28,15 @@ from toolhub_service.cli.job_watch import (
 )
 from toolhub_service.cli.output import (
     EXIT_REFUSED,
+    asks_for_data,
     counted_of,
+    footnote,
     json_option,
     message_as_json,
     note,
     print_answer,
     print_json,
+    text_option,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
@@ -63,13 +66,14 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
     """Submit a call of TOOL with ARGUMENTS as a job, which continues when this command ends.
 
     ARGUMENTS are those of `toolhub call`. The hub checks them and the policy before it answers. A call that a person
-    must approve waits and continues by itself. --watch prints lines without a terminal, and JSON lines with --json.
+    must approve waits and continues by itself. Without a terminal it prints JSON; with --watch lines, or
+    with -o json every status as one line of JSON.
 
     \b
     Examples:
       toolhub jobs submit core/fs.copy source=big.iso destination=copy.iso --watch
       toolhub jobs submit core/fs.copy source=a.txt destination=b.txt --key copy-1 --timeout 600
-      id=$(toolhub jobs submit core/util.time.now | jq -r .jobId)
+      id=$(toolhub jobs submit core/util.time.now -o name)
     """
     with connected_by(options) as connection:
         request = pb.SubmitJobRequest(**request_fields(connection, tool, arguments, options))
@@ -78,7 +82,7 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
         job = connection.call(connection.jobs.SubmitJob, request).job
         if is_watched:
             click.echo(job.job_id, err=True)
-            watch_to_the_end(connection, job, as_json=as_json)
+            watch_to_the_end(connection, job, as_json=asks_for_data(as_json))
             return
     print_answer(job, as_json, _show_submitted)
     if job.status.HasField("error"):
@@ -137,7 +141,7 @@ jobs.add_command(submit)
     "-n", "--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number to show."
 )
 @click.option("--all", "is_all", is_flag=True, help="Show all, whatever --limit says.")
-@json_option
+@text_option
 @connection_options
 def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
     """List jobs, newest first.
@@ -146,7 +150,7 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
     Examples:
       toolhub jobs list
       toolhub jobs list --state open --tool 'core/fs.*'
-      toolhub jobs list --state failed --state lost --all --json
+      toolhub jobs list --state failed --state lost --all -o json
     """
     with connected_by(options) as connection:
         found, total = connection.newest(connection.jobs.ListJobs, _filter(options), "jobs", None if is_all else limit)
@@ -154,10 +158,10 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
         print_json({"jobs": [message_as_json(job) for job in found], "totalSize": total})
         return
     if not found:
-        note("No job matches. `toolhub jobs submit --help` shows how to submit one.")
+        footnote("No job matches. `toolhub jobs submit --help` shows how to submit one.")
         return
     print_jobs(found)
-    note(f"{counted_of(len(found), total, 'job', '--all lists all')}. To see one in full: toolhub jobs show JOB")
+    footnote(f"{counted_of(len(found), total, 'job', '--all lists all')}. To see one in full: toolhub jobs show JOB")
 
 
 @jobs.command()
@@ -177,21 +181,22 @@ def show(job_id: str, as_json: bool, **options: Any) -> None:
 
 @jobs.command()
 @job_argument
-@click.option("--json", "as_json", is_flag=True, help="Print each status as one line of JSON.")
+@text_option
 @connection_options
 def watch(job_id: str, as_json: bool, **options: Any) -> None:
     """Follow JOB to its end: state, progress, rate and time left, then the result as `toolhub call` prints it.
 
     It reconnects after a restart of the hub. Ctrl-C stops watching, not the job (exit code 130). Without a terminal it
-    prints lines, about one a second.
+    prints lines, about one a second; -o json prints every status as one line of JSON.
 
     \b
     Examples:
       toolhub jobs watch job_019a7c41d2e05b7a3d41c6e0
-      toolhub jobs watch job_019a7c41d2e05b7a3d41c6e0 --json | jq -r .state
+      toolhub jobs watch job_019a7c41d2e05b7a3d41c6e0 -o json | jq -r .state
     """
     with connected_by(options) as connection:
-        watch_to_the_end(connection, get_job(connection, full_job_id(connection, job_id)), as_json=as_json)
+        job = get_job(connection, full_job_id(connection, job_id))
+        watch_to_the_end(connection, job, as_json=wants_json(as_json))
 
 
 @jobs.command()
@@ -205,7 +210,7 @@ def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None
     \b
     Examples:
       toolhub jobs result job_019a7c41d2e05b7a3d41c6e0
-      toolhub jobs result job_019a7c41d2e05b7a3d41c6e0 --wait | jq .result
+      toolhub jobs result job_019a7c41d2e05b7a3d41c6e0 --wait -o json | jq .result
     """
     with connected_by(options) as connection:
         job_id = full_job_id(connection, job_id)

@@ -7,7 +7,16 @@ from typing import Any
 import click
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import explaining, json_option, legible, note, print_json, print_table, wants_json
+from toolhub_service.cli.output import (
+    explaining,
+    footnote,
+    legible,
+    note,
+    print_json,
+    print_table,
+    text_option,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
 
 
@@ -55,7 +64,7 @@ def create(name: str, as_json: bool, **options: Any) -> None:
 
 
 @keys.command("list")
-@json_option
+@text_option
 @settings_options
 def list_keys(as_json: bool, **options: Any) -> None:
     """List the IDs of the keys and their principals.
@@ -72,7 +81,7 @@ def list_keys(as_json: bool, **options: Any) -> None:
     if wants_json(as_json):
         print_json([{"id": key_id, "name": stored.name} for key_id, stored in found.items()])
     elif not found:
-        note("There are no keys. `toolhub keys create NAME` creates one.")
+        footnote("There are no keys. `toolhub keys create NAME` creates one.")
     else:
         print_table(("KEY", "PRINCIPAL"), ((key_id, stored.name) for key_id, stored in found.items()))
 

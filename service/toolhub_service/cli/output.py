@@ -1,4 +1,4 @@
-"""Output: tables and text on a terminal, JSON in a pipe or with --json.
+"""Output: tables and text on a terminal. In a pipe lists and checks are plain text, single records JSON.
 
 Whatever a hub sends is shown with its control characters made visible: a file or a web page that a tool has read must
 not be able to drive the terminal it is shown on.
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer", bound="Message")
 _GAP: Final = "  "
 _LAST_COLUMN_MIN: Final = 24
 _SECOND_LINE_INDENT: Final = 4
-_UNLIMITED: Final = 1_000_000
+_SPACES: Final = {ord("\n"): " ", ord("\t"): " "}
 _CONTROL_PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 # Unpaired surrogates, which JSON may hold and UTF-8 output cannot.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
@@ -42,6 +42,7 @@ _CONTROLS: Final = {**_CONTROL_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�
 
 
 _META: Final = "toolhub.output"
+_TEXT_META: Final = "toolhub.text"
 _DATA: Final = ("json", "jsonl", "yaml", "name")
 FORMATS: Final = (*_DATA, "table", "wide")
 # What `-o name` prints of a record: the first of these fields that it has.
@@ -49,16 +50,21 @@ _NAMES: Final = ("jobId", "approvalId", "artifactId", "callId", "id", "name", "s
 
 
 def json_option(command: Command) -> Command:
-    """Add -o and --json."""
-    formats = click.option(
-        "-o",
-        "--output",
-        type=click.Choice(FORMATS),
-        expose_value=False,
-        callback=_keep_format,
-        help="Format of the output; without a terminal the default is json. wide cuts nothing.",
-    )
-    return json_switch(formats(command))
+    """Add -o and --json to a command that prints one record: JSON in a pipe, which is what programs read of it."""
+    return _format_options(command, _keep_format, "Format of the output; without a terminal the default is json.")
+
+
+def text_option(command: Command) -> Command:
+    """Add -o and --json to a command that prints a list or a check: text in a pipe too."""
+    about = "Format of the output; default: table, also without a terminal. wide cuts nothing."
+    return _format_options(command, _keep_format_of_text, about)
+
+
+def _format_options(
+    command: Command, keep: Callable[[click.Context, click.Parameter, str | None], None], about: str
+) -> Command:
+    formats = click.option("-o", "--output", type=click.Choice(FORMATS), expose_value=False, callback=keep, help=about)
+    return click.option("--json", "as_json", is_flag=True, help="The same as -o json.")(formats(command))
 
 
 def json_switch(command: Command) -> Command:
@@ -69,6 +75,11 @@ def json_switch(command: Command) -> Command:
 def _keep_format(context: click.Context, _: click.Parameter, value: str | None) -> None:
     if value:
         context.meta[_META] = value
+
+
+def _keep_format_of_text(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_TEXT_META] = True
+    _keep_format(context, parameter, value)
 
 
 def _format() -> str:
@@ -82,6 +93,11 @@ def is_wide() -> bool:
     return _format() == "wide"
 
 
+def is_whole() -> bool:
+    """Whether nothing is to be cut or wrapped: with -o wide, and in a pipe, where each row is one line."""
+    return is_wide() or not sys.stdout.isatty()
+
+
 def asks_for_data(as_json: bool) -> bool:
     """Whether --json or -o asks for data."""
     return as_json or _format() in _DATA
@@ -89,7 +105,10 @@ def asks_for_data(as_json: bool) -> bool:
 
 def wants_json(as_json: bool) -> bool:
     """Whether data is wanted instead of text; `print_json` prints it in the format that is asked for."""
-    return asks_for_data(as_json) or (not _format() and not sys.stdout.isatty())
+    if as_json or _format():
+        return asks_for_data(as_json)
+    context = click.get_current_context(silent=True)
+    return not sys.stdout.isatty() and not (context and context.meta.get(_TEXT_META))
 
 
 def print_json(value: Any) -> None:
@@ -142,6 +161,17 @@ def print_answer(answer: Answer, as_json: bool, show: Callable[[Answer], object]
 
 def print_json_line(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_next(record: Any) -> None:
+    """Print one record of a stream: as `print_json` would in a list, JSON as one line."""
+    wanted = _format()
+    if wanted == "yaml":
+        click.echo("---")
+    if wanted in ("yaml", "name"):
+        print_json(record)
+    else:
+        print_json_line(record)
 
 
 def can_redraw(*, on_stdout: bool = True) -> bool:
@@ -227,6 +257,11 @@ def note(text: str, *, err: bool = False) -> None:
     click.secho(text, dim=True, err=err)
 
 
+def footnote(text: str) -> None:
+    """Print a dim line below a list; in a pipe on standard error, so that standard output has rows and nothing else."""
+    note(text, err=not sys.stdout.isatty())
+
+
 def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None = None) -> None:
     """Sentences, wrapped, after a coloured mark; lines of their own keep their ends, so that they can be pasted."""
     first, _, rest = legible(text).partition("\n")
@@ -240,22 +275,32 @@ def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cut: bool = False) -> None:
     """A table without borders; the last column wraps to the terminal, or is cut to one line each.
 
-    On a narrow terminal the last columns stand on a second line each.
+    On a narrow terminal the last columns stand on a second line each. In a pipe each row is one line, of whole cells
+    that at least two spaces part, none of them empty.
     """
-    shown = [[legible(cell) for cell in row] for row in rows]
+    is_pipe = not sys.stdout.isatty()
+    shown = [[_cell(cell, is_pipe) for cell in row] for row in rows]
     *fixed, _ = [max(map(_width, column)) for column in zip(headings, *shown, strict=True)]
     left = sum(fixed) + len(_GAP) * len(fixed)
-    is_narrow = not is_wide() and columns() - left < _LAST_COLUMN_MIN
+    is_narrow = not is_whole() and columns() - left < _LAST_COLUMN_MIN
     while is_narrow and len(fixed) > 1 and left - len(_GAP) > columns():
         left -= fixed.pop() + len(_GAP)
     left = _SECOND_LINE_INDENT if is_narrow else left
-    room = _UNLIMITED if is_wide() else max(columns() - left, _LAST_COLUMN_MIN)
+    room = max(columns() - left, _LAST_COLUMN_MIN)
     for row in (headings, *shown):
         rest = _GAP.join(row[len(fixed) :])
-        lines = [_cut(rest, room)] if is_cut else textwrap.wrap(rest, room, break_on_hyphens=False) or [""]
+        if is_whole():
+            lines = [rest]
+        else:
+            lines = [_cut(rest, room)] if is_cut else textwrap.wrap(rest, room, break_on_hyphens=False) or [""]
         begin = _line([*row[: len(fixed)], "" if is_narrow else lines.pop(0)], fixed)
         for line in (begin, *(" " * left + more for more in lines if more)):
             click.secho(line, bold=True) if row is headings else click.echo(line)
+
+
+def _cell(text: str, is_pipe: bool) -> str:
+    cell = legible(text).translate(_SPACES)
+    return cell or ("–" if is_pipe else "")
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

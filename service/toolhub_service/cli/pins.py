@@ -16,6 +16,7 @@ from toolhub_service.cli.completion import complete_pinned, complete_source
 from toolhub_service.cli.output import (
     counted_of,
     enum_name,
+    footnote,
     json_option,
     message_as_json,
     note,
@@ -25,6 +26,7 @@ from toolhub_service.cli.output import (
     print_prose,
     print_table,
     revealed,
+    text_option,
     utc,
     wants_json,
 )
@@ -175,7 +177,7 @@ def pins() -> None:
 @source_option
 @click.option("--tool", default="", help="Only this tool, or a glob such as 'github/get_*'.")
 @click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number to show.")
-@json_option
+@text_option
 @connection_options
 def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_json: bool, **options: Any) -> None:
     """List the definitions that wait for a decision, newest first; with --state all, every one seen.
@@ -183,7 +185,7 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
     \b
     Examples:
       toolhub pins list
-      toolhub pins list --state all --source github --json
+      toolhub pins list --state all --source github -o json
     """
     names = () if _EVERY in states else states
     numbers = [pin_pb2.PinState.Value(f"PIN_STATE_{name.upper()}") for name in names]
@@ -194,10 +196,10 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
         print_json({"pins": [message_as_json(pin) for pin in found], "totalSize": total})
         return
     if not found:
-        note("No definition waits for a decision." if states == ("pending",) else "No pin matches.")
+        footnote("No definition waits for a decision." if states == ("pending",) else "No pin matches.")
         return
     print_table(_HEADINGS, (_row(pin) for pin in found), is_cut=True)
-    note(f"{counted_of(len(found), total, 'definition')}. To see what changed: toolhub pins diff TOOL")
+    footnote(f"{counted_of(len(found), total, 'definition')}. To see what changed: toolhub pins diff TOOL")
 
 
 @pins.command()

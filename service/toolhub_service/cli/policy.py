@@ -13,7 +13,16 @@ import click
 
 from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import EXIT_REFUSED, explaining, json_option, note, print_json, print_prose, wants_json
+from toolhub_service.cli.output import (
+    EXIT_REFUSED,
+    explaining,
+    json_option,
+    note,
+    print_json,
+    print_prose,
+    text_option,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -108,7 +117,7 @@ def init(**options: Any) -> None:
 @policy.command()
 @click.argument("file", type=_FILE, required=False)
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings as well.")
-@json_option
+@text_option
 @settings_options
 def check(file: Path | None, strict: bool, as_json: bool, **options: Any) -> None:
     """Check FILE: exit 0 when it is a valid policy, 1 with line and reason when not. Default: the hub's policy.

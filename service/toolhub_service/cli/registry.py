@@ -19,11 +19,12 @@ from toolhub_service.cli.completion import complete_tool
 from toolhub_service.cli.output import (
     counted,
     enum_name,
+    footnote,
     json_option,
     legible,
-    note,
     print_answer,
     print_table,
+    text_option,
     wants_json,
 )
 
@@ -134,7 +135,7 @@ def _expected(field: FieldDescriptor) -> tuple[str, str]:
 def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> None:
     """Register the tools in FILE (- for standard input): one JSON definition or a list; all of them or none.
 
-    A definition is what `toolhub tools show NAME --json` prints. inputSchema and outputSchema may be JSON objects. The
+    A definition is what `toolhub tools show NAME -o json` prints. inputSchema and outputSchema may be JSON objects. The
     tool belongs to the configured source that begins its name.
 
     \b
@@ -179,14 +180,14 @@ def unregister(name: str, as_json: bool, **options: Any) -> None:
 
 
 @click.command()
-@json_option
+@text_option
 @connection_options
 def snapshot(as_json: bool, **options: Any) -> None:
     """Show the whole catalog: tools in every state, whoever may call them. For operators.
 
     \b
     Example:
-      toolhub tools snapshot --json > catalog.json
+      toolhub tools snapshot -o json > catalog.json
     """
     with connected_by(options) as connection:
         view = tool_pb2.TOOL_VIEW_FULL if wants_json(as_json) else tool_pb2.TOOL_VIEW_BASIC
@@ -203,7 +204,7 @@ def snapshot(as_json: bool, **options: Any) -> None:
 def _show_snapshot(answer: pb.GetSnapshotResponse) -> None:
     rows = ((tool.name, tool.version, tool.source, state_text(tool)) for tool in answer.tools)
     print_table(("TOOL", "VERSION", "SOURCE", "STATE"), rows)
-    note(f"{counted(answer.totals.tools, 'tool')}; revision {answer.revision}")
+    footnote(f"{counted(answer.totals.tools, 'tool')}; revision {answer.revision}")
 
 
 def state_text(tool: tool_pb2.ToolSpec) -> str:

@@ -13,7 +13,16 @@ import click
 
 from toolhub_service.app.paths import Paths
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import EXIT_REFUSED, counted, json_option, legible, note, print_json, wants_json
+from toolhub_service.cli.output import (
+    EXIT_REFUSED,
+    counted,
+    json_option,
+    legible,
+    note,
+    print_json,
+    text_option,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -109,7 +118,7 @@ def _advice(text: str, name: str) -> str:
 @click.command()
 @click.argument("what", required=False, default="", metavar="[NAME|FILE]", shell_complete=complete_configured)
 @file_option
-@json_option
+@text_option
 @settings_options
 def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any) -> None:
     """Check sources.yaml and what it refers to; exit 1 when it is invalid or exposes the whole file system.

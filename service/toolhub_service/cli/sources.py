@@ -18,6 +18,7 @@ from toolhub_service.cli.output import (
     EXIT_REFUSED,
     counted,
     enum_name,
+    footnote,
     is_wide,
     json_option,
     message_as_json,
@@ -29,6 +30,7 @@ from toolhub_service.cli.output import (
     revealed,
     seconds_since,
     span,
+    text_option,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
@@ -45,7 +47,7 @@ _HEADINGS = ("SOURCE", "KIND", "STATE", "TOOLS", "PROTOCOL", "READ", "TOOK", "NE
 # Prefixes of diagnostics that a source's process wrote; all others come from the hub.
 _PROCESS_OUTPUT = ("stderr: ", "stdout: ")
 _NEXT_TRY = "next try: "
-_WIDE = ("TRUST", "SERVER", "ENDPOINT")
+_WIDE = ("TRUST", "SERVER", "ENDPOINT", "WHY")
 
 
 def is_down(status: Status) -> bool:
@@ -58,18 +60,22 @@ def is_remote(status: Status) -> bool:
 
 
 def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
-    """Print a line for each, then why some are not READY: the reason, the last output, when it is tried again."""
-    shown = list(statuses)
+    """Print a line for each, then why some are not READY: the reason, the last output, when it is tried again.
+
+    In a pipe standard output has the lines alone, and standard error has the rest.
+    """
+    shown, is_pipe = list(statuses), not sys.stdout.isatty()
     headings = _HEADINGS + (_WIDE if wide else ())
     print_table(headings, (_row(status, wide=wide) for status in shown), is_cut=not wide)
     for status in shown:
         if status.message:
-            click.secho(f"{status.source}: {revealed(status.message)}", fg=_COLOURS.get(enum_name(status, "state")))
+            colour = _COLOURS.get(enum_name(status, "state"))
+            click.secho(f"{status.source}: {revealed(status.message)}", fg=colour, err=is_pipe)
         if is_down(status):
             output = [line for line in status.diagnostics if line.startswith(_PROCESS_OUTPUT)]
             tries = [line for line in status.diagnostics if line.startswith(_NEXT_TRY)]
             for line in (*output[-1:], *tries):
-                click.echo(f"  {revealed(line)}")
+                click.echo(f"  {revealed(line)}", err=is_pipe)
 
 
 def print_source(status: Status) -> None:
@@ -107,7 +113,8 @@ def _row(status: Status, *, wide: bool) -> tuple[str, ...]:
         _until(status),
         _breaker(status) or "–",
     )
-    return (*row, _trust(status), revealed(status.server) or "–", revealed(status.endpoint) or "–") if wide else row
+    said = (status.server, status.endpoint, status.message)
+    return (*row, _trust(status), *(revealed(text) or "–" for text in said)) if wide else row
 
 
 def _facts(status: Status) -> Iterator[tuple[str, str]]:
@@ -184,8 +191,8 @@ def sources() -> None:
 
 
 @sources.command("list")
-@click.option("--wide", is_flag=True, help="Show trust, server and endpoint as well.")
-@json_option
+@click.option("--wide", is_flag=True, help="Show trust, server, endpoint and why one is not ready as well.")
+@text_option
 @connection_options
 def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
     """List the sources: state, tools, last and next refresh, circuit breaker, and why one is not ready.
@@ -193,7 +200,7 @@ def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
     \b
     Examples:
       toolhub sources list
-      toolhub sources list --json | jq -r '.sources[] | select(.state == "SOURCE_STATE_DOWN") | .source'
+      toolhub sources list -o json | jq -r '.sources[] | select(.state == "SOURCE_STATE_DOWN") | .source'
     """
     with connected_by(options) as connection:
         found = _listed(connection)
@@ -202,9 +209,9 @@ def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
         return
     print_sources(found, wide=wide or is_wide())
     if not any(is_remote(status) for status in found):
-        note("No source is configured. `toolhub sources add --help` shows how to add one.")
+        footnote("No source is configured. `toolhub sources add --help` shows how to add one.")
     else:
-        note("`toolhub sources show NAME` shows one in full.")
+        footnote("`toolhub sources show NAME` shows one in full.")
 
 
 @sources.command()
@@ -225,7 +232,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 
 @sources.command()
 @click.argument("names", nargs=-1, metavar="[NAME…]", shell_complete=complete_source)
-@json_option
+@text_option
 @connection_options
 def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Read the tools of the named sources again, or of all; exit 1 when one cannot be read.
@@ -247,7 +254,7 @@ def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
         found.sort(key=lambda status: status.source)
         print_json({"sources": [message_as_json(status) for status in found]})
     elif not found:
-        note("No source is configured. `toolhub sources add --help` shows how to add one.")
+        footnote("No source is configured. `toolhub sources add --help` shows how to add one.")
     if any(is_down(status) for status in found):
         sys.exit(EXIT_REFUSED)
 

@@ -20,6 +20,7 @@ from toolhub_service.cli.output import (
     EXIT_REFUSED,
     counted,
     first_line,
+    footnote,
     json_option,
     legible,
     message_as_json,
@@ -30,6 +31,7 @@ from toolhub_service.cli.output import (
     print_prose,
     print_table,
     revealed,
+    text_option,
     wants_json,
 )
 from toolhub_service.cli.registry import register, snapshot, state_name, state_text, unregister
@@ -78,7 +80,7 @@ def print_hits(answer: pb.SearchToolsResponse) -> None:
     rows = [(f"{hit.score:.2f}", hit.tool.name, why(hit), first_line(hit.tool.description)) for hit in answer.hits]
     if rows:
         print_table(("SCORE", "TOOL", "WHY", "DESCRIPTION"), rows, is_cut=True)
-    note(found_note(answer) + _sources_note(answer.sources))
+    footnote(found_note(answer) + _sources_note(answer.sources))
 
 
 def found_note(answer: pb.SearchToolsResponse) -> str:
@@ -167,7 +169,7 @@ def _filter_options(command: Any) -> Any:
     show_default=True,
     help="Only tools in this state; repeatable. Only operators see quarantined tools.",
 )
-@json_option
+@text_option
 @connection_options
 def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """List the tools that your policy allows you to call.
@@ -175,7 +177,7 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
     \b
     Examples:
       toolhub tools list
-      toolhub tools list --capability 'write:*' --json
+      toolhub tools list --capability 'write:*' -o json
       toolhub tools list --source github --state quarantined
     """
     where = _filter(options)
@@ -202,14 +204,14 @@ def _print_tools(found: Sequence[tool_pb2.ToolSpec], first: pb.ListToolsResponse
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
     summary = f"{counted(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
     denied = f" {counted(first.denied_size, 'tool')} denied to you." if first.denied_size else ""
-    note((summary if found else "No tool matches that your policy allows.") + denied + _sources_note(first.sources))
+    footnote((summary if found else "No tool matches that your policy allows.") + denied + _sources_note(first.sources))
 
 
 @tools.command()
 @click.argument("query", nargs=-1, required=True)
 @click.option("--limit", default=10, show_default=True, help="Number of tools to show.")
 @_filter_options
-@json_option
+@text_option
 @connection_options
 def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) -> None:
     """Find tools by what they do, and see why each was found.

@@ -15,12 +15,12 @@ from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
     EXIT_REFUSED,
     counted,
-    json_option,
     note,
     print_json,
     print_pairs,
     print_prose,
     revealed,
+    text_option,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
@@ -87,7 +87,7 @@ def workflows() -> None:
     "--sources", "sources_file", type=_FILE, help="Path of sources.yaml; default: the file that the hub would read."
 )
 @_object_info
-@json_option
+@text_option
 @settings_options
 def check(
     places: tuple[str, ...], *, sources_file: Path | None, object_info: Path | None, as_json: bool, **options: Any

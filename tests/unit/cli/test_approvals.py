@@ -58,24 +58,24 @@ async def typed(hub: ApprovalHub, tmp_path: Path, *words: str, keys: bytes = b""
 class TestList:
     async def test_pending_ones_are_listed_and_others_when_asked_for(self, hub: ApprovalHub) -> None:
         pending, granted = await hub.harness.ask("a"), await hub.harness.grant("b")
-        listed = json.loads((await cli(hub, "list")).stdout)
+        listed = json.loads((await cli(hub, "list", "--json")).stdout)
         assert [approval["approvalId"] for approval in listed["approvals"]] == [pending]
         assert listed["totalSize"] == 1
-        listed = json.loads((await cli(hub, "list", "--state", "approved")).stdout)
+        listed = json.loads((await cli(hub, "list", "--json", "--state", "approved")).stdout)
         assert [approval["approvalId"] for approval in listed["approvals"]] == [granted]
-        listed = json.loads((await cli(hub, "list", "--state", "all", "--tool", "test/*")).stdout)
+        listed = json.loads((await cli(hub, "list", "--json", "--state", "all", "--tool", "test/*")).stdout)
         assert listed["totalSize"] == 2
 
     async def test_number_of_approvals_is_bounded_and_the_total_told(self, hub: ApprovalHub) -> None:
         for number in range(3):
             await hub.harness.ask(str(number))
-        listed = json.loads((await cli(hub, "list", "-n", "2")).stdout)
+        listed = json.loads((await cli(hub, "list", "--json", "-n", "2")).stdout)
         assert (len(listed["approvals"]), listed["totalSize"]) == (2, 3)
 
     async def test_asker_sees_its_own(self, hub: ApprovalHub) -> None:
         mine = await hub.harness.ask()
         await hub.harness.ask(principal="other")
-        listed = json.loads((await cli(hub, "list", by=LOCAL)).stdout)
+        listed = json.loads((await cli(hub, "list", "--json", by=LOCAL)).stdout)
         assert [approval["approvalId"] for approval in listed["approvals"]] == [mine]
 
     async def test_table_tells_who_wants_what_and_how_long_it_waits(self, hub: ApprovalHub, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ class TestSubmit:
         ):
             text = await asyncio.to_thread(screen.rest)
             assert await asyncio.to_thread(process.wait, 60) == 0
-        job = json.loads((await someone("list")).stdout)["jobs"][0]
+        job = json.loads((await someone("list", "--json")).stdout)["jobs"][0]
         assert "AWAITING_APPROVAL" in text
         assert f"toolhub approvals approve {job['approvalId']}" in text
         assert f"toolhub jobs watch {job['jobId']}" in text
@@ -153,10 +153,10 @@ class TestSubmit:
 class TestList:
     async def test_newest_come_first_in_pages_with_an_honest_total(self, someone: Someone) -> None:
         ids = [await someone.submit("core/util.hash.sha256Text", f"text={number}") for number in range(3)]
-        listed = json.loads((await someone("list", "--limit", "2")).stdout)
+        listed = json.loads((await someone("list", "--json", "--limit", "2")).stdout)
         assert [job["jobId"] for job in listed["jobs"]] == ids[:0:-1]
         assert listed["totalSize"] == 3
-        every = json.loads((await someone("list", "--limit", "1", "--all")).stdout)
+        every = json.loads((await someone("list", "--json", "--limit", "1", "--all")).stdout)
         assert [job["jobId"] for job in every["jobs"]] == ids[::-1]
 
     async def test_filters_are_joined(self, someone: Someone) -> None:
@@ -171,7 +171,7 @@ class TestList:
             (("--request", "r1"), [walking]),
             (("--request", "r1", "--state", "failed"), []),
         ):
-            listed = json.loads((await someone("list", *words)).stdout)
+            listed = json.loads((await someone("list", "--json", *words)).stdout)
             assert [job["jobId"] for job in listed["jobs"]] == expected, words
 
     async def test_table_tells_how_far_each_is(self, someone: Someone) -> None:

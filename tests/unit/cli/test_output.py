@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 import pytest
@@ -11,6 +12,7 @@ from toolhub.v1 import call_pb2, error_pb2, job_pb2, job_state_pb2, progress_pb2
 from toolhub_service.cli.output import (
     enum_name,
     explaining,
+    footnote,
     legible,
     message_as_json,
     print_pairs,
@@ -26,16 +28,24 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
 
 
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
 def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return capsys.readouterr().out.splitlines()
+    return click.unstyle(capsys.readouterr().out).splitlines()
 
 
-def test_last_column_wraps_under_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_column_wraps_under_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_terminal(monkeypatch)
     print_table(("NAME", "MEANING"), [("a", "one two three four five six seven eight nine")])
     assert shown(capsys) == ["NAME  MEANING", "a     one two three four five six seven", "      eight nine"]
 
 
-def test_last_column_is_cut_to_a_line_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_column_is_cut_to_a_line_where_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
     print_table(("NAME", "MEANING"), [("a", "one two three four five six seven, eight nine")], is_cut=True)
     assert shown(capsys)[1] == "a     one two three four five six seven…"
 
@@ -45,14 +55,29 @@ def test_wide_characters_take_two_columns(capsys: pytest.CaptureFixture[str]) ->
     assert shown(capsys)[1:] == ["工具  x", "tool  y"]
 
 
+def test_a_pipe_gets_one_line_a_row_of_whole_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("ID", "WHO", "TEXT"), [("1", "", "a long one " * 9 + "\nand a\ttab"), ("22", "ann", "")], is_cut=True)
+    assert shown(capsys) == ["ID  WHO  TEXT", f"1   –    {'a long one ' * 9} and a tab", "22  ann  –"]
+
+
+def test_a_list_tells_how_many_beside_its_rows_on_a_terminal_and_apart_from_them_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    footnote("3 jobs")
+    assert capsys.readouterr() == ("", "3 jobs\n")
+    on_a_terminal(monkeypatch)
+    footnote("3 jobs")
+    assert shown(capsys) == ["3 jobs"]
+
+
 def test_last_columns_stand_on_a_second_line_where_the_terminal_is_narrow(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
+    on_a_terminal(monkeypatch)
     print_table(
         ("ID", "STATE", "TOOL", "ARGUMENTS"), [("x" * 24, "PENDING", "core/fs.write", "a long one " * 9)], is_cut=True
     )
-    lines = capsys.readouterr().out.splitlines()
+    lines = shown(capsys)
     assert lines[2:] == [f"{'x' * 24}  PENDING", "    core/fs.write  a long one a long on…"]
     assert max(map(len, lines)) <= 40
 

@@ -75,10 +75,10 @@ def pins(result: Result) -> list[Any]:
 
 class TestList:
     async def test_what_waits_is_listed_and_the_rest_when_asked_for(self, someone: Someone) -> None:
-        assert [pin["digest"] for pin in pins(await someone("list"))] == [NEW.digest, OTHER.digest]
-        assert len(pins(await someone("list", "--state", "all"))) == 3
-        assert [pin["tool"] for pin in pins(await someone("list", "--tool", "*/close"))] == [OTHER.tool]
-        listed = json.loads((await someone("list", "-n", "1", "--source", "github")).stdout)
+        assert [pin["digest"] for pin in pins(await someone("list", "--json"))] == [NEW.digest, OTHER.digest]
+        assert len(pins(await someone("list", "--json", "--state", "all"))) == 3
+        assert [pin["tool"] for pin in pins(await someone("list", "--json", "--tool", "*/close"))] == [OTHER.tool]
+        listed = json.loads((await someone("list", "--json", "-n", "1", "--source", "github")).stdout)
         assert (len(listed["pins"]), listed["totalSize"]) == (1, 2)
 
     async def test_table_shows_what_hides(self, someone: Someone) -> None:

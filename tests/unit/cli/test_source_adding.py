@@ -287,7 +287,7 @@ class TestFile:
         file = home / "mine.yaml"
         file.write_text("sources:\n  a: {comand: b}\n")
         assert "did you mean `command`" in cli("add", "c", "--file", str(file), "--", "d", code=1).stderr
-        assert "did you mean `command`" in told("check", str(file), code=1)["problem"]
+        assert "did you mean `command`" in told("check", "--json", str(file), code=1)["problem"]
 
     def test_link_stays_a_link_and_the_mode_what_it_was(self, home: Path) -> None:
         real, link = home / "real.yaml", home / "link.yaml"
@@ -317,7 +317,7 @@ class TestFile:
     def test_check_names_what_is_not_here(self, home: Path) -> None:
         told("add", "a", "--env", "KEY={env: NOT_SET_ANYWHERE}", "--", "no-such-program-1")
         told("add", "b", "--url", "https://a.example/mcp")
-        missing = told("check")["missing"]
+        missing = told("check", "--json")["missing"]
         assert missing["b"] == []
         assert ["no-such-program-1" in missing["a"][0], "NOT_SET_ANYWHERE" in missing["a"][1]] == [True, True]
 
@@ -326,13 +326,13 @@ class TestFile:
         load = "langchain_community.agent_toolkits:FileManagementToolkit"
         file = home / "files.yaml"
         file.write_text(f"sources: {{files: {{kind: langchain, load: ['{load}']}}}}")
-        assert any("args: {root_dir: FOLDER}" in line for line in told("check", str(file), code=1)["missing"]["files"])
+        assert any("args: {root_dir: FOLDER}" in line for line in told("check", "--json", str(file), code=1)["missing"]["files"])
         file.write_text(f"sources: {{files: {{kind: langchain, load: ['{load}'], args: {{root_dir: a}}}}}}")
-        assert not any("root_dir" in line for line in told("check", str(file))["missing"]["files"])
+        assert not any("root_dir" in line for line in told("check", "--json", str(file))["missing"]["files"])
 
     def test_check_without_a_file_finds_no_sources_unless_one_is_named(self, home: Path) -> None:
-        assert told("check")["sources"] == []
-        assert "No such file" in told("check", str(home / "none.yaml"), code=1)["problem"]
+        assert told("check", "--json")["sources"] == []
+        assert "No such file" in told("check", "--json", str(home / "none.yaml"), code=1)["problem"]
 
     def test_shell_completes_what_can_be_removed(self, home: Path) -> None:
         completer = BashComplete(toolhub, {}, "toolhub", "X")

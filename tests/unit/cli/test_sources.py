@@ -62,8 +62,16 @@ async def test_list_tells_how_each_fares_and_why_one_is_down(sourced: RunningHub
     for words in ("github", "READY", "3 (1 quarantined)", "2026-07-28", "42 ms", "half-open", "DOWN", "never"):
         assert words in shown.text
     assert "files: exited with 1" in shown.text
-    names = [status["source"] for status in told(await cli(sourced, "list"))]
+    names = [status["source"] for status in told(await cli(sourced, "list", "--json"))]
     assert names == ["core", "github", "files"]
+
+
+async def test_a_pipe_gets_a_row_for_each_and_the_reasons_on_standard_error(sourced: RunningHub) -> None:
+    piped = await cli(sourced, "list")
+    assert [row.split()[0] for row in piped.stdout.splitlines()] == ["SOURCE", "core", "github", "files"]
+    assert "files: exited with 1" in piped.stderr
+    wide = await cli(sourced, "list", "-o", "wide")
+    assert wide.stdout.splitlines()[-1].partition("mcp.example.com/mcp  ")[2].startswith("exited with 1")
 
 
 @pytest.mark.promise("sources.why-down")
@@ -114,9 +122,9 @@ async def test_no_list_is_named_that_would_show_nothing_of_a_source_that_waits_w
 async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
     sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:
-    (github,) = told(await cli(sourced, "refresh", "github"))
+    (github,) = told(await cli(sourced, "refresh", "github", "--json"))
     assert github["state"] == "SOURCE_STATE_READY"
-    everything = told(await cli(sourced, "refresh", code=1))
+    everything = told(await cli(sourced, "refresh", "--json", code=1))
     assert [status["source"] for status in everything] == ["files", "github"], "all that can be read"
     desk.failing = {"github"}
     shown = await typed(sourced, tmp_path, "refresh", "github")

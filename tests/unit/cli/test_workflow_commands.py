@@ -44,7 +44,7 @@ def cli(*words: str, code: int = 0) -> Result:
 
 
 def checked(*words: str, code: int = 0) -> Any:
-    found = json.loads(cli("check", *words, code=code).stdout)
+    found = json.loads(cli("check", *words, "--json", code=code).stdout)
     assert found["ok"] is (code == 0)
     return found
 

@@ -196,7 +196,7 @@ async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path,
     sources.write_text("sources: {shop: {kind: skill, url: http://acme.example}}")
     sources.chmod(0o600)
     assert await called(copy, home, "shop/greet", "{}") == '{"said":"hello"}'
-    checked = await program(copy, "-m", "toolhub_service", "sources", "check", str(sources))
+    checked = await program(copy, "-m", "toolhub_service", "sources", "check", "--json", str(sources))
     assert '"sources": ["shop"]' in checked, checked
     sources.write_text("sources: {shop: {kind: skill}}")
     checked = await program(copy, "-m", "toolhub_service", "sources", "check", str(sources))
