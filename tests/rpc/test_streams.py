@@ -107,6 +107,14 @@ async def test_events_arrive_while_the_call_still_runs(harness: StreamHarness) -
     assert await call.read() is grpc.aio.EOF
 
 
+async def test_a_stream_names_its_call_before_the_first_event(harness: StreamHarness) -> None:
+    call = harness.stream("test/text.wait")
+    (call_id,) = (value for key, value in await call.initial_metadata() if key == "toolhub-call-id")
+    harness.waits.let_go.set()
+    messages = [message async for message in call]
+    assert messages[-1].result.call_id == call_id
+
+
 @pytest.mark.promise("stream.one-result-last")
 async def test_dry_run_streams_a_plan_and_nothing_else(harness: StreamHarness) -> None:
     call = harness.stream("core/fs.writeText", {"path": "a", "text": "b"}, mode=call_pb2.INVOKE_MODE_DRY_RUN)

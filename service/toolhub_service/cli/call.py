@@ -6,7 +6,7 @@ import json
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -167,6 +167,8 @@ def typed_context(request_id: str) -> call_pb2.ExecContext:
     return call_pb2.ExecContext(request_id=request_id, task_id=f"cli-{secrets.token_hex(6)}")
 
 
+# Metadata of the hub's answer, sent before the first event.
+_CALL_ID = "toolhub-call-id"
 _PURPOSE = "called by hand"
 # Calls from the command line share one workspace; another TOOLHUB_REQUEST_ID is another workspace.
 _REQUEST_ID = "cli"
@@ -245,16 +247,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
         fields = request_fields(connection, tool, arguments, options)
         fields["mode"] = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
         streamed: dict[str, str] = {}
-        answer: Any  # the two answers have the same fields
-        try:
-            if sys.stderr.isatty():
-                answer = _stream(connection, pb.InvokeStreamRequest(**fields), streamed)
-            else:
-                answer = connection.call(connection.tools.Invoke, pb.InvokeRequest(**fields))
-        except KeyboardInterrupt:
-            click.echo("\nInterrupted: the hub cancels the call. To see whether it had an effect:", err=True)
-            click.echo(f"toolhub audit tail --task-id {fields['context'].task_id}", err=True)
-            sys.exit(EXIT_INTERRUPTED)
+        answer = _streamed(connection, pb.InvokeStreamRequest(**fields), streamed)
     again = shlex.join(_same_call(tool, arguments, options))
     if answer.HasField("plan"):
         print_answer(answer.plan, as_json, partial(show_plan, again=again))
@@ -277,21 +270,41 @@ def _same_call(tool: str, arguments: Sequence[str], options: Mapping[str, Any]) 
     return ["toolhub", "call", tool, *arguments, *repeated]
 
 
-def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: dict[str, str]) -> Any:
-    """Progress and output go to the terminal as they come; the last message is the answer.
+def _streamed(
+    connection: Connection, request: pb.InvokeStreamRequest, shown: dict[str, str]
+) -> pb.InvokeStreamResponse:
+    """The answer. Progress and output go to standard error as they come, where that is a terminal.
 
-    `streamed` is filled with the output that was shown, by stream.
+    `shown` is filled with the output that was shown, by stream. Ctrl-C ends the command and says which call it was.
     """
-    with ProgressBar(request.intent.tool) as bar:
-        for event in connection.call(connection.tools.InvokeStream, request):
+    running: Any = connection.call(connection.tools.InvokeStream, request)
+    call_id = ""
+    try:
+        call_id = next((str(value) for key, value in running.initial_metadata() or () if key == _CALL_ID), "")
+        return _answer(running, request.intent.tool, shown)
+    except KeyboardInterrupt:
+        running.cancel()
+        where = f"--call-id {call_id}" if call_id else f"--task-id {request.context.task_id}"
+        click.echo(
+            f"\nInterrupted. The hub cancels {call_id or 'the call'}; what it has done is not undone. "
+            f"To see what that is (needs the role auditor):\ntoolhub audit tail {where}",
+            err=True,
+        )
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _answer(events: Iterable[pb.InvokeStreamResponse], tool: str, shown: dict[str, str]) -> pb.InvokeStreamResponse:
+    is_watched = sys.stderr.isatty()
+    with ProgressBar(tool) as bar:
+        for event in events:
             if event.HasField("progress"):
                 bar.show(event.progress)
-            elif event.HasField("chunk"):
-                text = event.chunk.data.decode(errors="replace")
-                streamed[event.chunk.stream] = streamed.get(event.chunk.stream, "") + text
-                click.echo(legible(text), nl=False, err=True)
-            else:
+            elif not event.HasField("chunk"):
                 return event
+            elif is_watched:
+                text = event.chunk.data.decode(errors="replace")
+                shown[event.chunk.stream] = shown.get(event.chunk.stream, "") + text
+                click.echo(legible(text), nl=False, err=True)
     raise click.ClickException(
         "The hub ended the stream without an answer. `toolhub audit tail` shows whether the call ran."
     )

@@ -30,6 +30,8 @@ from toolhub_service.transport.session import Journal, Sessions
 # Events of one call, on their way to its stream: bounded, and never blocking the execution
 
 _EVENTS_MAX = 1_024
+# Initial metadata of InvokeStream: the ID under which the audit log has the call.
+CALL_ID_HEADER = "toolhub-call-id"
 # Of output that waits for the reader; a stream that nobody reads costs no more.
 _HELD_MAX_BYTES = 1024 * 1024
 
@@ -133,6 +135,8 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             deadline_s=answer_deadline_s(self.clock, context),
             mode=MODES[request.mode],
         )
+        # At once: a caller who breaks off before the first event can still name the call.
+        await context.send_initial_metadata(((CALL_ID_HEADER, call.call_id),))
         sink = StreamSink()
         running = asyncio.create_task(self.invoker.invoke(call, sink))
         running.add_done_callback(lambda _: sink.close())

@@ -326,7 +326,10 @@ class TestFile:
         load = "langchain_community.agent_toolkits:FileManagementToolkit"
         file = home / "files.yaml"
         file.write_text(f"sources: {{files: {{kind: langchain, load: ['{load}']}}}}")
-        assert any("args: {root_dir: FOLDER}" in line for line in told("check", "--json", str(file), code=1)["missing"]["files"])
+        assert any(
+            "args: {root_dir: FOLDER}" in line
+            for line in told("check", "--json", str(file), code=1)["missing"]["files"]
+        )
         file.write_text(f"sources: {{files: {{kind: langchain, load: ['{load}'], args: {{root_dir: a}}}}}}")
         assert not any("root_dir" in line for line in told("check", "--json", str(file))["missing"]["files"])
 
