@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import grpc
 
 from toolhub.v1 import artifact_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub_service.cli.artifact_transfers import download, download_to_file, upload
-from toolhub_service.cli.client import PAGE_MAX, Connection, connected_by, connection_options
+from toolhub_service.cli.client import PAGE_MAX, Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.completion import complete_artifact
 from toolhub_service.cli.output import (
     counted,
     footnote,
@@ -36,7 +38,10 @@ _SAFE_NAME = re.compile(r"[^./\\\x00-\x1f-][^/\\\x00-\x1f]*")
 
 @click.group(cls=SuggestingGroup)
 def artifacts() -> None:
-    """Upload, download, list and delete artifacts: large inputs and outputs that calls refer to."""
+    """Upload, download, list and delete artifacts: large inputs and outputs that calls refer to.
+
+    An ARTIFACT is an ID, or the beginning of one where that fits one of the newest 1,000 artifacts only.
+    """
 
 
 @artifacts.command()
@@ -65,7 +70,7 @@ def put(file: str, name: str | None, media_type: str | None, task_id: str, as_js
 
 
 @artifacts.command()
-@click.argument("artifact_id")
+@click.argument("artifact_id", metavar="ARTIFACT", shell_complete=complete_artifact)
 @click.option(
     "-o", "--output", help="File to write, or - for standard output; default: the artifact's name in this folder."
 )
@@ -97,7 +102,7 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
 
 
 @artifacts.command()
-@click.argument("artifact_id")
+@click.argument("artifact_id", metavar="ARTIFACT", shell_complete=complete_artifact)
 @json_option
 @connection_options
 def show(artifact_id: str, as_json: bool, **options: Any) -> None:
@@ -158,7 +163,7 @@ def list_artifacts(
 
 
 @artifacts.command()
-@click.argument("artifact_ids", metavar="ARTIFACT_ID...", nargs=-1, required=True)
+@click.argument("artifact_ids", metavar="ARTIFACT...", nargs=-1, required=True, shell_complete=complete_artifact)
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @connection_options
@@ -187,8 +192,18 @@ def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **option
 
 
 def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifact:
+    """The artifact with this ID, or the only one whose ID begins so. Raises click.UsageError, grpc.RpcError."""
     request = pb.GetArtifactRequest(artifact_id=artifact_id)
-    return connection.call(connection.artifacts.GetArtifact, request).artifact
+    try:
+        return connection.call(connection.artifacts.GetArtifact, request).artifact
+    except grpc.RpcError as unknown:
+        if status_of(unknown)[0] is not grpc.StatusCode.NOT_FOUND:
+            raise
+        every = pb.ListArtifactsRequest()
+        whole = connection.full_id(artifact_id, connection.artifacts.ListArtifacts, every, "artifacts", "artifact_id")
+        if whole == artifact_id:
+            raise
+    return connection.call(connection.artifacts.GetArtifact, pb.GetArtifactRequest(artifact_id=whole)).artifact
 
 
 def _show(artifact: artifact_pb2.Artifact) -> None:

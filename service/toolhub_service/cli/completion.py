@@ -133,6 +133,17 @@ def complete_job(connection: Connection) -> Items:
 
 
 @_completing
+def complete_artifact(connection: Connection) -> Items:
+    """The newest artifacts, each with its name."""
+    from toolhub.v1 import artifact_service_pb2 as pb
+    from toolhub_service.cli.output import legible
+
+    request = pb.ListArtifactsRequest(page_size=_ITEMS_MAX)
+    for artifact in connection.call(connection.artifacts.ListArtifacts, request).artifacts:
+        yield artifact.artifact_id, legible(artifact.name)
+
+
+@_completing
 def complete_source(connection: Connection) -> Items:
     """Sources of the running hub, each with its state."""
     from toolhub.v1 import registry_service_pb2 as pb

@@ -133,6 +133,20 @@ async def test_broken_upload_of_a_file_goes_on_where_it_was(server: ArtifactServ
     assert (json.loads(up.stdout)["artifactId"], artifact.sha256) == (artifact_id, sha256(DATA))
 
 
+async def test_the_beginning_of_an_id_is_enough_while_it_fits_one_only(server: ArtifactServer) -> None:
+    first, second = await kept_by(server, b"one"), await kept_by(server, b"two")
+    shown = await told(server.address, "show", first[:-1])
+    assert json.loads(shown.stdout)["artifactId"] == first
+    down = await told(server.address, "get", second[:-1], "-o", "-")
+    assert down.stdout == "two"
+    several = await told(server.address, "delete", "art_", "--yes")
+    assert several.exit_code == 2
+    assert first in several.stderr
+    assert second in several.stderr
+    gone = await told(server.address, "delete", first[:-1], "--yes")
+    assert json.loads(gone.stdout) == {"deleted": [first]}
+
+
 async def test_artifacts_are_listed_and_deleted(server: ArtifactServer) -> None:
     first, second = await kept_by(server, b"first"), await kept_by(server, b"second")
     listed = await told(server.address, "list", "--json")
