@@ -190,7 +190,7 @@ def field_choices(declared: Mapping[str, Any]) -> list[str]:
     return [each if isinstance(each, str) else json.dumps(each) for each in enum] if isinstance(enum, list) else []
 
 
-# Watching approvals across restarts of the hub: what was missed is asked for, and nothing is shown twice.
+# Watching approvals across restarts of the hub, from the resume token of the last message; nothing is shown twice.
 
 _PAUSE_MAX_S = 5.0
 _REMEMBERED_MAX = 10_000
@@ -210,7 +210,8 @@ class ApprovalWatch:
     ) -> None:
         """`disconnected` is called with the seconds until the next try, `reconnected` when the hub answers again."""
         self._connection = connection
-        self._request = pb.WatchApprovalsRequest(tool=tool)
+        self._tool = tool
+        self._token = ""
         self._disconnected = disconnected
         self._reconnected = reconnected
         self._pause = pause
@@ -222,13 +223,17 @@ class ApprovalWatch:
         yield from reopened(self._watch, _PAUSE_MAX_S, self._disconnected, self._pause)
 
     def _watch(self) -> Iterator[approval_pb2.Approval]:
-        """One stream. Approvals that were decided while the hub did not answer are looked up."""
-        answers = self._connection.approvals.WatchApprovals(self._request, metadata=self._connection.metadata)
+        """One stream. It begins with what has changed since the last one; where that gave no token, as an older hub's
+        does not, the approvals shown are looked up."""
+        request = pb.WatchApprovalsRequest(tool=self._tool, resume_token=self._token)
+        answers = self._connection.approvals.WatchApprovals(request, metadata=self._connection.metadata)
         try:
             answers.initial_metadata()  # the hub sends every change from here on
-            for approval in self._changed_meanwhile():
+            for approval in () if self._token else self._changed_meanwhile():
                 yield from self._new(approval)
+            self._reconnected()
             for answer in answers:
+                self._token = answer.resume_token or self._token
                 yield from self._new(answer.approval)
         finally:
             answers.cancel()
@@ -244,7 +249,6 @@ class ApprovalWatch:
                 del self._shown[shown.approval_id]  # it has expired, or this is another hub
             else:
                 yield answer.approval
-        self._reconnected()
 
     def _new(self, approval: approval_pb2.Approval) -> Iterator[approval_pb2.Approval]:
         """The approval, unless this state of it was yielded already."""

@@ -226,7 +226,7 @@ class TestWatch:
         assert [line["state"].rpartition("_")[2] for line in told] == ["PENDING", "REJECTED"]
 
     async def test_watch_goes_on_when_the_hub_was_started_again(self) -> None:
-        """What stayed as it was is not repeated; what was decided meanwhile, and what is new, is told."""
+        """What stayed as it was is not repeated; what was decided meanwhile, also without having been seen, is told."""
         harness, is_back, lost = an_approval_harness(), threading.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -240,13 +240,13 @@ class TestWatch:
                 follower = Follower(connection, disconnected=told_lost, pause=lambda _: is_back.wait(60))
                 kept, decided = await harness.ask("kept"), await harness.ask("decided")
                 assert set(await follower.next(2)) == {(kept, "PENDING"), (decided, "PENDING")}
-                going_on = asyncio.create_task(follower.next(2))
+                going_on = asyncio.create_task(follower.next(3))
             await lost.wait()
             await harness.decide(decided)
-            new = await harness.ask("new")
+            unseen, new = await harness.grant("unseen"), await harness.ask("new")
             await stack.enter_async_context(approval_hub(harness, port=port))
             is_back.set()
-            assert set(await going_on) == {(decided, "APPROVED"), (new, "PENDING")}
+            assert set(await going_on) == {(decided, "APPROVED"), (unseen, "APPROVED"), (new, "PENDING")}
             await asyncio.to_thread(follower.close)
 
     async def test_refusal_is_not_taken_for_an_outage(self, hub: ApprovalHub) -> None:
