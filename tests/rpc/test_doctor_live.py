@@ -10,6 +10,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from tests.hub import running_hub
+from toolhub_service import __version__
 from toolhub_service.cli.root import toolhub
 
 SOURCES = "sources: {gone: {command: no-such-program-anywhere}}\n"
@@ -31,6 +32,18 @@ async def test_a_source_that_is_down_is_found_with_what_it_last_said(tmp_path: P
     assert by_name["source gone"]["state"] == "warn"
     assert by_name["source gone"]["told"] == "DOWN: Its program was not found."
     assert by_name["source gone"]["advice"] == "`toolhub sources show gone` shows more."
+
+
+async def test_a_hub_that_answers_is_shown_with_its_version_entrances_and_limits(tmp_path: Path) -> None:
+    async with running_hub(tmp_path) as running:
+        words = ["doctor", "--json", "--address", running.address, "--data-dir", str(tmp_path / "hub")]
+        told = json.loads((await asyncio.to_thread(CliRunner().invoke, toolhub, words)).output)
+    (found,) = (finding for finding in told["findings"] if finding["name"] == "running hub")
+    assert found["state"] == "ok"
+    for part in (f"version {__version__} at {running.address}", "entrances: grpc (insecure-local)", "limits: requests"):
+        assert part in found["told"]
+    assert told["server"]["version"] == __version__
+    assert "maxRequestBytes" in told["server"]["limits"]
 
 
 async def test_a_hub_that_does_not_run_is_a_finding(tmp_path: Path) -> None:

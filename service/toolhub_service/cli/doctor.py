@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from toolhub_service import __version__
 from toolhub_service.cli.client import (
     Connection,
     HubRefused,
@@ -30,9 +32,11 @@ from toolhub_service.cli.output import (
     print_pairs,
     print_prose,
     revealed,
+    span,
     text_option,
     wants_json,
 )
+from toolhub_service.cli.progress import amount
 
 if TYPE_CHECKING:
     from toolhub.v1 import source_pb2
@@ -87,13 +91,12 @@ def _server_info(connection: Connection) -> pb.GetServerInfoResponse:
 
 def _show_server(info: pb.GetServerInfoResponse) -> None:
     server = info.server
-    ways = ", ".join(f"{way.protocol} ({' or '.join(way.credentials)})" for way in server.entrances)
     limits = MessageToDict(server.limits, preserving_proto_field_name=True)
     print_pairs(
         [
             ("version", server.version),
             ("contract", f"{server.contract} {server.contract_digest[:12]}"),
-            ("entrances", ways),
+            ("entrances", _entrances(server)),
             ("features", ", ".join(server.features)),
             ("you", f"{info.principal} ({', '.join(info.roles) or 'no role'})"),
             *((name, str(value)) for name, value in limits.items()),
@@ -101,9 +104,41 @@ def _show_server(info: pb.GetServerInfoResponse) -> None:
     )
 
 
+def _entrances(server: pb.ServerInfo) -> str:
+    return ", ".join(f"{way.protocol} ({' or '.join(way.credentials)})" for way in server.entrances)
+
+
+# Without --live the doctor does not wait for a hub that is away.
+_QUICK_S = 2.0
 _LINES_MAX = 5
 # Begins a line of diagnostics that the source's process wrote.
 _STDERR = "stderr: "
+
+
+def running_hub(options: Mapping[str, Any]) -> tuple[pb.GetServerInfoResponse | None, list[Finding]]:
+    """What the hub at the address says of itself; (None, []) when none answers, or one that is older."""
+    quick = {**options, "timeout_s": min(options["timeout_s"], _QUICK_S)}
+    with suppress(HubRefused, HubUnreachable), connected_by(quick) as connection:
+        info = _server_info(connection)
+        return info, [_of_server(info, connection.hub.address)]
+    return None, []
+
+
+def _of_server(info: pb.GetServerInfoResponse, address: str) -> Finding:
+    from toolhub_service.app.doctor import ok, warn
+
+    server, limits = info.server, info.server.limits
+    text = (
+        f"version {server.version} at {address}; entrances: {_entrances(server)}; "
+        f"limits: requests of {amount(limits.max_request_bytes, 'bytes')}, "
+        f"calls of {span(limits.max_call_timeout.ToMilliseconds() / 1_000)}, "
+        f"jobs of {span(limits.max_job_timeout.ToMilliseconds() / 1_000)}, "
+        f"artifacts of {amount(limits.max_artifact_bytes, 'bytes')}; you are {info.principal}"
+    )
+    if server.version == __version__:
+        return ok("running hub", text)
+    advice = f"This command has version {__version__}. Restart the hub after an upgrade."
+    return warn("running hub", text, advice)
 
 
 def live_findings(options: Mapping[str, Any]) -> list[Finding]:
@@ -161,7 +196,8 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
     """Check this machine and the configuration: what is missing, what to do, and which tools are disabled by it.
 
     It changes nothing and needs no running hub, except with --live. It reads the hub's files and connects to shared
-    stores. Exit 1 when something must be fixed before the hub can run.
+    stores. When a hub answers at --address, its version, entrances and limits are shown. Exit 1 when something must be
+    fixed before the hub can run.
 
     \b
     Example:
@@ -169,11 +205,12 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
       toolhub doctor --live
     """
     findings = asyncio.run(_examine(read_settings(config_file, data_dir), config_file))
-    if live:
-        findings += live_findings(options)
+    info, found = running_hub(options)
+    findings += [*found, *(live_findings(options) if live else ())]
     failed = [finding for finding in findings if finding.state.value == "fail"]
     if wants_json(as_json):
-        print_json({"ok": not failed, "findings": [_plain(finding) for finding in findings]})
+        server = {} if info is None else {"server": MessageToDict(info.server)}
+        print_json({"ok": not failed, "findings": [_plain(finding) for finding in findings], **server})
     else:
         for finding in findings:
             _show(finding)
