@@ -68,6 +68,7 @@ def test_a_format_can_be_asked_for_before_and_after_the_command(
     assert after.out.startswith(begins)
 
 
+@pytest.mark.promise("cli.pipes")
 def test_a_pipe_gets_whole_rows_and_nothing_else(hub: CommandLine) -> None:
     listed = hub("tools", "list")
     first, *rows = listed.out.splitlines()
@@ -81,6 +82,7 @@ def test_a_pipe_gets_whole_rows_and_nothing_else(hub: CommandLine) -> None:
     assert (none.code, none.out, "No job matches." in none.err) == (0, "", True)
 
 
+@pytest.mark.promise("cli.pipes")
 def test_a_pipe_gets_checks_as_text_and_single_records_as_json(hub: CommandLine) -> None:
     assert "none changed, removed or moved" in hub("audit", "verify").out
     assert re.match(r"\d{4}-\d\d-\d\dT\S+Z  \S+ ", hub("audit", "tail", "-n", "1").out)

@@ -133,6 +133,7 @@ async def test_broken_upload_of_a_file_goes_on_where_it_was(server: ArtifactServ
     assert (json.loads(up.stdout)["artifactId"], artifact.sha256) == (artifact_id, sha256(DATA))
 
 
+@pytest.mark.promise("cli.prefixes")
 async def test_the_beginning_of_an_id_is_enough_while_it_fits_one_only(server: ArtifactServer) -> None:
     first, second = await kept_by(server, b"one"), await kept_by(server, b"two")
     shown = await told(server.address, "show", first[:-1])
