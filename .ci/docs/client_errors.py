@@ -105,6 +105,7 @@ def contract() -> str:
         told = f"{reason.code.name}: {reason.meaning} {reason.advice}".rstrip()
         if reason.metadata:
             told += f" Metadata: {', '.join(sorted(reason.metadata))}."
+        told = re.sub(r"\[[^\]]*\]\(([^)]*)\)", r"docs/\1", told)  # a link of docs/errors.md leads nowhere from here
         lines += [*_comment("  // ", told), f"  ERROR_REASON_{name} = {number};"]
     return "\n".join([*lines, "}", ""])
 

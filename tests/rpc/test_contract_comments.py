@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from tests.hub import RunningHub, request, running_hub
+from tests.rpc.contract_text import assert_says
 from tests.rpc.props import Crashes, Echo
 from tests.rpc.statuses import failed
 from toolhub.v1 import artifact_service_pb2, error_pb2, job_state_pb2, registry_service_pb2, tool_pb2
@@ -18,7 +19,6 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub_service.domain.tool import CostHints
 
-CONTRACT = Path(__file__).parents[2] / "proto" / "toolhub" / "v1"
 ASKS = """
 extends: none
 grants: [{principals: ["*"], capabilities: [read:fs, write:fs]}]
@@ -33,16 +33,6 @@ class Renders(Echo):
 
     name = "test/video.render"
     cost = CostHints(is_async=True)
-
-
-def assert_says(file: str, sentence: str) -> None:
-    """The comments of that file say it, wherever their lines break."""
-    comments = " ".join(
-        line.strip().removeprefix("//").strip()
-        for line in (CONTRACT / f"{file}.proto").read_text().splitlines()
-        if line.strip().startswith("//")
-    )
-    assert sentence in comments
 
 
 @pytest.fixture

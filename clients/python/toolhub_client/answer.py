@@ -34,6 +34,11 @@ class Answer:
         return self.result.call_id
 
     @property
+    def request_id(self) -> str:
+        """The request that the call belongs to: calls that send it see the same files."""
+        return self.result.request_id
+
+    @property
     def value(self) -> Any:
         """The tool's answer as Python values; None when it failed or became a job."""
         match self.result.WhichOneof("result"):

@@ -140,6 +140,8 @@ class ToolResult(NamedTuple):
     defaults_applied: tuple[str, ...] = ()
     """JSON Pointers of the arguments that the hub filled in."""
     durations_us: Mapping[StepName, int] = MappingProxyType({})
+    request_id: str = ""
+    """The call's: its context's, or the one that the hub minted; empty in what an older version has stored."""
     raw: JsonValue = None
 
 
@@ -170,6 +172,9 @@ class Plan:
     plan_digest: str
     """Empty when a step refused: there is nothing to commit."""
     expires_at_unix_ms: int
+    """0 when there is nothing to commit."""
+    request_id: str
+    """Of the dry run; where it named none the hub has minted one."""
 
 
 # A call that has ended, with all that was learnt on the way: what metrics and traces are made of.

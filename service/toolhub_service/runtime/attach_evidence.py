@@ -238,6 +238,7 @@ async def attach_evidence(
         truncated=outcome.truncated or cut is not None,
         defaults_applied=state.planned.defaults_applied if state.planned else (),
         durations_us=state.durations_us,
+        request_id=state.call.context.request_id,
         raw=outcome.raw if show_raw else None,
     )
     return result, None if cut is None else cut.whole
@@ -267,6 +268,7 @@ def attach_refusal(state: CallState, error: ToolError, now_unix_ms: int) -> Tool
         attempts=state.attempts,
         defaults_applied=state.planned.defaults_applied if state.planned else (),
         durations_us=state.durations_us,
+        request_id=state.call.context.request_id,
     )
 
 
@@ -284,6 +286,7 @@ def attach_job(state: CallState, job: Job, now_unix_ms: int, *, replayed: bool) 
         replayed=replayed,
         defaults_applied=state.planned.defaults_applied if state.planned else (),
         durations_us=state.durations_us,
+        request_id=state.call.context.request_id,
     )
 
 

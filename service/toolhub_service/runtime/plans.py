@@ -181,8 +181,10 @@ class Plans:
     def show(self, state: CallState, effects: Sequence[str], error: ToolError | None) -> Plan:
         """The plan of a dry run; `error` is why it stopped, None when the call could be committed."""
         planned, verdict, spec = state.planned, state.verdict, state.spec
-        expires_at_unix_ms = self._expires_at_unix_ms()
-        sealable = planned is not None and verdict is not None and _could_be_committed(error)
+        digest, expires_at_unix_ms = "", 0
+        if planned is not None and verdict is not None and _could_be_committed(error):
+            expires_at_unix_ms = self._expires_at_unix_ms()
+            digest = seal(planned, verdict, expires_at_unix_ms, self._key)
         return Plan(
             call_id=state.call.call_id,
             tool=state.call.tool,
@@ -192,10 +194,9 @@ class Plans:
             defaults_applied=planned.defaults_applied if planned else (),
             steps=tuple(_step_verdicts(state, error)),
             effects=tuple(effects),
-            plan_digest=seal(planned, verdict, expires_at_unix_ms, self._key)
-            if sealable and planned and verdict
-            else "",
+            plan_digest=digest,
             expires_at_unix_ms=expires_at_unix_ms,
+            request_id=state.call.context.request_id,
         )
 
 

@@ -35,11 +35,11 @@ from toolhub_service.transport.status import RpcFailure
 _NAME_MAX = 128
 
 
-def refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int) -> ToolResult:
+def refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int, request_id: str = "") -> ToolResult:
     """What a session itself answers: to a call that breaks the contract, which never begins, and to one that its caller
     cancelled, which the pipeline has recorded by then."""
     evidence = Evidence(EvidenceType.TOOL, ref=call_id, summary=error.kind.value, created_at_unix_ms=now_unix_ms)
-    return ToolResult(ok=False, call_id=call_id, tool=tool, error=error, evidence=(evidence,))
+    return ToolResult(ok=False, call_id=call_id, tool=tool, error=error, evidence=(evidence,), request_id=request_id)
 
 
 # Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long.
@@ -341,7 +341,9 @@ class Sessions:
             invoker=self._invoker,
             begin=begin,
             check=self._check,
-            cancelled=lambda call: refused(call.call_id, call.tool, cancelled(), self._clock.unix_ms()),
+            cancelled=lambda call: refused(
+                call.call_id, call.tool, cancelled(), self._clock.unix_ms(), call.context.request_id
+            ),
             journal=self._journal,
             shared=self._shared,
             max_in_flight=self._max_in_flight,

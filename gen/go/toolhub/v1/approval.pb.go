@@ -146,7 +146,8 @@ type Question struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What is asked, redacted, at most 4096 characters.
 	Message string `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
-	// JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is asked.
+	// JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is
+	// asked.
 	SchemaJson []byte `protobuf:"bytes,2,opt,name=schema_json,json=schemaJson,proto3" json:"schema_json,omitempty"`
 	// Which question of this call it is, from 1. A call may ask 8.
 	Round         int32 `protobuf:"varint,3,opt,name=round,proto3" json:"round,omitempty"`
@@ -237,8 +238,8 @@ type Approval struct {
 	CallId string `protobuf:"bytes,13,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// The job that waits for it. Empty when the caller has to invoke again.
 	JobId string `protobuf:"bytes,14,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// From the call's context. Empty when it gave none. The workspace that it names, and the state of what would be
-	// destroyed there, are bound like the arguments: another voids the approval.
+	// The call's: its context's, or where that named none the one that the hub minted. The workspace that it names, and
+	// the state of what would be destroyed there, are bound like the arguments: another voids the approval.
 	RequestId string `protobuf:"bytes,15,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// When it was asked.
 	RequestedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=requested_at,json=requestedAt,proto3" json:"requested_at,omitempty"`
@@ -256,7 +257,8 @@ type Approval struct {
 	AgentId string `protobuf:"bytes,22,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The user for whom `principal` acts, bound like it. Empty when it acts for itself.
 	UserId string `protobuf:"bytes,23,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	// What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may run.
+	// What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may
+	// run.
 	Question *Question `protobuf:"bytes,24,opt,name=question,proto3" json:"question,omitempty"`
 	// The rule whose own approval the call that asks the question has used up: the answer is good for the rest of that
 	// call, without another yes of the same rule. Empty when no rule asked.

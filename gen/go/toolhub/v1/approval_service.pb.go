@@ -417,8 +417,8 @@ type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A tool name or glob. Empty means every one.
 	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
-	// The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING comes
-	// first what has changed since, decided or not; the latest may come twice.
+	// The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING
+	// comes first what has changed since, decided or not; the latest may come twice.
 	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -36,22 +36,24 @@ type ArtifactServiceClient interface {
 	// What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
 	GetArtifact(ctx context.Context, in *GetArtifactRequest, opts ...grpc.CallOption) (*GetArtifactResponse, error)
 	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-	// DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-	// use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+	// DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+	// `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
 	ReadArtifact(ctx context.Context, in *ReadArtifactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadArtifactResponse], error)
 	// Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-	// kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-	// With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-	// `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+	// is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+	// caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+	// minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+	// upload.
 	WriteArtifact(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[WriteArtifactRequest, WriteArtifactResponse], error)
-	// How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+	// How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+	// again.
 	GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error)
 	// Artifacts, those that expire last first: of one lifetime, the newest.
 	ListArtifacts(ctx context.Context, in *ListArtifactsRequest, opts ...grpc.CallOption) (*ListArtifactsResponse, error)
 	// Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-	// somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-	// artifact has the same.
+	// somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+	// another artifact has the same.
 	DeleteArtifact(ctx context.Context, in *DeleteArtifactRequest, opts ...grpc.CallOption) (*DeleteArtifactResponse, error)
 }
 
@@ -144,22 +146,24 @@ type ArtifactServiceServer interface {
 	// What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
 	GetArtifact(context.Context, *GetArtifactRequest) (*GetArtifactResponse, error)
 	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-	// DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-	// use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+	// DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+	// `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
 	ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error
 	// Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-	// kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-	// With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-	// `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+	// is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+	// caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+	// minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+	// upload.
 	WriteArtifact(grpc.ClientStreamingServer[WriteArtifactRequest, WriteArtifactResponse]) error
-	// How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+	// How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+	// again.
 	GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error)
 	// Artifacts, those that expire last first: of one lifetime, the newest.
 	ListArtifacts(context.Context, *ListArtifactsRequest) (*ListArtifactsResponse, error)
 	// Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-	// somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-	// artifact has the same.
+	// somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+	// another artifact has the same.
 	DeleteArtifact(context.Context, *DeleteArtifactRequest) (*DeleteArtifactResponse, error)
 	mustEmbedUnimplementedArtifactServiceServer()
 }

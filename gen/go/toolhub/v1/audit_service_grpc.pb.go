@@ -28,7 +28,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics.
+// What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
 type AuditServiceClient interface {
 	// Events, oldest first. The filter's times bound what is read.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
@@ -90,7 +90,7 @@ func (c *auditServiceClient) VerifyAudit(ctx context.Context, in *VerifyAuditReq
 // All implementations must embed UnimplementedAuditServiceServer
 // for forward compatibility.
 //
-// What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics.
+// What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
 type AuditServiceServer interface {
 	// Events, oldest first. The filter's times bound what is read.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)

@@ -134,11 +134,13 @@ func (ResultEncoding) EnumDescriptor() ([]byte, []int) {
 // What a call may spend. Narrows what policy and the tool allow, never widens it.
 type CallBudget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time for the whole call, retries included, at most a day. Unset means the RPC's deadline, then the tool's default.
+	// Time for the whole call, retries included, at most a day. The nearest of it, the RPC's deadline and the hub's
+	// maximum holds; without it and without a deadline, the tool's default.
 	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Retries after the first attempt, 0 to 10. Unset means the tool's default; 0 means one attempt.
+	// Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
+	// attempt. Only what is safe to repeat is tried again.
 	MaxRetries *int32 `protobuf:"varint,2,opt,name=max_retries,json=maxRetries,proto3,oneof" json:"max_retries,omitempty"`
-	// Calls one request may make in all, this one included. Unset means the policy's quota.
+	// Calls one request may make in all, this one included. Unset means that only policy bounds them.
 	MaxToolCalls  *int32 `protobuf:"varint,3,opt,name=max_tool_calls,json=maxToolCalls,proto3,oneof" json:"max_tool_calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -198,7 +200,8 @@ func (x *CallBudget) GetMaxToolCalls() int32 {
 // The circumstances of a call. Identity is never taken from here: it comes from the verified credential.
 type ExecContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One user request, shared by all its calls; names the default workspace. Empty: the hub mints one.
+	// One user request: its calls share a workspace, unless the hub shares workspaces otherwise. Empty: the call is a
+	// request of its own, and the answer's `request_id` names it.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The task within the request. Empty means the request is one task.
 	TaskId string `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -317,12 +320,14 @@ type ToolIntent struct {
 	//	*ToolIntent_ArgsJson
 	//	*ToolIntent_ArgsStruct
 	Args isToolIntent_Args `protobuf_oneof:"args"`
-	// Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where the tool has side effects.
+	// Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where this very call can change
+	// something: a GET by a tool that can also POST needs none.
 	Purpose string `protobuf:"bytes,4,opt,name=purpose,proto3" json:"purpose,omitempty"`
 	// Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
+	// HTTP tools send it on as the header `Idempotency-Key` where policy says that the host honours it.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is refused
-	// with TOOL_CHANGED before anything happens. Empty is not compared.
+	// `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
+	// refused with TOOL_CHANGED before anything happens. Empty is not compared.
 	ExpectedToolDigest string `protobuf:"bytes,6,opt,name=expected_tool_digest,json=expectedToolDigest,proto3" json:"expected_tool_digest,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache

@@ -60,26 +60,26 @@ const (
 	ErrorKind_ERROR_KIND_ALREADY_EXISTS ErrorKind = 13
 	// A file is larger than the tool may read or write.
 	ErrorKind_ERROR_KIND_FILE_TOO_LARGE ErrorKind = 14
-	// The host, port, scheme or resolved address is not on the egress list.
+	// The host, port, scheme, method, path or resolved address is not on the egress list.
 	ErrorKind_ERROR_KIND_HTTP_DISALLOWED_HOST ErrorKind = 15
 	// The remote side of an HTTP call did not answer in time.
 	ErrorKind_ERROR_KIND_HTTP_TIMEOUT ErrorKind = 16
 	// The remote side's answer is larger than allowed, before or after inflating.
 	ErrorKind_ERROR_KIND_HTTP_TOO_LARGE ErrorKind = 17
-	// The remote side could not be reached: name resolution, connection, TLS.
+	// The remote side could not be reached (name resolution, connection, TLS), or the connection broke.
 	ErrorKind_ERROR_KIND_NETWORK_ERROR ErrorKind = 18
 	// A local read or write failed: disk full, broken pipe.
 	ErrorKind_ERROR_KIND_IO_ERROR ErrorKind = 19
 	// The tool ran and failed for a reason of its own.
 	ErrorKind_ERROR_KIND_EXECUTION_ERROR ErrorKind = 20
-	// The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts.
+	// The caller's budget (time, number of calls) is spent, or the room for its artifacts.
 	ErrorKind_ERROR_KIND_BUDGET_EXCEEDED ErrorKind = 21
 	// Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
 	// approvals as it takes; see `retry_after`.
 	ErrorKind_ERROR_KIND_RATE_LIMITED ErrorKind = 22
 	// The upstream failed repeatedly and is being given a rest; see `retry_after`.
 	ErrorKind_ERROR_KIND_CIRCUIT_OPEN ErrorKind = 23
-	// The deadline passed and the tool is known to have had no effect.
+	// The deadline passed, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN).
 	ErrorKind_ERROR_KIND_TIMEOUT ErrorKind = 24
 	// The caller cancelled and the tool has stopped; the message says where a part of its effect may be left.
 	ErrorKind_ERROR_KIND_CANCELLED ErrorKind = 25
@@ -87,12 +87,12 @@ const (
 	ErrorKind_ERROR_KIND_UPSTREAM_ERROR ErrorKind = 26
 	// The tool succeeded but its result does not fit its own output schema.
 	ErrorKind_ERROR_KIND_OUTPUT_SCHEMA_INVALID ErrorKind = 27
-	// The idempotency key was used before with other arguments.
+	// The idempotency key was used before with other arguments, or before the tool's definition changed.
 	ErrorKind_ERROR_KIND_IDEMPOTENCY_CONFLICT ErrorKind = 28
 	// A side effect may or may not have happened. Look before repeating; the hub will not repeat it.
 	ErrorKind_ERROR_KIND_OUTCOME_UNKNOWN ErrorKind = 29
-	// A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
-	// the call id.
+	// A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
+	// has the particulars under the call id.
 	ErrorKind_ERROR_KIND_INTERNAL ErrorKind = 30
 	// The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew.
 	ErrorKind_ERROR_KIND_TOOL_CHANGED ErrorKind = 31

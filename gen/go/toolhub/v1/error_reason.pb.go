@@ -132,8 +132,7 @@ const (
 	// UNAVAILABLE: The PostgreSQL that keeps the audit log cannot be reached; at the start it keeps the hub down.
 	// Try again; an operator must look at it.
 	ErrorReason_ERROR_REASON_AUDIT_UNREACHABLE ErrorReason = 36
-	// INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see
-	// [operations](operations.md#audit).
+	// INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit.
 	ErrorReason_ERROR_REASON_AUDIT_DAMAGED ErrorReason = 37
 	// NOT_FOUND: No such approval, or not the caller's to see. Look at the id; ended ones are forgotten after
 	// `approvals.keep_s`. Metadata: approval_id.

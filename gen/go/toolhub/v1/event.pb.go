@@ -30,7 +30,7 @@ type EventType int32
 const (
 	// Never sent; in a filter, refused.
 	EventType_EVENT_TYPE_UNSPECIFIED EventType = 0
-	// A call was asked for. Durable before a side effect.
+	// A call was asked for, durable before a side effect. A call that only reads has none: its TOOL_RESULT says it all.
 	EventType_EVENT_TYPE_TOOL_CALLED EventType = 1
 	// A call was settled, whatever the outcome.
 	EventType_EVENT_TYPE_TOOL_RESULT EventType = 2
@@ -48,7 +48,7 @@ const (
 	EventType_EVENT_TYPE_APPROVAL_EXPIRED EventType = 8
 	// A job was accepted.
 	EventType_EVENT_TYPE_JOB_SUBMITTED EventType = 9
-	// A job reached another state; `outcome` tells which.
+	// A job reached another state: `state` among the attributes tells which, `outcome` how it ended.
 	EventType_EVENT_TYPE_JOB_STATE EventType = 10
 	// A remote definition was seen for the first time and pinned or quarantined.
 	EventType_EVENT_TYPE_PIN_CREATED EventType = 11
@@ -190,7 +190,7 @@ type Event struct {
 	ToolDigest string `protobuf:"bytes,10,opt,name=tool_digest,json=toolDigest,proto3" json:"tool_digest,omitempty"`
 	// The call. Empty when no call was involved.
 	CallId string `protobuf:"bytes,11,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// The user request. Empty when there is none.
+	// The user request; of a call that named none the one that the hub minted. Empty when no call was involved.
 	RequestId string `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The digest of the canonical arguments. Empty when there are none.
 	ArgsDigest string `protobuf:"bytes,13,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
@@ -200,7 +200,7 @@ type Event struct {
 	PolicyRevision string `protobuf:"bytes,15,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// The rule that decided. Empty when none did.
 	RuleId string `protobuf:"bytes,16,opt,name=rule_id,json=ruleId,proto3" json:"rule_id,omitempty"`
-	// How it ended: `ok`, or the error kind, or the new state of an approval, job or pin. Empty where nothing ended.
+	// How it ended: `ok` or the error kind; of an approval or pin its new state. Empty where nothing ended.
 	Outcome string `protobuf:"bytes,17,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// The kind of failure. UNSPECIFIED when it did not fail.
 	ErrorKind ErrorKind `protobuf:"varint,18,opt,name=error_kind,json=errorKind,proto3,enum=toolhub.v1.ErrorKind" json:"error_kind,omitempty"`

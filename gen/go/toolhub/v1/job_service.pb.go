@@ -537,7 +537,8 @@ func (x *WatchJobResponse) GetStatus() *JobStatus {
 // Asks to follow several jobs. Filters are joined by AND.
 type WatchJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that match.
+	// Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that
+	// match.
 	JobIds []string `protobuf:"bytes,1,rep,name=job_ids,json=jobIds,proto3" json:"job_ids,omitempty"`
 	// A tool name or glob. Empty means every one.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`

@@ -30,11 +30,11 @@ type StepVerdict struct {
 	Step StepName `protobuf:"varint,1,opt,name=step,proto3,enum=toolhub.v1.StepName" json:"step,omitempty"`
 	// Whether the call would go on.
 	Ok bool `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
-	// The policy rule or limit that decided. Empty where no rule was involved.
+	// The rule of policy, or its built-in check, that decided. Empty where none was involved.
 	RuleId string `protobuf:"bytes,3,opt,name=rule_id,json=ruleId,proto3" json:"rule_id,omitempty"`
 	// Why, in one sentence. Empty when there is nothing to say.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What would make it pass, in one sentence. Empty when `ok`.
+	// What would make it pass, or what to do to commit it, in one sentence. Empty when there is nothing to say.
 	Remedy string `protobuf:"bytes,5,opt,name=remedy,proto3" json:"remedy,omitempty"`
 	// The error an execution would return. Unset when `ok`.
 	Error         *ToolError `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
@@ -123,7 +123,8 @@ type Plan struct {
 	ToolVersion string `protobuf:"bytes,2,opt,name=tool_version,json=toolVersion,proto3" json:"tool_version,omitempty"`
 	// The digest of its definition. Empty when nothing was resolved.
 	ToolDigest string `protobuf:"bytes,3,opt,name=tool_digest,json=toolDigest,proto3" json:"tool_digest,omitempty"`
-	// The completed arguments, in the encoding asked for, redacted by key. Unset when they do not fit the schema.
+	// The arguments, completed where they fit the schema and as they came where they do not, in the encoding asked for.
+	// Redacted.
 	//
 	// Types that are valid to be assigned to Args:
 	//
@@ -136,14 +137,17 @@ type Plan struct {
 	Steps []*StepVerdict `protobuf:"bytes,7,rep,name=steps,proto3" json:"steps,omitempty"`
 	// What the tool says it would do, one sentence each. Empty when a step fails or the tool cannot tell.
 	Effects []string `protobuf:"bytes,8,rep,name=effects,proto3" json:"effects,omitempty"`
-	// Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send it
-	// with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
+	// Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send
+	// it with EXECUTE to commit exactly this. Empty when a step fails, unless all that is missing is a person's approval.
 	PlanDigest string `protobuf:"bytes,9,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
 	// Until when the digest is accepted. Unset when there is none.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose events
-	// bear the caller's own id beside it.
-	CallId        string `protobuf:"bytes,11,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	// Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
+	// events bear the caller's own id beside it.
+	CallId string `protobuf:"bytes,11,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	// The request of the dry run: its context's, or where that named none the one that the hub minted. The digest is of
+	// the request's workspace: send it with EXECUTE.
+	RequestId     string `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -266,6 +270,13 @@ func (x *Plan) GetCallId() string {
 	return ""
 }
 
+func (x *Plan) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 type isPlan_Args interface {
 	isPlan_Args()
 }
@@ -296,7 +307,7 @@ const file_toolhub_v1_plan_proto_rawDesc = "" +
 	"\arule_id\x18\x03 \x01(\tR\x06ruleId\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06remedy\x18\x05 \x01(\tR\x06remedy\x12+\n" +
-	"\x05error\x18\x06 \x01(\v2\x15.toolhub.v1.ToolErrorR\x05error\"\xaa\x03\n" +
+	"\x05error\x18\x06 \x01(\v2\x15.toolhub.v1.ToolErrorR\x05error\"\xc9\x03\n" +
 	"\x04Plan\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12!\n" +
 	"\ftool_version\x18\x02 \x01(\tR\vtoolVersion\x12\x1f\n" +
@@ -313,7 +324,9 @@ const file_toolhub_v1_plan_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x17\n" +
-	"\acall_id\x18\v \x01(\tR\x06callIdB\x06\n" +
+	"\acall_id\x18\v \x01(\tR\x06callId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\f \x01(\tR\trequestIdB\x06\n" +
 	"\x04argsBX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1b\x06proto3"

@@ -22,10 +22,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How far a running call or job is. Reports are merged to about ten a second; the last one always arrives.
+// How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
+// fewer where many jobs run. The last one always arrives.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Units done so far, 0 or more, never falling within one call.
+	// Units done so far, 0 or more.
 	Step float64 `protobuf:"fixed64,1,opt,name=step,proto3" json:"step,omitempty"`
 	// Units in all. Absent when unknown.
 	Total *float64 `protobuf:"fixed64,2,opt,name=total,proto3,oneof" json:"total,omitempty"`
@@ -104,7 +105,8 @@ func (x *Progress) GetEta() *durationpb.Duration {
 	return nil
 }
 
-// A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks.
+// A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
+// and to one that is too slow the oldest are not sent.
 type Chunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The piece, in order within its stream, at most 256 KiB. Text is UTF-8, cut at whole characters.

@@ -82,9 +82,10 @@ func (ToolChangeType) EnumDescriptor() ([]byte, []int) {
 // One tool to add.
 type RegisterToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The definition. Required. `name` is `source/name`, `source` the same or empty, `endpoint` empty or the source's.
-	// `resource_id`: which tool of the MCP server; empty: the name's own part. Description, schemas, and the hints destructive and open world count; capabilities, limits and all
-	// else are what the configuration says of the source.
+	// The definition. Required. `name` is `source/name`, `source` that source or empty, `endpoint` the source's or empty,
+	// `resource_id` the tool's name at the MCP server (empty: what follows the slash). Description, schemas and the hints
+	// `destructive` and `open_world` are taken from here; capabilities, limits and all else from the source's
+	// configuration.
 	Tool *ToolSpec `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	// Whether a registered tool of the same name is replaced; never one that the source offers.
 	Upsert        bool `protobuf:"varint,2,opt,name=upsert,proto3" json:"upsert,omitempty"`
@@ -800,7 +801,8 @@ func (x *GetSnapshotResponse) GetNextPageToken() string {
 // Asks for a list of pins. Filters are joined by AND.
 type ListPinsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+	// How many at most, 0 to any. 0 means 100; more than 1000, or 100 in FULL view, is taken as that. A page may be
+	// shorter than asked.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// `next_page_token` of the page before, with the same filters. Empty means the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -36,12 +36,13 @@ const (
 //
 // What operators use: where tools come from and what may be called. Takes the operator role.
 type RegistryServiceClient interface {
-	// Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
-	// has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
-	// source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
-	// is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
-	// has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
-	// INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
+	// Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
+	// and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
+	// approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
+	// source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
+	// there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
+	// the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
+	// false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
 	RegisterTool(ctx context.Context, in *RegisterToolRequest, opts ...grpc.CallOption) (*RegisterToolResponse, error)
 	// Adds many tools, all or none.
 	RegisterTools(ctx context.Context, in *RegisterToolsRequest, opts ...grpc.CallOption) (*RegisterToolsResponse, error)
@@ -179,12 +180,13 @@ type RegistryService_WatchToolsClient = grpc.ServerStreamingClient[WatchToolsRes
 //
 // What operators use: where tools come from and what may be called. Takes the operator role.
 type RegistryServiceServer interface {
-	// Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
-	// has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
-	// source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
-	// is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
-	// has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
-	// INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
+	// Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
+	// and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
+	// approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
+	// source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
+	// there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
+	// the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
+	// false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
 	RegisterTool(context.Context, *RegisterToolRequest) (*RegisterToolResponse, error)
 	// Adds many tools, all or none.
 	RegisterTools(context.Context, *RegisterToolsRequest) (*RegisterToolsResponse, error)

@@ -221,7 +221,11 @@ type ToolResult struct {
 	// Time per step, in the order they ran; steps that were not reached are absent.
 	Durations []*StepDuration `protobuf:"bytes,16,rep,name=durations,proto3" json:"durations,omitempty"`
 	// The adapter's unprocessed answer as JSON, redacted. Empty unless the hub is configured to send it.
-	RawJson       []byte `protobuf:"bytes,17,opt,name=raw_json,json=rawJson,proto3" json:"raw_json,omitempty"`
+	RawJson []byte `protobuf:"bytes,17,opt,name=raw_json,json=rawJson,proto3" json:"raw_json,omitempty"`
+	// The request that the call belongs to: its context's, or where that named none the one that the hub minted. Calls
+	// that send it as their own see the same files, unless the hub shares workspaces otherwise. A replayed result keeps
+	// the first call's. Empty where a call of a session broke the contract, and from older hubs.
+	RequestId     string `protobuf:"bytes,18,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -386,6 +390,13 @@ func (x *ToolResult) GetRawJson() []byte {
 	return nil
 }
 
+func (x *ToolResult) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 type isToolResult_Result interface {
 	isToolResult_Result()
 }
@@ -423,7 +434,7 @@ const file_toolhub_v1_result_proto_rawDesc = "" +
 	"attributes\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x87\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa6\x05\n" +
 	"\n" +
 	"ToolResult\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x12!\n" +
@@ -445,7 +456,9 @@ const file_toolhub_v1_result_proto_rawDesc = "" +
 	"\ttruncated\x18\x0e \x01(\bR\ttruncated\x12)\n" +
 	"\x10defaults_applied\x18\x0f \x03(\tR\x0fdefaultsApplied\x126\n" +
 	"\tdurations\x18\x10 \x03(\v2\x18.toolhub.v1.StepDurationR\tdurations\x12\x19\n" +
-	"\braw_json\x18\x11 \x01(\fR\arawJsonB\b\n" +
+	"\braw_json\x18\x11 \x01(\fR\arawJson\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x12 \x01(\tR\trequestIdB\b\n" +
 	"\x06result*\xa6\x01\n" +
 	"\fEvidenceType\x12\x1d\n" +
 	"\x19EVIDENCE_TYPE_UNSPECIFIED\x10\x00\x12\x16\n" +

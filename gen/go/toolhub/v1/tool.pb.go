@@ -281,7 +281,7 @@ type ToolView int32
 const (
 	// The same as BASIC. GetTool, which has no view, always answers all that the caller may see.
 	ToolView_TOOL_VIEW_UNSPECIFIED ToolView = 0
-	// Everything but schemas and examples.
+	// Everything but schemas, examples and guarded arguments.
 	ToolView_TOOL_VIEW_BASIC ToolView = 1
 	// Everything the caller may see.
 	ToolView_TOOL_VIEW_FULL ToolView = 2
@@ -486,13 +486,14 @@ func (x *ToolAnnotations) GetSupportsStreaming() bool {
 // What applies to a call when neither the caller nor policy says otherwise.
 type ToolLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time for one call, retries included. Unset means the hub's default (30 s).
+	// Time for one call, retries included. When registering, unset means 30 s.
 	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Retries after the first attempt, 0 to 10. Unset means the hub's default; retries happen only where they are safe.
+	// Retries after the first attempt, 0 to 10, made only where a repeat is safe. When registering, unset means none.
 	MaxRetries *int32 `protobuf:"varint,2,opt,name=max_retries,json=maxRetries,proto3,oneof" json:"max_retries,omitempty"`
-	// Inline result cap in bytes. 0 means the hub's default (1 MiB); what exceeds it becomes an artifact.
+	// Inline result cap in bytes; what exceeds it becomes an artifact. When registering, 0 means 1 MiB.
 	MaxResultBytes int64 `protobuf:"varint,3,opt,name=max_result_bytes,json=maxResultBytes,proto3" json:"max_result_bytes,omitempty"`
-	// Calls of this tool at once, over all callers of one replica. 0 means no limit of its own.
+	// Calls at once, over all callers of one process, of the tools that share its `upstream`; the smallest of theirs
+	// holds. 0 means the hub's default.
 	MaxConcurrency int32 `protobuf:"varint,4,opt,name=max_concurrency,json=maxConcurrency,proto3" json:"max_concurrency,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -675,18 +676,18 @@ type ToolSpec struct {
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Which adapter runs it.
 	Kind ToolKind `protobuf:"varint,3,opt,name=kind,proto3,enum=toolhub.v1.ToolKind" json:"kind,omitempty"`
-	// What it does, for the model. At most 16 KiB; empty is allowed but hides the tool from search by text.
+	// What it does, for the model. At most 16 KiB. Empty is allowed, but leaves search its name, tags and arguments
+	// alone.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
 	// Free words to find it by. At most 32.
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
-	// JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view;
-	// refused when registering.
+	// JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view.
 	InputSchemaJson []byte `protobuf:"bytes,6,opt,name=input_schema_json,json=inputSchemaJson,proto3" json:"input_schema_json,omitempty"`
-	// JSON Schema of the result, at most 256 KiB. Empty means that results are not checked.
+	// JSON Schema of the result, at most 256 KiB. `{}` means that results are not checked. Empty in BASIC view.
 	OutputSchemaJson []byte `protobuf:"bytes,7,opt,name=output_schema_json,json=outputSchemaJson,proto3" json:"output_schema_json,omitempty"`
 	// What a caller must hold, such as `read:fs`; an open set of `verb:object` words. Empty means harmless.
 	Capabilities []string `protobuf:"bytes,8,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	// What a call is likely to cost. Unset when unknown.
+	// What a call is likely to cost, as far as it is known.
 	CostHints *CostHints `protobuf:"bytes,9,opt,name=cost_hints,json=costHints,proto3" json:"cost_hints,omitempty"`
 	// How it behaves. Unset means every flag false.
 	Annotations *ToolAnnotations `protobuf:"bytes,10,opt,name=annotations,proto3" json:"annotations,omitempty"`
@@ -694,12 +695,13 @@ type ToolSpec struct {
 	Idempotency IdempotencyMode `protobuf:"varint,11,opt,name=idempotency,proto3,enum=toolhub.v1.IdempotencyMode" json:"idempotency,omitempty"`
 	// What applies when nobody says otherwise. Unset means the hub's defaults.
 	DefaultLimits *ToolLimits `protobuf:"bytes,12,opt,name=default_limits,json=defaultLimits,proto3" json:"default_limits,omitempty"`
-	// The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering, empty
-	// or the configured source that `name` begins with.
+	// The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering,
+	// empty or the configured source that `name` begins with.
 	Source string `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
 	// Where the adapter finds it, without credentials. Shown to operators only; empty for others.
 	Endpoint string `protobuf:"bytes,14,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as `name`.
+	// Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as
+	// `name`.
 	ResourceId string `protobuf:"bytes,15,opt,name=resource_id,json=resourceId,proto3" json:"resource_id,omitempty"`
 	// Whether it can be called.
 	State ToolState `protobuf:"varint,16,opt,name=state,proto3,enum=toolhub.v1.ToolState" json:"state,omitempty"`
@@ -710,7 +712,7 @@ type ToolSpec struct {
 	Digest string `protobuf:"bytes,18,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Calls known to be good, at most 16. Empty in BASIC view.
 	Examples []*ToolExample `protobuf:"bytes,19,rep,name=examples,proto3" json:"examples,omitempty"`
-	// Arguments the guards judge. Empty when none is a path, URL or command.
+	// Arguments the guards judge. Empty when none is a path, URL or command, and in BASIC view.
 	Guarded []*GuardedArgument `protobuf:"bytes,20,rep,name=guarded,proto3" json:"guarded,omitempty"`
 	// Tools that name the same upstream share its breaker and concurrency limit. Empty means the tool's own.
 	Upstream      string `protobuf:"bytes,21,opt,name=upstream,proto3" json:"upstream,omitempty"`

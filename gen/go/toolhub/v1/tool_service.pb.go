@@ -334,8 +334,8 @@ type SearchHit struct {
 	Tool *ToolSpec `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	// How well it matches, above 0; comparable within one answer only. 0 when the query was empty.
 	Score float64 `protobuf:"fixed64,2,opt,name=score,proto3" json:"score,omitempty"`
-	// Where it matched: `name`, `description`, `tags`, `arguments`, `usage`. Empty when the query was
-	// empty.
+	// Where it matched: `name`, `description` (titles of examples included), `tags`, `arguments`, `usage`. Empty when the
+	// query was empty.
 	MatchedFields []string `protobuf:"bytes,3,rep,name=matched_fields,json=matchedFields,proto3" json:"matched_fields,omitempty"`
 	// The words that matched, as they stand in the tool. Empty when the query was empty.
 	MatchedTerms []string `protobuf:"bytes,4,rep,name=matched_terms,json=matchedTerms,proto3" json:"matched_terms,omitempty"`
@@ -762,8 +762,8 @@ func (x *ToolServiceWatchToolsRequest) GetResumeToken() string {
 // What has changed for the caller since the message before.
 type ToolServiceWatchToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may see
-	// from now on is ADDED.
+	// What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may
+	// see from now on is ADDED.
 	Changes []*ToolChange `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// True when something may have changed that is not told: after another token than the current one, when policy has
 	// changed, or when changes were too many. List the tools again; `changes` is empty then.
@@ -911,7 +911,8 @@ func (x *ExportToolsRequest) GetPageToken() string {
 // One page of tools in a model's form.
 type ExportToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its own.
+	// A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
+	// own.
 	ToolsJson []byte `protobuf:"bytes,1,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
 	// From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`.
 	Names map[string]string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -1832,8 +1833,8 @@ type ServerInfo struct {
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Package of the contract: `toolhub.v1`.
 	Contract string `protobuf:"bytes,2,opt,name=contract,proto3" json:"contract,omitempty"`
-	// SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means only
-	// that one of the two knows more: the contract grows and never changes.
+	// SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means
+	// only that one of the two knows more: the contract grows and never changes.
 	ContractDigest string `protobuf:"bytes,3,opt,name=contract_digest,json=contractDigest,proto3" json:"contract_digest,omitempty"`
 	// What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
 	// (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);

@@ -36,7 +36,7 @@ const (
 //
 // What agents use: find tools and call them. Identity comes from the credential of the channel or call.
 type ToolServiceClient interface {
-	// Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you.
+	// Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
 	// Finds tools by words and filters, best first, among those the caller's policy could allow.
 	SearchTools(ctx context.Context, in *SearchToolsRequest, opts ...grpc.CallOption) (*SearchToolsResponse, error)
@@ -184,7 +184,7 @@ func (c *toolServiceClient) GetServerInfo(ctx context.Context, in *GetServerInfo
 //
 // What agents use: find tools and call them. Identity comes from the credential of the channel or call.
 type ToolServiceServer interface {
-	// Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you.
+	// Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
 	// Finds tools by words and filters, best first, among those the caller's policy could allow.
 	SearchTools(context.Context, *SearchToolsRequest) (*SearchToolsResponse, error)

@@ -94,7 +94,9 @@ class Question(_message.Message):
     message: _builtins.str
     """What is asked, redacted, at most 4096 characters."""
     schema_json: _builtins.bytes
-    """JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is asked."""
+    """JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is
+    asked.
+    """
     round: _builtins.int
     """Which question of this call it is, from 1. A call may ask 8."""
     def __init__(
@@ -174,8 +176,8 @@ class Approval(_message.Message):
     job_id: _builtins.str
     """The job that waits for it. Empty when the caller has to invoke again."""
     request_id: _builtins.str
-    """From the call's context. Empty when it gave none. The workspace that it names, and the state of what would be
-    destroyed there, are bound like the arguments: another voids the approval.
+    """The call's: its context's, or where that named none the one that the hub minted. The workspace that it names, and
+    the state of what would be destroyed there, are bound like the arguments: another voids the approval.
     """
     decided_by: _builtins.str
     """Who decided; never the one who asked. Empty while PENDING."""
@@ -207,7 +209,9 @@ class Approval(_message.Message):
 
     @_builtins.property
     def question(self) -> Global___Question:
-        """What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may run."""
+        """What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may
+        run.
+        """
 
     def __init__(
         self,

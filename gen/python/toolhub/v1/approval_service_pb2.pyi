@@ -227,8 +227,8 @@ class WatchApprovalsRequest(_message.Message):
     tool: _builtins.str
     """A tool name or glob. Empty means every one."""
     resume_token: _builtins.str
-    """The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING comes
-    first what has changed since, decided or not; the latest may come twice.
+    """The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING
+    comes first what has changed since, decided or not; the latest may come twice.
     """
     def __init__(
         self,

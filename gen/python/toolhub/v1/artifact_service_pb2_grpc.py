@@ -80,8 +80,8 @@ class ArtifactServiceServicer:
 
     def ReadArtifact(self, request, context):
         """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-        use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+        `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,17 +89,19 @@ class ArtifactServiceServicer:
 
     def WriteArtifact(self, request_iterator, context):
         """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-        kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-        With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-        `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+        is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+        caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+        minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+        upload.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUpload(self, request, context):
-        """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+        """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+        again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,8 +116,8 @@ class ArtifactServiceServicer:
 
     def DeleteArtifact(self, request, context):
         """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-        artifact has the same.
+        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+        another artifact has the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

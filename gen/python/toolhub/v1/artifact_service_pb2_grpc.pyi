@@ -37,24 +37,27 @@ class ArtifactServiceStub:
     """What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's."""
     ReadArtifact: _grpc.UnaryStreamMultiCallable[_artifact_service_pb2.ReadArtifactRequest, _artifact_service_pb2.ReadArtifactResponse]
     """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-    DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-    use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+    DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+    `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
     """
     WriteArtifact: _grpc.StreamUnaryMultiCallable[_artifact_service_pb2.WriteArtifactRequest, _artifact_service_pb2.WriteArtifactResponse]
     """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-    metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-    kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-    With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-    `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+    metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+    is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+    caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+    minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+    upload.
     """
     GetUpload: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.GetUploadRequest, _artifact_service_pb2.GetUploadResponse]
-    """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again."""
+    """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+    again.
+    """
     ListArtifacts: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.ListArtifactsRequest, _artifact_service_pb2.ListArtifactsResponse]
     """Artifacts, those that expire last first: of one lifetime, the newest."""
     DeleteArtifact: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.DeleteArtifactRequest, _artifact_service_pb2.DeleteArtifactResponse]
     """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-    somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-    artifact has the same.
+    somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+    another artifact has the same.
     """
 
 @_typing.type_check_only
@@ -66,24 +69,27 @@ class ArtifactServiceAsyncStub(ArtifactServiceStub):
     """What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's."""
     ReadArtifact: _aio.UnaryStreamMultiCallable[_artifact_service_pb2.ReadArtifactRequest, _artifact_service_pb2.ReadArtifactResponse]  # type: ignore[assignment]
     """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-    DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-    use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+    DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+    `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
     """
     WriteArtifact: _aio.StreamUnaryMultiCallable[_artifact_service_pb2.WriteArtifactRequest, _artifact_service_pb2.WriteArtifactResponse]  # type: ignore[assignment]
     """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-    metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-    kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-    With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-    `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+    metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+    is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+    caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+    minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+    upload.
     """
     GetUpload: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.GetUploadRequest, _artifact_service_pb2.GetUploadResponse]  # type: ignore[assignment]
-    """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again."""
+    """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+    again.
+    """
     ListArtifacts: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.ListArtifactsRequest, _artifact_service_pb2.ListArtifactsResponse]  # type: ignore[assignment]
     """Artifacts, those that expire last first: of one lifetime, the newest."""
     DeleteArtifact: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.DeleteArtifactRequest, _artifact_service_pb2.DeleteArtifactResponse]  # type: ignore[assignment]
     """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-    somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-    artifact has the same.
+    somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+    another artifact has the same.
     """
 
 class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -104,8 +110,8 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_artifact_service_pb2.ReadArtifactResponse], _abc.AsyncIterator[_artifact_service_pb2.ReadArtifactResponse]]:
         """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-        use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+        `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
         """
 
     @_abc_1.abstractmethod
@@ -115,10 +121,11 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.WriteArtifactResponse, _abc.Awaitable[_artifact_service_pb2.WriteArtifactResponse]]:
         """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-        kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-        With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-        `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+        is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+        caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+        minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+        upload.
         """
 
     @_abc_1.abstractmethod
@@ -127,7 +134,9 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.GetUploadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.GetUploadResponse, _abc.Awaitable[_artifact_service_pb2.GetUploadResponse]]:
-        """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again."""
+        """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+        again.
+        """
 
     @_abc_1.abstractmethod
     def ListArtifacts(
@@ -144,8 +153,8 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.DeleteArtifactResponse, _abc.Awaitable[_artifact_service_pb2.DeleteArtifactResponse]]:
         """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-        artifact has the same.
+        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+        another artifact has the same.
         """
 
 def add_ArtifactServiceServicer_to_server(servicer: ArtifactServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

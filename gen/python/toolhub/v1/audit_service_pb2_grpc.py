@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AuditServiceStub:
-    """What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics.
+    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class AuditServiceStub:
 
 
 class AuditServiceServicer:
-    """What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics.
+    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
     """
 
     def ListEvents(self, request, context):
@@ -105,7 +105,7 @@ def add_AuditServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AuditService:
-    """What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics.
+    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AuditServiceStub:
-    """What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics."""
+    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ)."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -44,7 +44,7 @@ class AuditServiceStub:
 
 @_typing.type_check_only
 class AuditServiceAsyncStub(AuditServiceStub):
-    """What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics."""
+    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ)."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListEvents: _aio.UnaryUnaryMultiCallable[_audit_service_pb2.ListEventsRequest, _audit_service_pb2.ListEventsResponse]  # type: ignore[assignment]
@@ -57,7 +57,7 @@ class AuditServiceAsyncStub(AuditServiceStub):
     """
 
 class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics."""
+    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ)."""
 
     @_abc_1.abstractmethod
     def ListEvents(

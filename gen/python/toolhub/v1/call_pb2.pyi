@@ -83,12 +83,16 @@ class CallBudget(_message.Message):
     MAX_RETRIES_FIELD_NUMBER: _builtins.int
     MAX_TOOL_CALLS_FIELD_NUMBER: _builtins.int
     max_retries: _builtins.int
-    """Retries after the first attempt, 0 to 10. Unset means the tool's default; 0 means one attempt."""
+    """Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
+    attempt. Only what is safe to repeat is tried again.
+    """
     max_tool_calls: _builtins.int
-    """Calls one request may make in all, this one included. Unset means the policy's quota."""
+    """Calls one request may make in all, this one included. Unset means that only policy bounds them."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Time for the whole call, retries included, at most a day. Unset means the RPC's deadline, then the tool's default."""
+        """Time for the whole call, retries included, at most a day. The nearest of it, the RPC's deadline and the hub's
+        maximum holds; without it and without a deadline, the tool's default.
+        """
 
     def __init__(
         self,
@@ -147,7 +151,9 @@ class ExecContext(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """One user request, shared by all its calls; names the default workspace. Empty: the hub mints one."""
+    """One user request: its calls share a workspace, unless the hub shares workspaces otherwise. Empty: the call is a
+    request of its own, and the answer's `request_id` names it.
+    """
     task_id: _builtins.str
     """The task within the request. Empty means the request is one task."""
     session_id: _builtins.str
@@ -207,12 +213,16 @@ class ToolIntent(_message.Message):
     args_json: _builtins.bytes
     """Canonical: strict JSON (no NaN, no duplicate keys, depth at most 64), UTF-8, at most 4 MiB. Empty means `{}`."""
     purpose: _builtins.str
-    """Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where the tool has side effects."""
+    """Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where this very call can change
+    something: a GET by a tool that can also POST needs none.
+    """
     idempotency_key: _builtins.str
-    """Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode."""
+    """Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
+    HTTP tools send it on as the header `Idempotency-Key` where policy says that the host honours it.
+    """
     expected_tool_digest: _builtins.str
-    """`ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is refused
-    with TOOL_CHANGED before anything happens. Empty is not compared.
+    """`ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
+    refused with TOOL_CHANGED before anything happens. Empty is not compared.
     """
     @_builtins.property
     def args_struct(self) -> _struct_pb2.Struct:

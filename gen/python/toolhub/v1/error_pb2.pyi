@@ -64,19 +64,19 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_FILE_TOO_LARGE: _ErrorKind.ValueType  # 14
     """A file is larger than the tool may read or write."""
     ERROR_KIND_HTTP_DISALLOWED_HOST: _ErrorKind.ValueType  # 15
-    """The host, port, scheme or resolved address is not on the egress list."""
+    """The host, port, scheme, method, path or resolved address is not on the egress list."""
     ERROR_KIND_HTTP_TIMEOUT: _ErrorKind.ValueType  # 16
     """The remote side of an HTTP call did not answer in time."""
     ERROR_KIND_HTTP_TOO_LARGE: _ErrorKind.ValueType  # 17
     """The remote side's answer is larger than allowed, before or after inflating."""
     ERROR_KIND_NETWORK_ERROR: _ErrorKind.ValueType  # 18
-    """The remote side could not be reached: name resolution, connection, TLS."""
+    """The remote side could not be reached (name resolution, connection, TLS), or the connection broke."""
     ERROR_KIND_IO_ERROR: _ErrorKind.ValueType  # 19
     """A local read or write failed: disk full, broken pipe."""
     ERROR_KIND_EXECUTION_ERROR: _ErrorKind.ValueType  # 20
     """The tool ran and failed for a reason of its own."""
     ERROR_KIND_BUDGET_EXCEEDED: _ErrorKind.ValueType  # 21
-    """The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts."""
+    """The caller's budget (time, number of calls) is spent, or the room for its artifacts."""
     ERROR_KIND_RATE_LIMITED: _ErrorKind.ValueType  # 22
     """Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
     approvals as it takes; see `retry_after`.
@@ -84,7 +84,7 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_CIRCUIT_OPEN: _ErrorKind.ValueType  # 23
     """The upstream failed repeatedly and is being given a rest; see `retry_after`."""
     ERROR_KIND_TIMEOUT: _ErrorKind.ValueType  # 24
-    """The deadline passed and the tool is known to have had no effect."""
+    """The deadline passed, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN)."""
     ERROR_KIND_CANCELLED: _ErrorKind.ValueType  # 25
     """The caller cancelled and the tool has stopped; the message says where a part of its effect may be left."""
     ERROR_KIND_UPSTREAM_ERROR: _ErrorKind.ValueType  # 26
@@ -92,12 +92,12 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_OUTPUT_SCHEMA_INVALID: _ErrorKind.ValueType  # 27
     """The tool succeeded but its result does not fit its own output schema."""
     ERROR_KIND_IDEMPOTENCY_CONFLICT: _ErrorKind.ValueType  # 28
-    """The idempotency key was used before with other arguments."""
+    """The idempotency key was used before with other arguments, or before the tool's definition changed."""
     ERROR_KIND_OUTCOME_UNKNOWN: _ErrorKind.ValueType  # 29
     """A side effect may or may not have happened. Look before repeating; the hub will not repeat it."""
     ERROR_KIND_INTERNAL: _ErrorKind.ValueType  # 30
-    """A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
-    the call id.
+    """A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
+    has the particulars under the call id.
     """
     ERROR_KIND_TOOL_CHANGED: _ErrorKind.ValueType  # 31
     """The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew."""
@@ -140,19 +140,19 @@ ERROR_KIND_ALREADY_EXISTS: ErrorKind.ValueType  # 13
 ERROR_KIND_FILE_TOO_LARGE: ErrorKind.ValueType  # 14
 """A file is larger than the tool may read or write."""
 ERROR_KIND_HTTP_DISALLOWED_HOST: ErrorKind.ValueType  # 15
-"""The host, port, scheme or resolved address is not on the egress list."""
+"""The host, port, scheme, method, path or resolved address is not on the egress list."""
 ERROR_KIND_HTTP_TIMEOUT: ErrorKind.ValueType  # 16
 """The remote side of an HTTP call did not answer in time."""
 ERROR_KIND_HTTP_TOO_LARGE: ErrorKind.ValueType  # 17
 """The remote side's answer is larger than allowed, before or after inflating."""
 ERROR_KIND_NETWORK_ERROR: ErrorKind.ValueType  # 18
-"""The remote side could not be reached: name resolution, connection, TLS."""
+"""The remote side could not be reached (name resolution, connection, TLS), or the connection broke."""
 ERROR_KIND_IO_ERROR: ErrorKind.ValueType  # 19
 """A local read or write failed: disk full, broken pipe."""
 ERROR_KIND_EXECUTION_ERROR: ErrorKind.ValueType  # 20
 """The tool ran and failed for a reason of its own."""
 ERROR_KIND_BUDGET_EXCEEDED: ErrorKind.ValueType  # 21
-"""The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts."""
+"""The caller's budget (time, number of calls) is spent, or the room for its artifacts."""
 ERROR_KIND_RATE_LIMITED: ErrorKind.ValueType  # 22
 """Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
 approvals as it takes; see `retry_after`.
@@ -160,7 +160,7 @@ approvals as it takes; see `retry_after`.
 ERROR_KIND_CIRCUIT_OPEN: ErrorKind.ValueType  # 23
 """The upstream failed repeatedly and is being given a rest; see `retry_after`."""
 ERROR_KIND_TIMEOUT: ErrorKind.ValueType  # 24
-"""The deadline passed and the tool is known to have had no effect."""
+"""The deadline passed, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN)."""
 ERROR_KIND_CANCELLED: ErrorKind.ValueType  # 25
 """The caller cancelled and the tool has stopped; the message says where a part of its effect may be left."""
 ERROR_KIND_UPSTREAM_ERROR: ErrorKind.ValueType  # 26
@@ -168,12 +168,12 @@ ERROR_KIND_UPSTREAM_ERROR: ErrorKind.ValueType  # 26
 ERROR_KIND_OUTPUT_SCHEMA_INVALID: ErrorKind.ValueType  # 27
 """The tool succeeded but its result does not fit its own output schema."""
 ERROR_KIND_IDEMPOTENCY_CONFLICT: ErrorKind.ValueType  # 28
-"""The idempotency key was used before with other arguments."""
+"""The idempotency key was used before with other arguments, or before the tool's definition changed."""
 ERROR_KIND_OUTCOME_UNKNOWN: ErrorKind.ValueType  # 29
 """A side effect may or may not have happened. Look before repeating; the hub will not repeat it."""
 ERROR_KIND_INTERNAL: ErrorKind.ValueType  # 30
-"""A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
-the call id.
+"""A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
+has the particulars under the call id.
 """
 ERROR_KIND_TOOL_CHANGED: ErrorKind.ValueType  # 31
 """The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew."""

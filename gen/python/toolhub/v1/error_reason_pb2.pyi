@@ -158,9 +158,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Try again; an operator must look at it.
     """
     ERROR_REASON_AUDIT_DAMAGED: _ErrorReason.ValueType  # 37
-    """INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see
-    [operations](operations.md#audit).
-    """
+    """INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit."""
     ERROR_REASON_APPROVAL_NOT_FOUND: _ErrorReason.ValueType  # 38
     """NOT_FOUND: No such approval, or not the caller's to see. Look at the id; ended ones are forgotten after
     `approvals.keep_s`. Metadata: approval_id.
@@ -391,9 +389,7 @@ ERROR_REASON_AUDIT_UNREACHABLE: ErrorReason.ValueType  # 36
 Try again; an operator must look at it.
 """
 ERROR_REASON_AUDIT_DAMAGED: ErrorReason.ValueType  # 37
-"""INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see
-[operations](operations.md#audit).
-"""
+"""INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit."""
 ERROR_REASON_APPROVAL_NOT_FOUND: ErrorReason.ValueType  # 38
 """NOT_FOUND: No such approval, or not the caller's to see. Look at the id; ended ones are forgotten after
 `approvals.keep_s`. Metadata: approval_id.

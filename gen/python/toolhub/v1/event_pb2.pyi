@@ -31,7 +31,7 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     EVENT_TYPE_UNSPECIFIED: _EventType.ValueType  # 0
     """Never sent; in a filter, refused."""
     EVENT_TYPE_TOOL_CALLED: _EventType.ValueType  # 1
-    """A call was asked for. Durable before a side effect."""
+    """A call was asked for, durable before a side effect. A call that only reads has none: its TOOL_RESULT says it all."""
     EVENT_TYPE_TOOL_RESULT: _EventType.ValueType  # 2
     """A call was settled, whatever the outcome."""
     EVENT_TYPE_POLICY_DENIED: _EventType.ValueType  # 3
@@ -49,7 +49,7 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     EVENT_TYPE_JOB_SUBMITTED: _EventType.ValueType  # 9
     """A job was accepted."""
     EVENT_TYPE_JOB_STATE: _EventType.ValueType  # 10
-    """A job reached another state; `outcome` tells which."""
+    """A job reached another state: `state` among the attributes tells which, `outcome` how it ended."""
     EVENT_TYPE_PIN_CREATED: _EventType.ValueType  # 11
     """A remote definition was seen for the first time and pinned or quarantined."""
     EVENT_TYPE_PIN_DRIFTED: _EventType.ValueType  # 12
@@ -85,7 +85,7 @@ class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
 EVENT_TYPE_UNSPECIFIED: EventType.ValueType  # 0
 """Never sent; in a filter, refused."""
 EVENT_TYPE_TOOL_CALLED: EventType.ValueType  # 1
-"""A call was asked for. Durable before a side effect."""
+"""A call was asked for, durable before a side effect. A call that only reads has none: its TOOL_RESULT says it all."""
 EVENT_TYPE_TOOL_RESULT: EventType.ValueType  # 2
 """A call was settled, whatever the outcome."""
 EVENT_TYPE_POLICY_DENIED: EventType.ValueType  # 3
@@ -103,7 +103,7 @@ EVENT_TYPE_APPROVAL_EXPIRED: EventType.ValueType  # 8
 EVENT_TYPE_JOB_SUBMITTED: EventType.ValueType  # 9
 """A job was accepted."""
 EVENT_TYPE_JOB_STATE: EventType.ValueType  # 10
-"""A job reached another state; `outcome` tells which."""
+"""A job reached another state: `state` among the attributes tells which, `outcome` how it ended."""
 EVENT_TYPE_PIN_CREATED: EventType.ValueType  # 11
 """A remote definition was seen for the first time and pinned or quarantined."""
 EVENT_TYPE_PIN_DRIFTED: EventType.ValueType  # 12
@@ -229,7 +229,7 @@ class Event(_message.Message):
     call_id: _builtins.str
     """The call. Empty when no call was involved."""
     request_id: _builtins.str
-    """The user request. Empty when there is none."""
+    """The user request; of a call that named none the one that the hub minted. Empty when no call was involved."""
     args_digest: _builtins.str
     """The digest of the canonical arguments. Empty when there are none."""
     args_summary: _builtins.str
@@ -239,7 +239,7 @@ class Event(_message.Message):
     rule_id: _builtins.str
     """The rule that decided. Empty when none did."""
     outcome: _builtins.str
-    """How it ended: `ok`, or the error kind, or the new state of an approval, job or pin. Empty where nothing ended."""
+    """How it ended: `ok` or the error kind; of an approval or pin its new state. Empty where nothing ended."""
     error_kind: _error_pb2.ErrorKind.ValueType
     """The kind of failure. UNSPECIFIED when it did not fail."""
     purpose: _builtins.str

@@ -118,7 +118,7 @@ class Job(_message.Message):
     call_id: _builtins.str
     """The call that made it; the same in the audit log."""
     request_id: _builtins.str
-    """From the call's context. Empty when it gave none."""
+    """The call's: its context's, or where that named none the one that the hub minted."""
     task_id: _builtins.str
     """From the call's context. Empty when it gave none."""
     purpose: _builtins.str

@@ -320,7 +320,9 @@ class WatchJobsRequest(_message.Message):
     """How the JSON of results travels. UNSPECIFIED means JSON bytes."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that match."""
+        """Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that
+        match.
+        """
 
     @_builtins.property
     def after_sequences(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:

@@ -39,11 +39,11 @@ class StepVerdict(_message.Message):
     ok: _builtins.bool
     """Whether the call would go on."""
     rule_id: _builtins.str
-    """The policy rule or limit that decided. Empty where no rule was involved."""
+    """The rule of policy, or its built-in check, that decided. Empty where none was involved."""
     reason: _builtins.str
     """Why, in one sentence. Empty when there is nothing to say."""
     remedy: _builtins.str
-    """What would make it pass, in one sentence. Empty when `ok`."""
+    """What would make it pass, or what to do to commit it, in one sentence. Empty when there is nothing to say."""
     @_builtins.property
     def error(self) -> _error_pb2.ToolError:
         """The error an execution would return. Unset when `ok`."""
@@ -83,6 +83,7 @@ class Plan(_message.Message):
     PLAN_DIGEST_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     CALL_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
     """The resolved tool. The name asked for when nothing was resolved."""
     tool_version: _builtins.str
@@ -92,12 +93,16 @@ class Plan(_message.Message):
     args_json: _builtins.bytes
     """As JSON."""
     plan_digest: _builtins.str
-    """Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send it
-    with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
+    """Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send
+    it with EXECUTE to commit exactly this. Empty when a step fails, unless all that is missing is a person's approval.
     """
     call_id: _builtins.str
-    """Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose events
-    bear the caller's own id beside it.
+    """Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
+    events bear the caller's own id beside it.
+    """
+    request_id: _builtins.str
+    """The request of the dry run: its context's, or where that named none the one that the hub minted. The digest is of
+    the request's workspace: send it with EXECUTE.
     """
     @_builtins.property
     def args_struct(self) -> _struct_pb2.Struct:
@@ -133,10 +138,11 @@ class Plan(_message.Message):
         plan_digest: _builtins.str = ...,
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         call_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_json", b"args_json", "args_struct", b"args_struct", "expires_at", b"expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_json", b"args_json", "args_struct", b"args_struct", "call_id", b"call_id", "defaults_applied", b"defaults_applied", "effects", b"effects", "expires_at", b"expires_at", "plan_digest", b"plan_digest", "steps", b"steps", "tool", b"tool", "tool_digest", b"tool_digest", "tool_version", b"tool_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_json", b"args_json", "args_struct", b"args_struct", "call_id", b"call_id", "defaults_applied", b"defaults_applied", "effects", b"effects", "expires_at", b"expires_at", "plan_digest", b"plan_digest", "request_id", b"request_id", "steps", b"steps", "tool", b"tool", "tool_digest", b"tool_digest", "tool_version", b"tool_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_args: _TypeAlias = _typing.Literal["args_json", "args_struct"]  # noqa: Y015
     _WhichOneofArgType_args: _TypeAlias = _typing.Literal["args", b"args"]  # noqa: Y015

@@ -19,7 +19,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Progress(_message.Message):
-    """How far a running call or job is. Reports are merged to about ten a second; the last one always arrives."""
+    """How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
+    fewer where many jobs run. The last one always arrives.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -29,7 +31,7 @@ class Progress(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     ETA_FIELD_NUMBER: _builtins.int
     step: _builtins.float
-    """Units done so far, 0 or more, never falling within one call."""
+    """Units done so far, 0 or more."""
     total: _builtins.float
     """Units in all. Absent when unknown."""
     unit: _builtins.str
@@ -61,7 +63,9 @@ Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class Chunk(_message.Message):
-    """A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks."""
+    """A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
+    and to one that is too slow the oldest are not sent.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -63,9 +63,10 @@ class RegisterToolRequest(_message.Message):
     """Whether a registered tool of the same name is replaced; never one that the source offers."""
     @_builtins.property
     def tool(self) -> _tool_pb2.ToolSpec:
-        """The definition. Required. `name` is `source/name`, `source` the same or empty, `endpoint` empty or the source's.
-        `resource_id`: which tool of the MCP server; empty: the name's own part. Description, schemas, and the hints destructive and open world count; capabilities, limits and all
-        else are what the configuration says of the source.
+        """The definition. Required. `name` is `source/name`, `source` that source or empty, `endpoint` the source's or empty,
+        `resource_id` the tool's name at the MCP server (empty: what follows the slash). Description, schemas and the hints
+        `destructive` and `open_world` are taken from here; capabilities, limits and all else from the source's
+        configuration.
         """
 
     def __init__(
@@ -492,7 +493,9 @@ class ListPinsRequest(_message.Message):
     STATES_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
+    """How many at most, 0 to any. 0 means 100; more than 1000, or 100 in FULL view, is taken as that. A page may be
+    shorter than asked.
+    """
     page_token: _builtins.str
     """`next_page_token` of the page before, with the same filters. Empty means the first page."""
     source: _builtins.str

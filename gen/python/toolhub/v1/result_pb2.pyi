@@ -150,6 +150,7 @@ class ToolResult(_message.Message):
     DEFAULTS_APPLIED_FIELD_NUMBER: _builtins.int
     DURATIONS_FIELD_NUMBER: _builtins.int
     RAW_JSON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     ok: _builtins.bool
     """True when the tool did what was asked, or accepted it as a job. False: `error` is set."""
     result_json: _builtins.bytes
@@ -175,6 +176,11 @@ class ToolResult(_message.Message):
     """
     raw_json: _builtins.bytes
     """The adapter's unprocessed answer as JSON, redacted. Empty unless the hub is configured to send it."""
+    request_id: _builtins.str
+    """The request that the call belongs to: its context's, or where that named none the one that the hub minted. Calls
+    that send it as their own see the same files, unless the hub shares workspaces otherwise. A replayed result keeps
+    the first call's. Empty where a call of a session broke the contract, and from older hubs.
+    """
     @_builtins.property
     def result_struct(self) -> _struct_pb2.Struct:
         """The same as a Struct; numbers are doubles. An answer that is no JSON object, or has more
@@ -225,10 +231,11 @@ class ToolResult(_message.Message):
         defaults_applied: _abc.Iterable[_builtins.str] | None = ...,
         durations: _abc.Iterable[_step_pb2.StepDuration] | None = ...,
         raw_json: _builtins.bytes = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "job", b"job", "result", b"result", "result_json", b"result_json", "result_struct", b"result_struct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "attempts", b"attempts", "call_id", b"call_id", "defaults_applied", b"defaults_applied", "durations", b"durations", "error", b"error", "evidence", b"evidence", "job", b"job", "ok", b"ok", "raw_json", b"raw_json", "replayed", b"replayed", "result", b"result", "result_json", b"result_json", "result_struct", b"result_struct", "tool", b"tool", "tool_digest", b"tool_digest", "tool_version", b"tool_version", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "attempts", b"attempts", "call_id", b"call_id", "defaults_applied", b"defaults_applied", "durations", b"durations", "error", b"error", "evidence", b"evidence", "job", b"job", "ok", b"ok", "raw_json", b"raw_json", "replayed", b"replayed", "request_id", b"request_id", "result", b"result", "result_json", b"result_json", "result_struct", b"result_struct", "tool", b"tool", "tool_digest", b"tool_digest", "tool_version", b"tool_version", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["result_json", "result_struct"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015

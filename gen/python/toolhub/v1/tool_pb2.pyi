@@ -165,7 +165,7 @@ class _ToolViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolView.Val
     TOOL_VIEW_UNSPECIFIED: _ToolView.ValueType  # 0
     """The same as BASIC. GetTool, which has no view, always answers all that the caller may see."""
     TOOL_VIEW_BASIC: _ToolView.ValueType  # 1
-    """Everything but schemas and examples."""
+    """Everything but schemas, examples and guarded arguments."""
     TOOL_VIEW_FULL: _ToolView.ValueType  # 2
     """Everything the caller may see."""
 
@@ -175,7 +175,7 @@ class ToolView(_ToolView, metaclass=_ToolViewEnumTypeWrapper):
 TOOL_VIEW_UNSPECIFIED: ToolView.ValueType  # 0
 """The same as BASIC. GetTool, which has no view, always answers all that the caller may see."""
 TOOL_VIEW_BASIC: ToolView.ValueType  # 1
-"""Everything but schemas and examples."""
+"""Everything but schemas, examples and guarded arguments."""
 TOOL_VIEW_FULL: ToolView.ValueType  # 2
 """Everything the caller may see."""
 Global___ToolView: _TypeAlias = ToolView  # noqa: Y015
@@ -267,14 +267,16 @@ class ToolLimits(_message.Message):
     MAX_RESULT_BYTES_FIELD_NUMBER: _builtins.int
     MAX_CONCURRENCY_FIELD_NUMBER: _builtins.int
     max_retries: _builtins.int
-    """Retries after the first attempt, 0 to 10. Unset means the hub's default; retries happen only where they are safe."""
+    """Retries after the first attempt, 0 to 10, made only where a repeat is safe. When registering, unset means none."""
     max_result_bytes: _builtins.int
-    """Inline result cap in bytes. 0 means the hub's default (1 MiB); what exceeds it becomes an artifact."""
+    """Inline result cap in bytes; what exceeds it becomes an artifact. When registering, 0 means 1 MiB."""
     max_concurrency: _builtins.int
-    """Calls of this tool at once, over all callers of one replica. 0 means no limit of its own."""
+    """Calls at once, over all callers of one process, of the tools that share its `upstream`; the smallest of theirs
+    holds. 0 means the hub's default.
+    """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Time for one call, retries included. Unset means the hub's default (30 s)."""
+        """Time for one call, retries included. When registering, unset means 30 s."""
 
     def __init__(
         self,
@@ -380,23 +382,25 @@ class ToolSpec(_message.Message):
     kind: Global___ToolKind.ValueType
     """Which adapter runs it."""
     description: _builtins.str
-    """What it does, for the model. At most 16 KiB; empty is allowed but hides the tool from search by text."""
-    input_schema_json: _builtins.bytes
-    """JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view;
-    refused when registering.
+    """What it does, for the model. At most 16 KiB. Empty is allowed, but leaves search its name, tags and arguments
+    alone.
     """
+    input_schema_json: _builtins.bytes
+    """JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view."""
     output_schema_json: _builtins.bytes
-    """JSON Schema of the result, at most 256 KiB. Empty means that results are not checked."""
+    """JSON Schema of the result, at most 256 KiB. `{}` means that results are not checked. Empty in BASIC view."""
     idempotency: Global___IdempotencyMode.ValueType
     """How repeated calls are deduplicated."""
     source: _builtins.str
-    """The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering, empty
-    or the configured source that `name` begins with.
+    """The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering,
+    empty or the configured source that `name` begins with.
     """
     endpoint: _builtins.str
     """Where the adapter finds it, without credentials. Shown to operators only; empty for others."""
     resource_id: _builtins.str
-    """Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as `name`."""
+    """Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as
+    `name`.
+    """
     state: Global___ToolState.ValueType
     """Whether it can be called."""
     state_reason: _builtins.str
@@ -417,7 +421,7 @@ class ToolSpec(_message.Message):
 
     @_builtins.property
     def cost_hints(self) -> Global___CostHints:
-        """What a call is likely to cost. Unset when unknown."""
+        """What a call is likely to cost, as far as it is known."""
 
     @_builtins.property
     def annotations(self) -> Global___ToolAnnotations:
@@ -433,7 +437,7 @@ class ToolSpec(_message.Message):
 
     @_builtins.property
     def guarded(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuardedArgument]:
-        """Arguments the guards judge. Empty when none is a path, URL or command."""
+        """Arguments the guards judge. Empty when none is a path, URL or command, and in BASIC view."""
 
     def __init__(
         self,

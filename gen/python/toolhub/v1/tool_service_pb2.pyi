@@ -200,8 +200,8 @@ class SearchHit(_message.Message):
 
     @_builtins.property
     def matched_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Where it matched: `name`, `description`, `tags`, `arguments`, `usage`. Empty when the query was
-        empty.
+        """Where it matched: `name`, `description` (titles of examples included), `tags`, `arguments`, `usage`. Empty when the
+        query was empty.
         """
 
     @_builtins.property
@@ -427,8 +427,8 @@ class ToolServiceWatchToolsResponse(_message.Message):
     """The catalog from now on."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[_registry_service_pb2.ToolChange]:
-        """What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may see
-        from now on is ADDED.
+        """What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may
+        see from now on is ADDED.
         """
 
     def __init__(
@@ -518,7 +518,9 @@ class ExportToolsResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     tools_json: _builtins.bytes
-    """A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its own."""
+    """A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
+    own.
+    """
     total_size: _builtins.int
     """How many match in all, over all pages."""
     revision: _builtins.str
@@ -947,8 +949,8 @@ class ServerInfo(_message.Message):
     contract: _builtins.str
     """Package of the contract: `toolhub.v1`."""
     contract_digest: _builtins.str
-    """SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means only
-    that one of the two knows more: the contract grows and never changes.
+    """SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means
+    only that one of the two knows more: the contract grows and never changes.
     """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

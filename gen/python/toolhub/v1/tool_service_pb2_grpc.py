@@ -87,7 +87,7 @@ class ToolServiceServicer:
     """
 
     def ListTools(self, request, context):
-        """Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you.
+        """Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

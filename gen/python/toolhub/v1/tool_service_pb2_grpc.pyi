@@ -34,7 +34,7 @@ class ToolServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ToolServiceAsyncStub: ...
     ListTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]
-    """Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you."""
+    """Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you."""
     SearchTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]
     """Finds tools by words and filters, best first, among those the caller's policy could allow."""
     GetTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
@@ -64,7 +64,7 @@ class ToolServiceAsyncStub(ToolServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]  # type: ignore[assignment]
-    """Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you."""
+    """Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you."""
     SearchTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
     """Finds tools by words and filters, best first, among those the caller's policy could allow."""
     GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]  # type: ignore[assignment]
@@ -97,7 +97,7 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.ListToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.ListToolsResponse, _abc.Awaitable[_tool_service_pb2.ListToolsResponse]]:
-        """Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you."""
+        """Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you."""
 
     @_abc_1.abstractmethod
     def SearchTools(

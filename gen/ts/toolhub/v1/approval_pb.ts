@@ -28,7 +28,8 @@ export type Question = Message<"toolhub.v1.Question"> & {
   message: string;
 
   /**
-   * JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is asked.
+   * JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is
+   * asked.
    *
    * @generated from field: bytes schema_json = 2;
    */
@@ -155,8 +156,8 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
   jobId: string;
 
   /**
-   * From the call's context. Empty when it gave none. The workspace that it names, and the state of what would be
-   * destroyed there, are bound like the arguments: another voids the approval.
+   * The call's: its context's, or where that named none the one that the hub minted. The workspace that it names, and
+   * the state of what would be destroyed there, are bound like the arguments: another voids the approval.
    *
    * @generated from field: string request_id = 15;
    */
@@ -219,7 +220,8 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
   userId: string;
 
   /**
-   * What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may run.
+   * What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may
+   * run.
    *
    * @generated from field: toolhub.v1.Question question = 24;
    */

@@ -245,8 +245,8 @@ export type WatchApprovalsRequest = Message<"toolhub.v1.WatchApprovalsRequest"> 
   tool: string;
 
   /**
-   * The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING comes
-   * first what has changed since, decided or not; the latest may come twice.
+   * The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING
+   * comes first what has changed since, decided or not; the latest may come twice.
    *
    * @generated from field: string resume_token = 2;
    */

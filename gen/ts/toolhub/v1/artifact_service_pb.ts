@@ -440,8 +440,8 @@ export const ArtifactService: GenService<{
   },
   /**
    * Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-   * DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-   * use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+   * DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+   * `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
    *
    * @generated from rpc toolhub.v1.ArtifactService.ReadArtifact
    */
@@ -452,10 +452,11 @@ export const ArtifactService: GenService<{
   },
   /**
    * Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-   * metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-   * kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-   * With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-   * `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+   * metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+   * is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+   * caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+   * minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+   * upload.
    *
    * @generated from rpc toolhub.v1.ArtifactService.WriteArtifact
    */
@@ -465,7 +466,8 @@ export const ArtifactService: GenService<{
     output: typeof WriteArtifactResponseSchema;
   },
   /**
-   * How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+   * How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+   * again.
    *
    * @generated from rpc toolhub.v1.ArtifactService.GetUpload
    */
@@ -486,8 +488,8 @@ export const ArtifactService: GenService<{
   },
   /**
    * Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-   * somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-   * artifact has the same.
+   * somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+   * another artifact has the same.
    *
    * @generated from rpc toolhub.v1.ArtifactService.DeleteArtifact
    */

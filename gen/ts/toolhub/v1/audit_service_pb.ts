@@ -240,7 +240,7 @@ export const VerifyAuditResponseSchema: GenMessage<VerifyAuditResponse> = /*@__P
   messageDesc(file_toolhub_v1_audit_service, 6);
 
 /**
- * What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics.
+ * What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
  *
  * @generated from service toolhub.v1.AuditService
  */

@@ -22,21 +22,23 @@ export const file_toolhub_v1_call: GenFile = /*@__PURE__*/
  */
 export type CallBudget = Message<"toolhub.v1.CallBudget"> & {
   /**
-   * Time for the whole call, retries included, at most a day. Unset means the RPC's deadline, then the tool's default.
+   * Time for the whole call, retries included, at most a day. The nearest of it, the RPC's deadline and the hub's
+   * maximum holds; without it and without a deadline, the tool's default.
    *
    * @generated from field: google.protobuf.Duration timeout = 1;
    */
   timeout?: Duration | undefined;
 
   /**
-   * Retries after the first attempt, 0 to 10. Unset means the tool's default; 0 means one attempt.
+   * Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
+   * attempt. Only what is safe to repeat is tried again.
    *
    * @generated from field: optional int32 max_retries = 2;
    */
   maxRetries?: number | undefined;
 
   /**
-   * Calls one request may make in all, this one included. Unset means the policy's quota.
+   * Calls one request may make in all, this one included. Unset means that only policy bounds them.
    *
    * @generated from field: optional int32 max_tool_calls = 3;
    */
@@ -57,7 +59,8 @@ export const CallBudgetSchema: GenMessage<CallBudget> = /*@__PURE__*/
  */
 export type ExecContext = Message<"toolhub.v1.ExecContext"> & {
   /**
-   * One user request, shared by all its calls; names the default workspace. Empty: the hub mints one.
+   * One user request: its calls share a workspace, unless the hub shares workspaces otherwise. Empty: the call is a
+   * request of its own, and the answer's `request_id` names it.
    *
    * @generated from field: string request_id = 1;
    */
@@ -158,7 +161,8 @@ export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where the tool has side effects.
+   * Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where this very call can change
+   * something: a GET by a tool that can also POST needs none.
    *
    * @generated from field: string purpose = 4;
    */
@@ -166,14 +170,15 @@ export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
 
   /**
    * Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
+   * HTTP tools send it on as the header `Idempotency-Key` where policy says that the host honours it.
    *
    * @generated from field: string idempotency_key = 5;
    */
   idempotencyKey: string;
 
   /**
-   * `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is refused
-   * with TOOL_CHANGED before anything happens. Empty is not compared.
+   * `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
+   * refused with TOOL_CHANGED before anything happens. Empty is not compared.
    *
    * @generated from field: string expected_tool_digest = 6;
    */

@@ -363,7 +363,7 @@ export enum ErrorKind {
   FILE_TOO_LARGE = 14,
 
   /**
-   * The host, port, scheme or resolved address is not on the egress list.
+   * The host, port, scheme, method, path or resolved address is not on the egress list.
    *
    * @generated from enum value: ERROR_KIND_HTTP_DISALLOWED_HOST = 15;
    */
@@ -384,7 +384,7 @@ export enum ErrorKind {
   HTTP_TOO_LARGE = 17,
 
   /**
-   * The remote side could not be reached: name resolution, connection, TLS.
+   * The remote side could not be reached (name resolution, connection, TLS), or the connection broke.
    *
    * @generated from enum value: ERROR_KIND_NETWORK_ERROR = 18;
    */
@@ -405,7 +405,7 @@ export enum ErrorKind {
   EXECUTION_ERROR = 20,
 
   /**
-   * The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts.
+   * The caller's budget (time, number of calls) is spent, or the room for its artifacts.
    *
    * @generated from enum value: ERROR_KIND_BUDGET_EXCEEDED = 21;
    */
@@ -427,7 +427,7 @@ export enum ErrorKind {
   CIRCUIT_OPEN = 23,
 
   /**
-   * The deadline passed and the tool is known to have had no effect.
+   * The deadline passed, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN).
    *
    * @generated from enum value: ERROR_KIND_TIMEOUT = 24;
    */
@@ -455,7 +455,7 @@ export enum ErrorKind {
   OUTPUT_SCHEMA_INVALID = 27,
 
   /**
-   * The idempotency key was used before with other arguments.
+   * The idempotency key was used before with other arguments, or before the tool's definition changed.
    *
    * @generated from enum value: ERROR_KIND_IDEMPOTENCY_CONFLICT = 28;
    */
@@ -469,8 +469,8 @@ export enum ErrorKind {
   OUTCOME_UNKNOWN = 29,
 
   /**
-   * A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
-   * the call id.
+   * A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
+   * has the particulars under the call id.
    *
    * @generated from enum value: ERROR_KIND_INTERNAL = 30;
    */

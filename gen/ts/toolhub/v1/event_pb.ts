@@ -101,7 +101,7 @@ export type Event = Message<"toolhub.v1.Event"> & {
   callId: string;
 
   /**
-   * The user request. Empty when there is none.
+   * The user request; of a call that named none the one that the hub minted. Empty when no call was involved.
    *
    * @generated from field: string request_id = 12;
    */
@@ -136,7 +136,7 @@ export type Event = Message<"toolhub.v1.Event"> & {
   ruleId: string;
 
   /**
-   * How it ended: `ok`, or the error kind, or the new state of an approval, job or pin. Empty where nothing ended.
+   * How it ended: `ok` or the error kind; of an approval or pin its new state. Empty where nothing ended.
    *
    * @generated from field: string outcome = 17;
    */
@@ -341,7 +341,7 @@ export enum EventType {
   UNSPECIFIED = 0,
 
   /**
-   * A call was asked for. Durable before a side effect.
+   * A call was asked for, durable before a side effect. A call that only reads has none: its TOOL_RESULT says it all.
    *
    * @generated from enum value: EVENT_TYPE_TOOL_CALLED = 1;
    */
@@ -404,7 +404,7 @@ export enum EventType {
   JOB_SUBMITTED = 9,
 
   /**
-   * A job reached another state; `outcome` tells which.
+   * A job reached another state: `state` among the attributes tells which, `outcome` how it ended.
    *
    * @generated from enum value: EVENT_TYPE_JOB_STATE = 10;
    */

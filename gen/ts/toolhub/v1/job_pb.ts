@@ -143,7 +143,7 @@ export type Job = Message<"toolhub.v1.Job"> & {
   callId: string;
 
   /**
-   * From the call's context. Empty when it gave none.
+   * The call's: its context's, or where that named none the one that the hub minted.
    *
    * @generated from field: string request_id = 7;
    */

@@ -306,7 +306,8 @@ export const WatchJobResponseSchema: GenMessage<WatchJobResponse> = /*@__PURE__*
  */
 export type WatchJobsRequest = Message<"toolhub.v1.WatchJobsRequest"> & {
   /**
-   * Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that match.
+   * Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that
+   * match.
    *
    * @generated from field: repeated string job_ids = 1;
    */

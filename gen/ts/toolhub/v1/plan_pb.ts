@@ -16,7 +16,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/plan.proto.
  */
 export const file_toolhub_v1_plan: GenFile = /*@__PURE__*/
-  fileDesc("ChV0b29saHViL3YxL3BsYW4ucHJvdG8SCnRvb2xodWIudjEilAEKC1N0ZXBWZXJkaWN0EiIKBHN0ZXAYASABKA4yFC50b29saHViLnYxLlN0ZXBOYW1lEgoKAm9rGAIgASgIEg8KB3J1bGVfaWQYAyABKAkSDgoGcmVhc29uGAQgASgJEg4KBnJlbWVkeRgFIAEoCRIkCgVlcnJvchgGIAEoCzIVLnRvb2xodWIudjEuVG9vbEVycm9yIrUCCgRQbGFuEgwKBHRvb2wYASABKAkSFAoMdG9vbF92ZXJzaW9uGAIgASgJEhMKC3Rvb2xfZGlnZXN0GAMgASgJEhMKCWFyZ3NfanNvbhgEIAEoDEgAEi4KC2FyZ3Nfc3RydWN0GAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAEhgKEGRlZmF1bHRzX2FwcGxpZWQYBiADKAkSJgoFc3RlcHMYByADKAsyFy50b29saHViLnYxLlN0ZXBWZXJkaWN0Eg8KB2VmZmVjdHMYCCADKAkSEwoLcGxhbl9kaWdlc3QYCSABKAkSLgoKZXhwaXJlc19hdBgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHY2FsbF9pZBgLIAEoCUIGCgRhcmdzQlgKDWlvLnRvb2xodWIudjFQAVo4Z2l0aHViLmNvbS90b29sLWh1Yi90b29sLWh1Yi9nZW4vZ28vdG9vbGh1Yi92MTt0b29saHVidjGqAgpUb29sSHViLlYxYgZwcm90bzM", [file_google_protobuf_struct, file_google_protobuf_timestamp, file_toolhub_v1_error, file_toolhub_v1_step]);
+  fileDesc("ChV0b29saHViL3YxL3BsYW4ucHJvdG8SCnRvb2xodWIudjEilAEKC1N0ZXBWZXJkaWN0EiIKBHN0ZXAYASABKA4yFC50b29saHViLnYxLlN0ZXBOYW1lEgoKAm9rGAIgASgIEg8KB3J1bGVfaWQYAyABKAkSDgoGcmVhc29uGAQgASgJEg4KBnJlbWVkeRgFIAEoCRIkCgVlcnJvchgGIAEoCzIVLnRvb2xodWIudjEuVG9vbEVycm9yIskCCgRQbGFuEgwKBHRvb2wYASABKAkSFAoMdG9vbF92ZXJzaW9uGAIgASgJEhMKC3Rvb2xfZGlnZXN0GAMgASgJEhMKCWFyZ3NfanNvbhgEIAEoDEgAEi4KC2FyZ3Nfc3RydWN0GAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAEhgKEGRlZmF1bHRzX2FwcGxpZWQYBiADKAkSJgoFc3RlcHMYByADKAsyFy50b29saHViLnYxLlN0ZXBWZXJkaWN0Eg8KB2VmZmVjdHMYCCADKAkSEwoLcGxhbl9kaWdlc3QYCSABKAkSLgoKZXhwaXJlc19hdBgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHY2FsbF9pZBgLIAEoCRISCgpyZXF1ZXN0X2lkGAwgASgJQgYKBGFyZ3NCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_google_protobuf_struct, file_google_protobuf_timestamp, file_toolhub_v1_error, file_toolhub_v1_step]);
 
 /**
  * What one step would say.
@@ -39,7 +39,7 @@ export type StepVerdict = Message<"toolhub.v1.StepVerdict"> & {
   ok: boolean;
 
   /**
-   * The policy rule or limit that decided. Empty where no rule was involved.
+   * The rule of policy, or its built-in check, that decided. Empty where none was involved.
    *
    * @generated from field: string rule_id = 3;
    */
@@ -53,7 +53,7 @@ export type StepVerdict = Message<"toolhub.v1.StepVerdict"> & {
   reason: string;
 
   /**
-   * What would make it pass, in one sentence. Empty when `ok`.
+   * What would make it pass, or what to do to commit it, in one sentence. Empty when there is nothing to say.
    *
    * @generated from field: string remedy = 5;
    */
@@ -102,7 +102,8 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
   toolDigest: string;
 
   /**
-   * The completed arguments, in the encoding asked for, redacted by key. Unset when they do not fit the schema.
+   * The arguments, completed where they fit the schema and as they came where they do not, in the encoding asked for.
+   * Redacted.
    *
    * @generated from oneof toolhub.v1.Plan.args
    */
@@ -146,8 +147,8 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
   effects: string[];
 
   /**
-   * Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send it
-   * with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
+   * Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send
+   * it with EXECUTE to commit exactly this. Empty when a step fails, unless all that is missing is a person's approval.
    *
    * @generated from field: string plan_digest = 9;
    */
@@ -161,12 +162,20 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
   expiresAt?: Timestamp | undefined;
 
   /**
-   * Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose events
-   * bear the caller's own id beside it.
+   * Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
+   * events bear the caller's own id beside it.
    *
    * @generated from field: string call_id = 11;
    */
   callId: string;
+
+  /**
+   * The request of the dry run: its context's, or where that named none the one that the hub minted. The digest is of
+   * the request's workspace: send it with EXECUTE.
+   *
+   * @generated from field: string request_id = 12;
+   */
+  requestId: string;
 };
 
 /**

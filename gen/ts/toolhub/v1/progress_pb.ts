@@ -15,13 +15,14 @@ export const file_toolhub_v1_progress: GenFile = /*@__PURE__*/
   fileDesc("Chl0b29saHViL3YxL3Byb2dyZXNzLnByb3RvEgp0b29saHViLnYxIn0KCFByb2dyZXNzEgwKBHN0ZXAYASABKAESEgoFdG90YWwYAiABKAFIAIgBARIMCgR1bml0GAMgASgJEg8KB21lc3NhZ2UYBCABKAkSJgoDZXRhGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQggKBl90b3RhbCIlCgVDaHVuaxIMCgRkYXRhGAEgASgMEg4KBnN0cmVhbRgCIAEoCUJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMWIGcHJvdG8z", [file_google_protobuf_duration]);
 
 /**
- * How far a running call or job is. Reports are merged to about ten a second; the last one always arrives.
+ * How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
+ * fewer where many jobs run. The last one always arrives.
  *
  * @generated from message toolhub.v1.Progress
  */
 export type Progress = Message<"toolhub.v1.Progress"> & {
   /**
-   * Units done so far, 0 or more, never falling within one call.
+   * Units done so far, 0 or more.
    *
    * @generated from field: double step = 1;
    */
@@ -64,7 +65,8 @@ export const ProgressSchema: GenMessage<Progress> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_progress, 0);
 
 /**
- * A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks.
+ * A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
+ * and to one that is too slow the oldest are not sent.
  *
  * @generated from message toolhub.v1.Chunk
  */

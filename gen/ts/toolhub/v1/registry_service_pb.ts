@@ -28,9 +28,10 @@ export const file_toolhub_v1_registry_service: GenFile = /*@__PURE__*/
  */
 export type RegisterToolRequest = Message<"toolhub.v1.RegisterToolRequest"> & {
   /**
-   * The definition. Required. `name` is `source/name`, `source` the same or empty, `endpoint` empty or the source's.
-   * `resource_id`: which tool of the MCP server; empty: the name's own part. Description, schemas, and the hints destructive and open world count; capabilities, limits and all
-   * else are what the configuration says of the source.
+   * The definition. Required. `name` is `source/name`, `source` that source or empty, `endpoint` the source's or empty,
+   * `resource_id` the tool's name at the MCP server (empty: what follows the slash). Description, schemas and the hints
+   * `destructive` and `open_world` are taken from here; capabilities, limits and all else from the source's
+   * configuration.
    *
    * @generated from field: toolhub.v1.ToolSpec tool = 1;
    */
@@ -396,7 +397,8 @@ export const GetSnapshotResponseSchema: GenMessage<GetSnapshotResponse> = /*@__P
  */
 export type ListPinsRequest = Message<"toolhub.v1.ListPinsRequest"> & {
   /**
-   * How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+   * How many at most, 0 to any. 0 means 100; more than 1000, or 100 in FULL view, is taken as that. A page may be
+   * shorter than asked.
    *
    * @generated from field: int32 page_size = 1;
    */
@@ -704,12 +706,13 @@ export const ToolChangeTypeSchema: GenEnum<ToolChangeType> = /*@__PURE__*/
  */
 export const RegistryService: GenService<{
   /**
-   * Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
-   * has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
-   * source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
-   * is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
-   * has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
-   * INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
+   * Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
+   * and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
+   * approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
+   * source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
+   * there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
+   * the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
+   * false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
    *
    * @generated from rpc toolhub.v1.RegistryService.RegisterTool
    */

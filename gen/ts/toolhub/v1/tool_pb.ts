@@ -113,28 +113,29 @@ export const ToolAnnotationsSchema: GenMessage<ToolAnnotations> = /*@__PURE__*/
  */
 export type ToolLimits = Message<"toolhub.v1.ToolLimits"> & {
   /**
-   * Time for one call, retries included. Unset means the hub's default (30 s).
+   * Time for one call, retries included. When registering, unset means 30 s.
    *
    * @generated from field: google.protobuf.Duration timeout = 1;
    */
   timeout?: Duration | undefined;
 
   /**
-   * Retries after the first attempt, 0 to 10. Unset means the hub's default; retries happen only where they are safe.
+   * Retries after the first attempt, 0 to 10, made only where a repeat is safe. When registering, unset means none.
    *
    * @generated from field: optional int32 max_retries = 2;
    */
   maxRetries?: number | undefined;
 
   /**
-   * Inline result cap in bytes. 0 means the hub's default (1 MiB); what exceeds it becomes an artifact.
+   * Inline result cap in bytes; what exceeds it becomes an artifact. When registering, 0 means 1 MiB.
    *
    * @generated from field: int64 max_result_bytes = 3;
    */
   maxResultBytes: bigint;
 
   /**
-   * Calls of this tool at once, over all callers of one replica. 0 means no limit of its own.
+   * Calls at once, over all callers of one process, of the tools that share its `upstream`; the smallest of theirs
+   * holds. 0 means the hub's default.
    *
    * @generated from field: int32 max_concurrency = 4;
    */
@@ -232,7 +233,8 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   kind: ToolKind;
 
   /**
-   * What it does, for the model. At most 16 KiB; empty is allowed but hides the tool from search by text.
+   * What it does, for the model. At most 16 KiB. Empty is allowed, but leaves search its name, tags and arguments
+   * alone.
    *
    * @generated from field: string description = 4;
    */
@@ -246,15 +248,14 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   tags: string[];
 
   /**
-   * JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view;
-   * refused when registering.
+   * JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view.
    *
    * @generated from field: bytes input_schema_json = 6;
    */
   inputSchemaJson: Uint8Array;
 
   /**
-   * JSON Schema of the result, at most 256 KiB. Empty means that results are not checked.
+   * JSON Schema of the result, at most 256 KiB. `{}` means that results are not checked. Empty in BASIC view.
    *
    * @generated from field: bytes output_schema_json = 7;
    */
@@ -268,7 +269,7 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   capabilities: string[];
 
   /**
-   * What a call is likely to cost. Unset when unknown.
+   * What a call is likely to cost, as far as it is known.
    *
    * @generated from field: toolhub.v1.CostHints cost_hints = 9;
    */
@@ -296,8 +297,8 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   defaultLimits?: ToolLimits | undefined;
 
   /**
-   * The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering, empty
-   * or the configured source that `name` begins with.
+   * The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering,
+   * empty or the configured source that `name` begins with.
    *
    * @generated from field: string source = 13;
    */
@@ -311,7 +312,8 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   endpoint: string;
 
   /**
-   * Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as `name`.
+   * Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as
+   * `name`.
    *
    * @generated from field: string resource_id = 15;
    */
@@ -347,7 +349,7 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   examples: ToolExample[];
 
   /**
-   * Arguments the guards judge. Empty when none is a path, URL or command.
+   * Arguments the guards judge. Empty when none is a path, URL or command, and in BASIC view.
    *
    * @generated from field: repeated toolhub.v1.GuardedArgument guarded = 20;
    */
@@ -644,7 +646,7 @@ export enum ToolView {
   UNSPECIFIED = 0,
 
   /**
-   * Everything but schemas and examples.
+   * Everything but schemas, examples and guarded arguments.
    *
    * @generated from enum value: TOOL_VIEW_BASIC = 1;
    */

@@ -198,8 +198,8 @@ export type SearchHit = Message<"toolhub.v1.SearchHit"> & {
   score: number;
 
   /**
-   * Where it matched: `name`, `description`, `tags`, `arguments`, `usage`. Empty when the query was
-   * empty.
+   * Where it matched: `name`, `description` (titles of examples included), `tags`, `arguments`, `usage`. Empty when the
+   * query was empty.
    *
    * @generated from field: repeated string matched_fields = 3;
    */
@@ -432,8 +432,8 @@ export const ToolServiceWatchToolsRequestSchema: GenMessage<ToolServiceWatchTool
  */
 export type ToolServiceWatchToolsResponse = Message<"toolhub.v1.ToolServiceWatchToolsResponse"> & {
   /**
-   * What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may see
-   * from now on is ADDED.
+   * What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may
+   * see from now on is ADDED.
    *
    * @generated from field: repeated toolhub.v1.ToolChange changes = 1;
    */
@@ -519,7 +519,8 @@ export const ExportToolsRequestSchema: GenMessage<ExportToolsRequest> = /*@__PUR
  */
 export type ExportToolsResponse = Message<"toolhub.v1.ExportToolsResponse"> & {
   /**
-   * A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its own.
+   * A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
+   * own.
    *
    * @generated from field: bytes tools_json = 1;
    */
@@ -1017,8 +1018,8 @@ export type ServerInfo = Message<"toolhub.v1.ServerInfo"> & {
   contract: string;
 
   /**
-   * SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means only
-   * that one of the two knows more: the contract grows and never changes.
+   * SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means
+   * only that one of the two knows more: the contract grows and never changes.
    *
    * @generated from field: string contract_digest = 3;
    */
@@ -1229,7 +1230,7 @@ export const ExportFormatSchema: GenEnum<ExportFormat> = /*@__PURE__*/
  */
 export const ToolService: GenService<{
   /**
-   * Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you.
+   * Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
    *
    * @generated from rpc toolhub.v1.ToolService.ListTools
    */

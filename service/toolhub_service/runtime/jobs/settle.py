@@ -163,6 +163,7 @@ def without_answer(job: Job, error: ToolError, now_unix_ms: int) -> ToolResult:
         tool_version=job.tool_version,
         tool_digest=job.tool_digest,
         attempts=1 if job.begun else 0,
+        request_id=job.call.context.request_id,
     )
 
 

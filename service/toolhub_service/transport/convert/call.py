@@ -227,6 +227,7 @@ def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: 
     message.tool_version = result.tool_version
     message.tool_digest = result.tool_digest
     message.attempts = result.attempts
+    message.request_id = result.request_id
     if result.replayed or result.truncated:
         message.replayed, message.truncated = result.replayed, result.truncated
     if result.defaults_applied:

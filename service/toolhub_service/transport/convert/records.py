@@ -77,8 +77,7 @@ def write_status(message: job_pb2.JobStatus, status: JobStatus, *, as_struct: bo
 
 def to_job_filter(request: job_service_pb2.ListJobsRequest) -> JobFilter:
     """The unspecified state in a filter means every state."""
-    states = frozenset(JOB_STATES.to_domain[state] for state in request.states if state)
-    return _JOB_FILTER(request, states=states)
+    return _JOB_FILTER(request, states=JOB_STATES.filtered(request.states))
 
 
 to_watched = Reader(JobFilter, job_service_pb2.WatchJobsRequest, apart={"states"})
@@ -110,7 +109,7 @@ def from_event(chained: ChainedEvent) -> event_pb2.Event:
         event,
         chained,
         error_kind=ERRORS.to_wire[kind] if kind else error_pb2.ERROR_KIND_UNSPECIFIED,
-        duration=duration(event.duration_us / 1e6),
+        duration=duration(event.duration_us / 1e6) if event.duration_us else None,
     )
 
 

@@ -159,11 +159,11 @@ _DIAGNOSTICS_MAX = 200
 def to_filter(message: tool_pb2.ToolFilter) -> ToolFilter:
     return ToolFilter(
         names=tuple(message.names),
-        kinds=frozenset(KINDS.to_domain[kind] for kind in message.kinds if kind),
+        kinds=KINDS.filtered(message.kinds),
         capabilities=canonical_capabilities(message.capabilities),
         tags=frozenset(message.tags),
         sources=frozenset(message.sources),
-        states=frozenset(STATES.to_domain[state] for state in message.states if state) or LISTED.states,
+        states=STATES.filtered(message.states) if message.states else LISTED.states,
     )
 
 

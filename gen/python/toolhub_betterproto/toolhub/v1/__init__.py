@@ -465,7 +465,7 @@ class ErrorKind(betterproto2.Enum):
 
     HTTP_DISALLOWED_HOST = 15
     """
-    The host, port, scheme or resolved address is not on the egress list.
+    The host, port, scheme, method, path or resolved address is not on the egress list.
     """
 
     HTTP_TIMEOUT = 16
@@ -480,7 +480,7 @@ class ErrorKind(betterproto2.Enum):
 
     NETWORK_ERROR = 18
     """
-    The remote side could not be reached: name resolution, connection, TLS.
+    The remote side could not be reached (name resolution, connection, TLS), or the connection broke.
     """
 
     IO_ERROR = 19
@@ -495,7 +495,7 @@ class ErrorKind(betterproto2.Enum):
 
     BUDGET_EXCEEDED = 21
     """
-    The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts.
+    The caller's budget (time, number of calls) is spent, or the room for its artifacts.
     """
 
     RATE_LIMITED = 22
@@ -511,7 +511,7 @@ class ErrorKind(betterproto2.Enum):
 
     TIMEOUT = 24
     """
-    The deadline passed and the tool is known to have had no effect.
+    The deadline passed, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN).
     """
 
     CANCELLED = 25
@@ -531,7 +531,7 @@ class ErrorKind(betterproto2.Enum):
 
     IDEMPOTENCY_CONFLICT = 28
     """
-    The idempotency key was used before with other arguments.
+    The idempotency key was used before with other arguments, or before the tool's definition changed.
     """
 
     OUTCOME_UNKNOWN = 29
@@ -541,8 +541,8 @@ class ErrorKind(betterproto2.Enum):
 
     INTERNAL = 30
     """
-    A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
-    the call id.
+    A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
+    has the particulars under the call id.
     """
 
     TOOL_CHANGED = 31
@@ -850,8 +850,7 @@ class ErrorReason(betterproto2.Enum):
 
     AUDIT_DAMAGED = 37
     """
-    INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see
-    [operations](operations.md#audit).
+    INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit.
     """
 
     APPROVAL_NOT_FOUND = 38
@@ -1153,7 +1152,7 @@ class EventType(betterproto2.Enum):
 
     TOOL_CALLED = 1
     """
-    A call was asked for. Durable before a side effect.
+    A call was asked for, durable before a side effect. A call that only reads has none: its TOOL_RESULT says it all.
     """
 
     TOOL_RESULT = 2
@@ -1198,7 +1197,7 @@ class EventType(betterproto2.Enum):
 
     JOB_STATE = 10
     """
-    A job reached another state; `outcome` tells which.
+    A job reached another state: `state` among the attributes tells which, `outcome` how it ended.
     """
 
     PIN_CREATED = 11
@@ -2101,7 +2100,7 @@ class ToolView(betterproto2.Enum):
 
     BASIC = 1
     """
-    Everything but schemas and examples.
+    Everything but schemas, examples and guarded arguments.
     """
 
     FULL = 2
@@ -2205,8 +2204,8 @@ class Approval(betterproto2.Message):
 
     request_id: "str" = betterproto2.field(15, betterproto2.TYPE_STRING)
     """
-    From the call's context. Empty when it gave none. The workspace that it names, and the state of what would be
-    destroyed there, are bound like the arguments: another voids the approval.
+    The call's: its context's, or where that named none the one that the hub minted. The workspace that it names, and
+    the state of what would be destroyed there, are bound like the arguments: another voids the approval.
     """
 
     requested_at: "datetime.datetime | None" = betterproto2.field(
@@ -2259,7 +2258,8 @@ class Approval(betterproto2.Message):
 
     question: "Question | None" = betterproto2.field(24, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may run.
+    What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may
+    run.
     """
 
     covers_rule_id: "str" = betterproto2.field(25, betterproto2.TYPE_STRING)
@@ -2420,17 +2420,19 @@ class CallBudget(betterproto2.Message):
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    Time for the whole call, retries included, at most a day. Unset means the RPC's deadline, then the tool's default.
+    Time for the whole call, retries included, at most a day. The nearest of it, the RPC's deadline and the hub's
+    maximum holds; without it and without a deadline, the tool's default.
     """
 
     max_retries: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT32, optional=True)
     """
-    Retries after the first attempt, 0 to 10. Unset means the tool's default; 0 means one attempt.
+    Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
+    attempt. Only what is safe to repeat is tried again.
     """
 
     max_tool_calls: "int | None" = betterproto2.field(3, betterproto2.TYPE_INT32, optional=True)
     """
-    Calls one request may make in all, this one included. Unset means the policy's quota.
+    Calls one request may make in all, this one included. Unset means that only policy bounds them.
     """
 
 
@@ -2500,7 +2502,8 @@ default_message_pool.register_message("toolhub.v1", "ChainFault", ChainFault)
 @dataclass(eq=False, repr=False)
 class Chunk(betterproto2.Message):
     """
-    A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks.
+    A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
+    and to one that is too slow the oldest are not sent.
     """
 
     data: "bytes" = betterproto2.field(1, betterproto2.TYPE_BYTES)
@@ -2765,7 +2768,7 @@ class Event(betterproto2.Message):
 
     request_id: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
     """
-    The user request. Empty when there is none.
+    The user request; of a call that named none the one that the hub minted. Empty when no call was involved.
     """
 
     args_digest: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
@@ -2790,7 +2793,7 @@ class Event(betterproto2.Message):
 
     outcome: "str" = betterproto2.field(17, betterproto2.TYPE_STRING)
     """
-    How it ended: `ok`, or the error kind, or the new state of an approval, job or pin. Empty where nothing ended.
+    How it ended: `ok` or the error kind; of an approval or pin its new state. Empty where nothing ended.
     """
 
     error_kind: "ErrorKind" = betterproto2.field(18, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorKind(0))
@@ -2986,7 +2989,8 @@ class ExecContext(betterproto2.Message):
 
     request_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    One user request, shared by all its calls; names the default workspace. Empty: the hub mints one.
+    One user request: its calls share a workspace, unless the hub shares workspaces otherwise. Empty: the call is a
+    request of its own, and the answer's `request_id` names it.
     """
 
     task_id: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -3069,7 +3073,8 @@ class ExportToolsResponse(betterproto2.Message):
 
     tools_json: "bytes" = betterproto2.field(1, betterproto2.TYPE_BYTES)
     """
-    A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its own.
+    A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
+    own.
     """
 
     names: "dict[str, str]" = betterproto2.field(
@@ -3612,7 +3617,7 @@ class Job(betterproto2.Message):
 
     request_id: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    From the call's context. Empty when it gave none.
+    The call's: its context's, or where that named none the one that the hub minted.
     """
 
     task_id: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
@@ -3981,7 +3986,8 @@ class ListPinsRequest(betterproto2.Message):
 
     page_size: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+    How many at most, 0 to any. 0 means 100; more than 1000, or 100 in FULL view, is taken as that. A page may be
+    shorter than asked.
     """
 
     page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -4235,7 +4241,8 @@ class Plan(betterproto2.Message):
     What an EXECUTE of the same intent would do now. Nothing has been spent and nothing has happened.
 
     Oneofs:
-        - args: The completed arguments, in the encoding asked for, redacted by key. Unset when they do not fit the schema.
+        - args: The arguments, completed where they fit the schema and as they came where they do not, in the encoding asked for.
+            Redacted.
     """
 
     tool: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -4282,8 +4289,8 @@ class Plan(betterproto2.Message):
 
     plan_digest: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
     """
-    Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send it
-    with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
+    Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send
+    it with EXECUTE to commit exactly this. Empty when a step fails, unless all that is missing is a person's approval.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
@@ -4295,8 +4302,14 @@ class Plan(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
     """
-    Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose events
-    bear the caller's own id beside it.
+    Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
+    events bear the caller's own id beside it.
+    """
+
+    request_id: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
+    """
+    The request of the dry run: its context's, or where that named none the one that the hub minted. The digest is of
+    the request's workspace: send it with EXECUTE.
     """
 
 
@@ -4306,12 +4319,13 @@ default_message_pool.register_message("toolhub.v1", "Plan", Plan)
 @dataclass(eq=False, repr=False)
 class Progress(betterproto2.Message):
     """
-    How far a running call or job is. Reports are merged to about ten a second; the last one always arrives.
+    How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
+    fewer where many jobs run. The last one always arrives.
     """
 
     step: "float" = betterproto2.field(1, betterproto2.TYPE_DOUBLE)
     """
-    Units done so far, 0 or more, never falling within one call.
+    Units done so far, 0 or more.
     """
 
     total: "float | None" = betterproto2.field(2, betterproto2.TYPE_DOUBLE, optional=True)
@@ -4353,7 +4367,8 @@ class Question(betterproto2.Message):
 
     schema_json: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
     """
-    JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is asked.
+    JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is
+    asked.
     """
 
     round: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
@@ -4456,9 +4471,10 @@ class RegisterToolRequest(betterproto2.Message):
 
     tool: "ToolSpec | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The definition. Required. `name` is `source/name`, `source` the same or empty, `endpoint` empty or the source's.
-    `resource_id`: which tool of the MCP server; empty: the name's own part. Description, schemas, and the hints destructive and open world count; capabilities, limits and all
-    else are what the configuration says of the source.
+    The definition. Required. `name` is `source/name`, `source` that source or empty, `endpoint` the source's or empty,
+    `resource_id` the tool's name at the MCP server (empty: what follows the slash). Description, schemas and the hints
+    `destructive` and `open_world` are taken from here; capabilities, limits and all else from the source's
+    configuration.
     """
 
     upsert: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
@@ -4578,8 +4594,8 @@ class SearchHit(betterproto2.Message):
 
     matched_fields: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
-    Where it matched: `name`, `description`, `tags`, `arguments`, `usage`. Empty when the query was
-    empty.
+    Where it matched: `name`, `description` (titles of examples included), `tags`, `arguments`, `usage`. Empty when the
+    query was empty.
     """
 
     matched_terms: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
@@ -4736,8 +4752,8 @@ class ServerInfo(betterproto2.Message):
 
     contract_digest: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means only
-    that one of the two knows more: the contract grows and never changes.
+    SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means
+    only that one of the two knows more: the contract grows and never changes.
     """
 
     features: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
@@ -5095,7 +5111,7 @@ class StepVerdict(betterproto2.Message):
 
     rule_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    The policy rule or limit that decided. Empty where no rule was involved.
+    The rule of policy, or its built-in check, that decided. Empty where none was involved.
     """
 
     reason: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
@@ -5105,7 +5121,7 @@ class StepVerdict(betterproto2.Message):
 
     remedy: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    What would make it pass, in one sentence. Empty when `ok`.
+    What would make it pass, or what to do to commit it, in one sentence. Empty when there is nothing to say.
     """
 
     error: "ToolError | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
@@ -5422,18 +5438,20 @@ class ToolIntent(betterproto2.Message):
 
     purpose: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where the tool has side effects.
+    Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where this very call can change
+    something: a GET by a tool that can also POST needs none.
     """
 
     idempotency_key: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
     Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
+    HTTP tools send it on as the header `Idempotency-Key` where policy says that the host honours it.
     """
 
     expected_tool_digest: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is refused
-    with TOOL_CHANGED before anything happens. Empty is not compared.
+    `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
+    refused with TOOL_CHANGED before anything happens. Empty is not compared.
     """
 
 
@@ -5450,22 +5468,23 @@ class ToolLimits(betterproto2.Message):
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    Time for one call, retries included. Unset means the hub's default (30 s).
+    Time for one call, retries included. When registering, unset means 30 s.
     """
 
     max_retries: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT32, optional=True)
     """
-    Retries after the first attempt, 0 to 10. Unset means the hub's default; retries happen only where they are safe.
+    Retries after the first attempt, 0 to 10, made only where a repeat is safe. When registering, unset means none.
     """
 
     max_result_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
     """
-    Inline result cap in bytes. 0 means the hub's default (1 MiB); what exceeds it becomes an artifact.
+    Inline result cap in bytes; what exceeds it becomes an artifact. When registering, 0 means 1 MiB.
     """
 
     max_concurrency: "int" = betterproto2.field(4, betterproto2.TYPE_INT32)
     """
-    Calls of this tool at once, over all callers of one replica. 0 means no limit of its own.
+    Calls at once, over all callers of one process, of the tools that share its `upstream`; the smallest of theirs
+    holds. 0 means the hub's default.
     """
 
 
@@ -5572,6 +5591,13 @@ class ToolResult(betterproto2.Message):
     The adapter's unprocessed answer as JSON, redacted. Empty unless the hub is configured to send it.
     """
 
+    request_id: "str" = betterproto2.field(18, betterproto2.TYPE_STRING)
+    """
+    The request that the call belongs to: its context's, or where that named none the one that the hub minted. Calls
+    that send it as their own see the same files, unless the hub shares workspaces otherwise. A replayed result keeps
+    the first call's. Empty where a call of a session broke the contract, and from older hubs.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "ToolResult", ToolResult)
 
@@ -5609,8 +5635,8 @@ class ToolServiceWatchToolsResponse(betterproto2.Message):
 
     changes: "list[ToolChange]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may see
-    from now on is ADDED.
+    What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may
+    see from now on is ADDED.
     """
 
     reset: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
@@ -5656,7 +5682,8 @@ class ToolSpec(betterproto2.Message):
 
     description: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    What it does, for the model. At most 16 KiB; empty is allowed but hides the tool from search by text.
+    What it does, for the model. At most 16 KiB. Empty is allowed, but leaves search its name, tags and arguments
+    alone.
     """
 
     tags: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
@@ -5666,13 +5693,12 @@ class ToolSpec(betterproto2.Message):
 
     input_schema_json: "bytes" = betterproto2.field(6, betterproto2.TYPE_BYTES)
     """
-    JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view;
-    refused when registering.
+    JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view.
     """
 
     output_schema_json: "bytes" = betterproto2.field(7, betterproto2.TYPE_BYTES)
     """
-    JSON Schema of the result, at most 256 KiB. Empty means that results are not checked.
+    JSON Schema of the result, at most 256 KiB. `{}` means that results are not checked. Empty in BASIC view.
     """
 
     capabilities: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
@@ -5682,7 +5708,7 @@ class ToolSpec(betterproto2.Message):
 
     cost_hints: "CostHints | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What a call is likely to cost. Unset when unknown.
+    What a call is likely to cost, as far as it is known.
     """
 
     annotations: "ToolAnnotations | None" = betterproto2.field(10, betterproto2.TYPE_MESSAGE, optional=True)
@@ -5704,8 +5730,8 @@ class ToolSpec(betterproto2.Message):
 
     source: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
     """
-    The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering, empty
-    or the configured source that `name` begins with.
+    The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering,
+    empty or the configured source that `name` begins with.
     """
 
     endpoint: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
@@ -5715,7 +5741,8 @@ class ToolSpec(betterproto2.Message):
 
     resource_id: "str" = betterproto2.field(15, betterproto2.TYPE_STRING)
     """
-    Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as `name`.
+    Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as
+    `name`.
     """
 
     state: "ToolState" = betterproto2.field(16, betterproto2.TYPE_ENUM, default_factory=lambda: ToolState(0))
@@ -5741,7 +5768,7 @@ class ToolSpec(betterproto2.Message):
 
     guarded: "list[GuardedArgument]" = betterproto2.field(20, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Arguments the guards judge. Empty when none is a path, URL or command.
+    Arguments the guards judge. Empty when none is a path, URL or command, and in BASIC view.
     """
 
     upstream: "str" = betterproto2.field(21, betterproto2.TYPE_STRING)
@@ -5901,8 +5928,8 @@ class WatchApprovalsRequest(betterproto2.Message):
 
     resume_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING comes
-    first what has changed since, decided or not; the latest may come twice.
+    The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING
+    comes first what has changed since, decided or not; the latest may come twice.
     """
 
 
@@ -5984,7 +6011,8 @@ class WatchJobsRequest(betterproto2.Message):
 
     job_ids: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
     """
-    Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that match.
+    Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that
+    match.
     """
 
     tool: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -6295,8 +6323,8 @@ class ArtifactServiceSyncStub:
     def read_artifact(self, message: "ReadArtifactRequest") -> "Iterator[ReadArtifactResponse]":
         """
         Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-        use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+        `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
         """
 
         yield from self._channel.unary_stream(
@@ -6308,10 +6336,11 @@ class ArtifactServiceSyncStub:
     def write_artifact(self, messages: "Iterable[WriteArtifactRequest]") -> "WriteArtifactResponse":
         """
         Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-        kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-        With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-        `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+        is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+        caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+        minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+        upload.
         """
 
         return self._channel.stream_unary(
@@ -6322,7 +6351,8 @@ class ArtifactServiceSyncStub:
 
     def get_upload(self, message: "GetUploadRequest") -> "GetUploadResponse":
         """
-        How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+        How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+        again.
         """
 
         return self._channel.unary_unary(
@@ -6345,8 +6375,8 @@ class ArtifactServiceSyncStub:
     def delete_artifact(self, message: "DeleteArtifactRequest") -> "DeleteArtifactResponse":
         """
         Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-        artifact has the same.
+        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+        another artifact has the same.
         """
 
         return self._channel.unary_unary(
@@ -6392,8 +6422,8 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "AsyncIterator[ReadArtifactResponse]":
         """
         Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to `sha256`:
-        use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
+        `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
         """
 
         async for response in self._unary_stream(
@@ -6416,10 +6446,11 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "WriteArtifactResponse":
         """
         Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing is
-        kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
-        With an `upload_id` what came is held when the stream breaks, for 15 minutes: ask GetUpload, then go on at
-        `offset_bytes`. ABORTED for a stream when another one has gone on with its upload.
+        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
+        is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
+        caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
+        minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
+        upload.
         """
 
         return await self._stream_unary(
@@ -6441,7 +6472,8 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetUploadResponse":
         """
-        How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin again.
+        How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
+        again.
         """
 
         return await self._unary_unary(
@@ -6484,8 +6516,8 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "DeleteArtifactResponse":
         """
         Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless another
-        artifact has the same.
+        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
+        another artifact has the same.
         """
 
         return await self._unary_unary(
@@ -6500,7 +6532,7 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
 
 class AuditServiceSyncStub:
     """
-    What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics.
+    What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -6543,7 +6575,7 @@ class AuditServiceSyncStub:
 
 class AuditServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    What auditors use. Takes the auditor role; reading is recorded nowhere but in metrics.
+    What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
     """
 
     async def list_events(
@@ -6843,12 +6875,13 @@ class RegistryServiceSyncStub:
 
     def register_tool(self, message: "RegisterToolRequest") -> "RegisterToolResponse":
         """
-        Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
-        has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
-        source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
-        is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
-        has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
-        INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
+        Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
+        and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
+        approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
+        source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
+        there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
+        the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
+        false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
         """
 
         return self._channel.unary_unary(
@@ -6968,12 +7001,13 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "RegisterToolResponse":
         """
-        Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
-        has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
-        source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
-        is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
-        has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
-        INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
+        Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
+        and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
+        approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
+        source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
+        there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
+        the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
+        false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
         """
 
         return await self._unary_unary(
@@ -7173,7 +7207,7 @@ class ToolServiceSyncStub:
 
     def list_tools(self, message: "ListToolsRequest") -> "ListToolsResponse":
         """
-        Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you.
+        Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
         """
 
         return self._channel.unary_unary(
@@ -7291,7 +7325,7 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListToolsResponse":
         """
-        Lists the tools the caller's policy could allow. An empty page with sources that are READY means: none for you.
+        Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
         """
 
         return await self._unary_unary(
