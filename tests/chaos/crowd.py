@@ -123,7 +123,7 @@ class Crowd:
             watched = Watched(job_id)
             self.watched.append(watched)
             stub = CountedWatches(self.random.choice(self.hubs), watched)
-            async for status in jobs.watch(cast("Any", stub), job_id, after_sequence=0, attempts=1_000):
+            async for status in jobs.watch_one(cast("Any", stub), job_id, after_sequence=0, attempts=1_000):
                 watched.sequences.append(status.sequence)
                 watched.last = status
 

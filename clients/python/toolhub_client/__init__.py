@@ -10,7 +10,16 @@ from __future__ import annotations
 from toolhub_client.answer import Answer, Chunk, DryRun, Progress
 from toolhub_client.artifacts import Artifact, DigestMismatch
 from toolhub_client.channel import PlaintextCredentialWarning
-from toolhub_client.context import CallOptions, ConnectOptions, Context, ToolFields
+from toolhub_client.context import (
+    ApprovalFields,
+    ArtifactFields,
+    CallOptions,
+    ConnectOptions,
+    Context,
+    JobFields,
+    ToolFields,
+    WatchedJobFields,
+)
 from toolhub_client.errors import ErrorKind, Reason
 from toolhub_client.failures import (
     ApprovalRequired,
@@ -39,8 +48,10 @@ from toolhub_client.sync import SyncHub, connect_sync
 __all__ = [
     "FINAL_STATES",
     "Answer",
+    "ApprovalFields",
     "ApprovalRequired",
     "Artifact",
+    "ArtifactFields",
     "CallFailed",
     "CallOptions",
     "Chunk",
@@ -55,6 +66,7 @@ __all__ = [
     "HubUnavailable",
     "InvalidArguments",
     "InvalidRequest",
+    "JobFields",
     "NotFound",
     "OutcomeUnknown",
     "Overloaded",
@@ -71,6 +83,7 @@ __all__ = [
     "ToolFields",
     "ToolNotFound",
     "Unauthenticated",
+    "WatchedJobFields",
     "connect",
     "connect_sync",
 ]

@@ -240,8 +240,7 @@ class Connection:
                 error = hub_error(raised, self.address)
                 failed += 1
                 pause_s = pause_after(failed, error)
-                may_repeat = error.reason in _REFUSED or (repeatable and isinstance(error, HubUnavailable))
-                if not may_repeat or time.monotonic() + pause_s >= until_s:
+                if not _may_repeat(error, repeatable) or time.monotonic() + pause_s >= until_s:
                     raise error from None
             await asyncio.sleep(pause_s)
 
@@ -261,7 +260,7 @@ class Connection:
                 yield item
 
     async def stream(self, messages: AsyncGenerator[Answer, None]) -> AsyncGenerator[Answer, None]:
-        """The same messages. Raises HubError."""
+        """The same messages, of something that goes on by itself where it breaks. Raises HubError."""
         await self.ready()
         try:
             async with aclosing(messages):
@@ -269,6 +268,35 @@ class Connection:
                     yield message
         except grpc.aio.AioRpcError as raised:
             raise hub_error(raised, self.address) from None
+
+    async def events(
+        self, rpc: Callable[[Any], Any], request: object, *, repeatable: bool
+    ) -> AsyncGenerator[Any, None]:
+        """The messages that answer one request, which is sent again like that of `unary` until the first has come.
+        Leaving cancels the RPC. Raises HubError."""
+        until_s = time.monotonic() + self.retry_s
+        failed = 0
+        while True:
+            await self.ready(max(0.0, until_s - time.monotonic()))
+            call, begun = rpc(request), False
+            try:
+                async for message in call:
+                    begun = True
+                    yield message
+                return
+            except grpc.aio.AioRpcError as raised:
+                error = hub_error(raised, self.address)
+                failed += 1
+                pause_s = pause_after(failed, error)
+                if begun or not _may_repeat(error, repeatable) or time.monotonic() + pause_s >= until_s:
+                    raise error from None
+            finally:
+                call.cancel()
+            await asyncio.sleep(pause_s)
+
+
+def _may_repeat(error: HubError, repeatable: bool) -> bool:
+    return error.reason in _REFUSED or (repeatable and isinstance(error, HubUnavailable))
 
 
 def pause_after(failed: int, error: Exception) -> float:

@@ -10,7 +10,7 @@ from typing import TypedDict
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from toolhub.v1 import call_pb2, tool_pb2
+from toolhub.v1 import approval_pb2, call_pb2, job_state_pb2, tool_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,47 @@ class ToolFields(TypedDict, total=False):
     sources: Sequence[str]
     states: Sequence[tool_pb2.ToolState.ValueType]
     """Without: ACTIVE and UNAVAILABLE."""
+
+
+class WatchedJobFields(TypedDict, total=False):
+    """Which jobs: all conditions must hold."""
+
+    tool: str
+    """A name or a glob."""
+    request_id: str
+    task_id: str
+    principal: str
+    """Whose; without: the caller's own for agents, everybody's for operators and auditors."""
+
+
+class JobFields(WatchedJobFields, total=False):
+    """Which jobs of a list."""
+
+    states: Sequence[job_state_pb2.JobState.ValueType]
+    """One of them; without: every one."""
+
+
+class ArtifactFields(TypedDict, total=False):
+    """Which artifacts: all conditions must hold."""
+
+    task_id: str
+    call_id: str
+    """Of the call that made them."""
+    sha256: str
+    """Of exactly this content, 64 lower-case hex digits: whether the hub has it already."""
+    principal: str
+    """Whose; without: the caller's own for agents, everybody's for auditors."""
+
+
+class ApprovalFields(TypedDict, total=False):
+    """Which approvals: all conditions must hold."""
+
+    states: Sequence[approval_pb2.ApprovalState.ValueType]
+    """One of them; without: every one."""
+    tool: str
+    """A name or a glob."""
+    principal: str
+    """Who asked."""
 
 
 class ConnectOptions(TypedDict, total=False):

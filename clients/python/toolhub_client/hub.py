@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from toolhub.v1 import (
     call_pb2,
     job_pb2,
     job_service_pb2,
-    job_state_pb2,
     tool_pb2,
     tool_service_pb2,
 )
@@ -33,10 +32,20 @@ from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_client import artifacts, jobs
 from toolhub_client.answer import Answer, Chunk, DryRun, Progress
 from toolhub_client.channel import Connection, target
-from toolhub_client.context import CallOptions, ConnectOptions, Context, ToolFields
+from toolhub_client.context import (
+    ApprovalFields,
+    ArtifactFields,
+    CallOptions,
+    ConnectOptions,
+    Context,
+    JobFields,
+    ToolFields,
+    WatchedJobFields,
+)
 from toolhub_client.failures import hub_error
 from toolhub_client.session import Session
 from toolhub_client.tool_calls import NO_OBJECT, read_tool_call, to_json, to_text
+from toolhub_client.watches import resumed
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
     from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceAsyncStub
@@ -135,16 +144,10 @@ class Hub:
     ) -> AsyncGenerator[Progress | Chunk | Answer, None]:
         """Make one call and see it happen; the Answer comes last. Leaving the loop early cancels the call."""
         request = tool_service_pb2.InvokeStreamRequest(**self._fields(tool, args, options))
-        async with aclosing(self._connection.stream(self._events(request))) as events:
-            async for event in events:
-                yield event
-
-    async def _events(
-        self, request: tool_service_pb2.InvokeStreamRequest
-    ) -> AsyncGenerator[Progress | Chunk | Answer, None]:
-        call = self.tools.InvokeStream(request)
-        try:
-            async for response in call:
+        is_keyed = bool(request.intent.idempotency_key)
+        responses = self._connection.events(self.tools.InvokeStream, request, repeatable=is_keyed)
+        async with aclosing(responses):
+            async for response in responses:
                 match response.WhichOneof("event"):
                     case "progress":
                         yield response.progress
@@ -152,8 +155,6 @@ class Hub:
                         yield response.chunk
                     case "result":
                         yield Answer(response.result)
-        finally:
-            call.cancel()
 
     def session(self) -> Session:
         """Many calls over one stream: `async with hub.session() as session: await session.invoke(…)`."""
@@ -166,13 +167,15 @@ class Hub:
         return await self._connection.unary(self.tools.GetServerInfo, tool_service_pb2.GetServerInfoRequest())
 
     def watch_tools(
-        self, *, resume_token: str = "", **where: Unpack[ToolFields]
+        self, *, resume_token: str = "", attempts: int = 16, **where: Unpack[ToolFields]
     ) -> AsyncGenerator[tool_service_pb2.ToolServiceWatchToolsResponse, None]:
-        """Each change of what `list_tools` gives, until the caller leaves or the connection breaks; `reset` says to
-        list anew. `resume_token`: of the last message that was seen."""
-        tools = tool_pb2.ToolFilter(**where)
-        request = tool_service_pb2.ToolServiceWatchToolsRequest(filter=tools, resume_token=resume_token)
-        return self._connection.stream(self._messages(self.tools.WatchTools, request))
+        """Each change of what `list_tools` gives, until the caller leaves, across broken connections (`attempts` in a
+        row at most). A message that says `reset` wants the tools listed anew: the first one does, unless it goes on
+        with a `resume_token`, that of the last message seen."""
+        request = tool_service_pb2.ToolServiceWatchToolsRequest(
+            filter=tool_pb2.ToolFilter(**where), resume_token=resume_token
+        )
+        return self._connection.stream(resumed(self.tools.WatchTools, request, "tools", attempts=attempts))
 
     def list_tools(self, **where: Unpack[ToolFields]) -> AsyncIterator[tool_pb2.ToolSpec]:
         """Every tool the caller could be allowed, page by page."""
@@ -237,17 +240,9 @@ class Hub:
         request = job_service_pb2.GetJobRequest(job_id=job_id)
         return (await self._connection.unary(self.jobs.GetJob, request)).job
 
-    def list_jobs(
-        self,
-        *,
-        states: Sequence[job_state_pb2.JobState.ValueType] = (),
-        tool: str = "",
-        request_id: str = "",
-        task_id: str = "",
-    ) -> AsyncIterator[job_pb2.Job]:
-        """The caller's jobs, newest first, page by page; `tool` is a name or a glob."""
-        request = job_service_pb2.ListJobsRequest(states=states, tool=tool, request_id=request_id, task_id=task_id)
-        return self._connection.items(self.jobs.ListJobs, request, "jobs")
+    def list_jobs(self, **where: Unpack[JobFields]) -> AsyncIterator[job_pb2.Job]:
+        """The caller's jobs, newest first, page by page."""
+        return self._connection.items(self.jobs.ListJobs, job_service_pb2.ListJobsRequest(**where), "jobs")
 
     def watch_job(
         self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
@@ -255,24 +250,20 @@ class Hub:
         """Every status of a job to its final one, across broken connections (`attempts` in a row at most); first the
         state of now, or with `from_first` its whole history."""
         return self._connection.stream(
-            jobs.watch(self.jobs, job_id, after_sequence=after_sequence, from_first=from_first, attempts=attempts)
+            jobs.watch_one(self.jobs, job_id, after_sequence=after_sequence, from_first=from_first, attempts=attempts)
         )
 
     def watch_jobs(
         self,
         job_ids: Sequence[str] = (),
         *,
-        tool: str = "",
-        request_id: str = "",
-        task_id: str = "",
         after_sequences: Mapping[str, int] | None = None,
         attempts: int = 16,
+        **where: Unpack[WatchedJobFields],
     ) -> AsyncGenerator[job_pb2.JobStatus, None]:
         """The statuses of several jobs in one stream, across broken connections: of those named, until all are final,
         or of all that match, those to come included, until the caller leaves. Raises NotFound."""
-        request = job_service_pb2.WatchJobsRequest(
-            job_ids=job_ids, tool=tool, request_id=request_id, task_id=task_id, after_sequences=after_sequences
-        )
+        request = job_service_pb2.WatchJobsRequest(job_ids=job_ids, after_sequences=after_sequences, **where)
         return self._connection.stream(jobs.watch_many(self.jobs, request, attempts=attempts))
 
     async def job_answer(self, job_id: str) -> Answer:
@@ -312,9 +303,9 @@ class Hub:
         async with aclosing(self.read_artifact(artifact_id)) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
-    def list_artifacts(self, *, task_id: str = "", sha256: str = "") -> AsyncIterator[artifacts.Artifact]:
-        """The caller's artifacts, newest first, page by page; with `sha256` those of that content."""
-        request = artifact_service_pb2.ListArtifactsRequest(task_id=task_id, sha256=sha256)
+    def list_artifacts(self, **where: Unpack[ArtifactFields]) -> AsyncIterator[artifacts.Artifact]:
+        """The caller's artifacts, those that expire last first, page by page."""
+        request = artifact_service_pb2.ListArtifactsRequest(**where)
         return self._connection.items(self.artifacts.ListArtifacts, request, "artifacts")
 
     async def delete_artifact(self, artifact_id: str) -> None:
@@ -324,11 +315,9 @@ class Hub:
 
     # Approvals
 
-    def list_approvals(
-        self, *, states: Sequence[approval_pb2.ApprovalState.ValueType] = (), tool: str = ""
-    ) -> AsyncIterator[approval_pb2.Approval]:
+    def list_approvals(self, **where: Unpack[ApprovalFields]) -> AsyncIterator[approval_pb2.Approval]:
         """Newest first, page by page: everybody's for approvers, the caller's own for others."""
-        request = approval_service_pb2.ListApprovalsRequest(states=states, tool=tool)
+        request = approval_service_pb2.ListApprovalsRequest(**where)
         return self._connection.items(self.approvals.ListApprovals, request, "approvals")
 
     async def get_approval(self, approval_id: str) -> approval_pb2.Approval:
@@ -336,14 +325,15 @@ class Hub:
         request = approval_service_pb2.GetApprovalRequest(approval_id=approval_id)
         return (await self._connection.unary(self.approvals.GetApproval, request)).approval
 
-    async def watch_approvals(self, *, tool: str = "") -> AsyncGenerator[approval_pb2.Approval, None]:
-        """Every pending approval, then each change as it happens, until the caller leaves or the connection breaks."""
-
-        request = approval_service_pb2.WatchApprovalsRequest(tool=tool)
-        messages = self._messages(self.approvals.WatchApprovals, request)
-        async with aclosing(self._connection.stream(messages)) as changes:
-            async for change in changes:
-                yield change.approval
+    def watch_approvals(
+        self, *, tool: str = "", resume_token: str = "", attempts: int = 16
+    ) -> AsyncGenerator[approval_service_pb2.WatchApprovalsResponse, None]:
+        """Every pending approval, then each change as it happens, until the caller leaves, across broken connections
+        (`attempts` in a row at most); `tool` is a name or a glob. With the last `resume_token` that was not empty it
+        begins with what has changed since, decided or not; the latest may come twice."""
+        request = approval_service_pb2.WatchApprovalsRequest(tool=tool, resume_token=resume_token)
+        watching = self.approvals.WatchApprovals
+        return self._connection.stream(resumed(watching, request, "approvals", attempts=attempts))
 
     async def approve(
         self, approval: approval_pb2.Approval, *, comment: str = "", answer: Mapping[str, Any] | None = None
@@ -371,14 +361,6 @@ class Hub:
             answer_json=b"" if answer is None else to_json(answer),
         )
         return (await self._connection.unary(self.approvals.DecideApproval, request)).approval
-
-    async def _messages(self, rpc: Callable[..., Any], request: object) -> AsyncGenerator[Any, None]:
-        call = rpc(request)
-        try:
-            async for message in call:
-                yield message
-        finally:
-            call.cancel()
 
     def _fields(self, tool: str, args: Mapping[str, Any] | None, options: CallOptions) -> dict[str, Any]:
         """The fields that InvokeRequest, InvokeStreamRequest, SessionCall and SubmitJobRequest share."""

@@ -6,15 +6,12 @@ nothing twice.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-import grpc
-
 from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
-from toolhub_client.channel import pause_after
-from toolhub_client.failures import hub_error
+from toolhub_client.watches import watch
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
     from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
@@ -28,88 +25,56 @@ FINAL_STATES = frozenset(
         job_state_pb2.JOB_STATE_LOST,
     }
 )
-BROKEN = frozenset(
-    {
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.UNKNOWN,
-    }
-)
-"""How a watch ends that may be begun again: a hub that leaves, is killed or is overloaded, a connection that breaks."""
-
-
 # As many as a request may name.
 _RESUMED_MAX = 1_024
 
 
-async def watch(
+async def watch_one(
     stub: JobServiceAsyncStub, job_id: str, *, after_sequence: int, from_first: bool = False, attempts: int
 ) -> AsyncGenerator[job_pb2.JobStatus, None]:
     """Every status after `after_sequence`, to a final one; none when that was the final one already.
 
-    Raises AioRpcError, or ConnectionError when the hub ended the stream too early, once `attempts` in a row brought
-    nothing.
+    Raises as `watches.watch`.
     """
-    seen, failed = after_sequence, 0
-    while True:
-        asked = job_service_pb2.WatchJobRequest(job_id=job_id, after_sequence=seen, from_first=from_first)
-        call = stub.WatchJob(asked)
-        broken: Exception = ConnectionError(f"the hub ends the watch of job {job_id} before the job is over")
-        before = seen
-        try:
-            async for response in call:
-                seen, failed = response.status.sequence, 0
-                yield response.status
-                if response.status.state in FINAL_STATES:
-                    return
-            if seen == before > 0:
-                return  # a stream ends by itself only after the final status, which was seen before
-        except grpc.aio.AioRpcError as error:
-            if error.code() not in BROKEN:
-                raise
-            broken = hub_error(error)
-        finally:
-            call.cancel()
-        failed += 1
-        if failed >= attempts:
-            raise broken
-        await asyncio.sleep(pause_after(failed, broken))
+    request = job_service_pb2.WatchJobRequest(job_id=job_id, after_sequence=after_sequence, from_first=from_first)
+
+    def was_over(messages: int) -> bool:
+        """A stream ends by itself only after the final status, which was seen before."""
+        return messages == 0 < request.after_sequence
+
+    responses = watch(lambda: stub.WatchJob(request), f"job {job_id}", attempts=attempts, ended=was_over)
+    async with aclosing(responses):
+        async for response in responses:
+            request.after_sequence = response.status.sequence
+            yield response.status
+            if response.status.state in FINAL_STATES:
+                return
 
 
 async def watch_many(
     stub: JobServiceAsyncStub, request: job_service_pb2.WatchJobsRequest, *, attempts: int
 ) -> AsyncGenerator[job_pb2.JobStatus, None]:
-    """As `watch`, of several jobs: it ends once every named one is final, and never where none is named."""
-    seen, failed, waits_for = dict(request.after_sequences), 0, set(request.job_ids)
-    while waits_for or not request.job_ids:
-        call = stub.WatchJobs(_resumed(request, seen, waits_for))
-        broken: Exception = ConnectionError("the hub ends the watch before the jobs are over")
-        try:
-            async for response in call:
-                status, failed = response.status, 0
-                if status.sequence <= seen.get(status.job_id, 0):
-                    continue
-                if status.state in FINAL_STATES:
-                    waits_for.discard(status.job_id)
-                    seen.pop(status.job_id, None)
-                else:
-                    seen[status.job_id] = status.sequence
-                yield status
-            if request.job_ids:
+    """As `watch_one`, of several jobs: it ends once every named one is final, and never where none is named."""
+    seen, waits_for, is_named = dict(request.after_sequences), set(request.job_ids), bool(request.job_ids)
+    responses = watch(
+        lambda: stub.WatchJobs(_resumed(request, seen, waits_for)),
+        "several jobs",
+        attempts=attempts,
+        ended=lambda _: is_named,
+    )
+    async with aclosing(responses):
+        async for response in responses:
+            status = response.status
+            if status.sequence <= seen.get(status.job_id, 0):
+                continue
+            if status.state in FINAL_STATES:
+                waits_for.discard(status.job_id)
+                seen.pop(status.job_id, None)
+            else:
+                seen[status.job_id] = status.sequence
+            yield status
+            if is_named and not waits_for:
                 return
-        except grpc.aio.AioRpcError as error:
-            if error.code() not in BROKEN:
-                raise
-            broken = hub_error(error)
-        finally:
-            call.cancel()
-        failed += 1
-        if failed >= attempts:
-            raise broken
-        await asyncio.sleep(pause_after(failed, broken))
 
 
 def _resumed(

@@ -11,10 +11,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
 
-from toolhub.v1 import approval_pb2, job_pb2, job_state_pb2, tool_pb2, tool_service_pb2
+from toolhub.v1 import approval_pb2, approval_service_pb2, job_pb2, tool_pb2, tool_service_pb2
 from toolhub_client.answer import Answer, Chunk, DryRun, Progress
 from toolhub_client.artifacts import Artifact
-from toolhub_client.context import CallOptions, ConnectOptions, ToolFields
+from toolhub_client.context import (
+    ApprovalFields,
+    ArtifactFields,
+    CallOptions,
+    ConnectOptions,
+    JobFields,
+    ToolFields,
+    WatchedJobFields,
+)
 from toolhub_client.hub import ExportForm, Hub, connect
 
 T = TypeVar("T")
@@ -95,9 +103,9 @@ class SyncHub:
         return _run(self._hub.server_info())
 
     def watch_tools(
-        self, *, resume_token: str = "", **where: Unpack[ToolFields]
+        self, *, resume_token: str = "", attempts: int = 16, **where: Unpack[ToolFields]
     ) -> Iterator[tool_service_pb2.ToolServiceWatchToolsResponse]:
-        return _each(self._hub.watch_tools(resume_token=resume_token, **where))
+        return _each(self._hub.watch_tools(resume_token=resume_token, attempts=attempts, **where))
 
     def list_tools(self, **where: Unpack[ToolFields]) -> Iterator[tool_pb2.ToolSpec]:
         return _each(self._hub.list_tools(**where))
@@ -123,15 +131,8 @@ class SyncHub:
     def get_job(self, job_id: str) -> job_pb2.Job:
         return _run(self._hub.get_job(job_id))
 
-    def list_jobs(
-        self,
-        *,
-        states: Sequence[job_state_pb2.JobState.ValueType] = (),
-        tool: str = "",
-        request_id: str = "",
-        task_id: str = "",
-    ) -> Iterator[job_pb2.Job]:
-        return _each(self._hub.list_jobs(states=states, tool=tool, request_id=request_id, task_id=task_id))
+    def list_jobs(self, **where: Unpack[JobFields]) -> Iterator[job_pb2.Job]:
+        return _each(self._hub.list_jobs(**where))
 
     def watch_job(
         self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
@@ -144,22 +145,11 @@ class SyncHub:
         self,
         job_ids: Sequence[str] = (),
         *,
-        tool: str = "",
-        request_id: str = "",
-        task_id: str = "",
         after_sequences: Mapping[str, int] | None = None,
         attempts: int = 16,
+        **where: Unpack[WatchedJobFields],
     ) -> Iterator[job_pb2.JobStatus]:
-        return _each(
-            self._hub.watch_jobs(
-                job_ids,
-                tool=tool,
-                request_id=request_id,
-                task_id=task_id,
-                after_sequences=after_sequences,
-                attempts=attempts,
-            )
-        )
+        return _each(self._hub.watch_jobs(job_ids, after_sequences=after_sequences, attempts=attempts, **where))
 
     def job_answer(self, job_id: str) -> Answer:
         return _run(self._hub.job_answer(job_id))
@@ -183,22 +173,22 @@ class SyncHub:
     def get_artifact(self, artifact_id: str) -> bytes:
         return _run(self._hub.get_artifact(artifact_id))
 
-    def list_artifacts(self, *, task_id: str = "", sha256: str = "") -> Iterator[Artifact]:
-        return _each(self._hub.list_artifacts(task_id=task_id, sha256=sha256))
+    def list_artifacts(self, **where: Unpack[ArtifactFields]) -> Iterator[Artifact]:
+        return _each(self._hub.list_artifacts(**where))
 
     def delete_artifact(self, artifact_id: str) -> None:
         return _run(self._hub.delete_artifact(artifact_id))
 
-    def list_approvals(
-        self, *, states: Sequence[approval_pb2.ApprovalState.ValueType] = (), tool: str = ""
-    ) -> Iterator[approval_pb2.Approval]:
-        return _each(self._hub.list_approvals(states=states, tool=tool))
+    def list_approvals(self, **where: Unpack[ApprovalFields]) -> Iterator[approval_pb2.Approval]:
+        return _each(self._hub.list_approvals(**where))
 
     def get_approval(self, approval_id: str) -> approval_pb2.Approval:
         return _run(self._hub.get_approval(approval_id))
 
-    def watch_approvals(self, *, tool: str = "") -> Iterator[approval_pb2.Approval]:
-        return _each(self._hub.watch_approvals(tool=tool))
+    def watch_approvals(
+        self, *, tool: str = "", resume_token: str = "", attempts: int = 16
+    ) -> Iterator[approval_service_pb2.WatchApprovalsResponse]:
+        return _each(self._hub.watch_approvals(tool=tool, resume_token=resume_token, attempts=attempts))
 
     def approve(
         self, approval: approval_pb2.Approval, *, comment: str = "", answer: Mapping[str, Any] | None = None
