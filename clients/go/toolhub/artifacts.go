@@ -69,7 +69,7 @@ func (hub *Hub) DeleteArtifact(ctx context.Context, artifactID string) error {
 
 // readOnce writes what one stream brings from that offset on; how many bytes, and how it ended.
 func (hub *Hub) readOnce(ctx context.Context, artifactID string, offset int64, target io.Writer) (int64, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, begunAgain{}, true))
 	defer cancel()
 	stream, err := hub.Artifacts.ReadArtifact(
 		ctx, &toolhubv1.ReadArtifactRequest{ArtifactId: artifactID, OffsetBytes: offset})

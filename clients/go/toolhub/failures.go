@@ -120,6 +120,9 @@ func (failed *CallFailed) ApprovalID() string {
 	return id
 }
 
+// Retryable says whether the very same call may succeed later.
+func (failed *CallFailed) Retryable() bool { return failed.Reason.GetRetryable() }
+
 // RetryAfter is how long to wait; 0 when waiting does not help or is unknown.
 func (failed *CallFailed) RetryAfter() time.Duration {
 	return failed.Reason.GetRetryAfter().AsDuration()

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
@@ -25,6 +27,25 @@ func live(t *testing.T) *Hub {
 }
 
 const hashing = "core/util.hash.sha256Text"
+
+// TOOLHUB_ENCRYPTED is a hub that wants TLS and a certificate of its caller's; the folder beside has both.
+func TestTLSAndACertificateOfOnesOwnOpenAHubThatWantsBoth(t *testing.T) {
+	address, folder := os.Getenv("TOOLHUB_ENCRYPTED"), os.Getenv("TOOLHUB_ENCRYPTED_FILES")
+	if address == "" {
+		t.Skip("TOOLHUB_ENCRYPTED names no hub")
+	}
+	file := func(name string) string { return filepath.Join(folder, name) }
+	own := Config{CAFile: file("ca.pem"), CertFile: file("me.pem"), KeyFile: file("me.key"), Retry: time.Minute}
+	if _, err := connect(t, address, own).ServerInfo(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, stranger := range []Config{{CAFile: file("ca.pem")}, {CertFile: file("me.pem"), KeyFile: file("me.key")}} {
+		stranger.Retry = 500 * time.Millisecond
+		if _, err := connect(t, address, stranger).ServerInfo(t.Context()); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%v", err)
+		}
+	}
+}
 
 func TestPlanOfADryRunIsCommittedOnce(t *testing.T) {
 	hub, ctx := live(t), t.Context()

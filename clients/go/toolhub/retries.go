@@ -78,13 +78,16 @@ func (retry *retrier) stream(
 		return stream, hubError(err, retry.address)
 	}
 	stream, err := begin()
-	if err != nil || description.ClientStreams {
+	if err != nil || description.ClientStreams || ctx.Value(begunAgain{}) != nil {
 		return stream, err
 	}
 	return &answers{
 		ClientStream: stream, begin: begin, method: method, address: retry.address, until: until, cancelled: ctx.Done(),
 	}, nil
 }
+
+// begunAgain is in the context of streams that whoever opens them begins again.
+type begunAgain struct{}
 
 // answers is a stream of answers to one request, which is begun again like a call until the first has come.
 type answers struct {

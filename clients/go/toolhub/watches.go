@@ -32,7 +32,7 @@ type watch[Message any] struct {
 // attempts in a row brought nothing.
 func (watch watch[Message]) messages(ctx context.Context) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
-		streams, cancel := context.WithCancel(ctx)
+		streams, cancel := context.WithCancel(context.WithValue(ctx, begunAgain{}, true))
 		defer cancel()
 		for failed := 1; ; failed++ {
 			came := 0

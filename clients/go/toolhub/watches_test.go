@@ -253,7 +253,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 
 func TestWatchThatBringsNothingAnyMoreIsGivenUp(t *testing.T) {
 	scripts, hub := serveScripts(t)
-	nothing := script[toolhubv1.WatchApprovalsResponse]{end: status.Error(codes.Aborted, "another one")}
+	nothing := script[toolhubv1.WatchApprovalsResponse]{end: unavailable}
 	scripts.approvals.scripts = []script[toolhubv1.WatchApprovalsResponse]{nothing, nothing}
 	changes := watch[toolhubv1.WatchApprovalsResponse]{
 		hub: hub, what: "watching approvals", attempts: 2,
@@ -262,7 +262,7 @@ func TestWatchThatBringsNothingAnyMoreIsGivenUp(t *testing.T) {
 		},
 	}
 	for _, err := range changes.messages(t.Context()) {
-		if status.Code(err) != codes.Aborted || !strings.HasPrefix(err.Error(), "watching approvals: ") {
+		if !errors.Is(err, ErrUnavailable) || !strings.HasPrefix(err.Error(), "watching approvals: ") {
 			t.Errorf("%v", err)
 		}
 	}

@@ -5,7 +5,7 @@ import { type Client, Code, ConnectError } from "@connectrpc/connect";
 
 import type { ArtifactService } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
 import { pauseAfter } from "./connection.js";
-import { until } from "./watches.js";
+import { once, until } from "./watches.js";
 
 /** What came is not what the hub says the artifact is: use none of it. */
 export class DigestMismatch extends Error {
@@ -31,7 +31,8 @@ export async function* readArtifact(
     let broken: unknown = new Error(`the hub ends artifact ${artifactId} before its end`);
     const before = have;
     try {
-      for await (const { part } of until((signal) => artifacts.readArtifact({ artifactId, offsetBytes: have }, { signal }))) {
+      const open = once((call) => artifacts.readArtifact({ artifactId, offsetBytes: have }, call));
+      for await (const { part } of until(open)) {
         if (part.case !== "chunk") continue; // the first message is the artifact itself
         have += BigInt(part.value.length);
         hash.update(part.value);

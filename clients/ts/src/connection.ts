@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import type { DescMethod, Message } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel } from "@bufbuild/protobuf/wkt";
-import { Code, type Interceptor, type StreamResponse, type Transport, type UnaryResponse } from "@connectrpc/connect";
+import { Code, type ContextValues, createContextKey, createContextValues, type Interceptor, type StreamResponse, type Transport, type UnaryResponse } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 
 import type { ToolIntent } from "../../../gen/ts/toolhub/v1/call_pb.js";
@@ -112,16 +112,24 @@ function repeating(address: string, retryMs: number): Interceptor {
         if (!request.stream) return await next(request);
         if (isMany) return readable(await next(request), address);
         const response = readable(await next({ ...request, message: each(message as Message) }), address);
-        return response.stream ? await begun(response) : response;
+        return response.stream && !request.contextValues.get(IS_BEGUN_AGAIN) ? await begun(response) : response;
       } catch (raised) {
         const error = hubError(raised, address);
         const pauseMs = pauseAfter(failed, error);
+        if (request.contextValues.get(IS_BEGUN_AGAIN)) throw error;
         const isRepeatable = isMany ? wasNotSent(error) : mayRepeat(error, request.method, message);
         if (!isRepeatable || performance.now() + pauseMs >= untilMs) throw error;
         await sleep(pauseMs, undefined, { signal: request.signal });
       }
     }
   };
+}
+
+const IS_BEGUN_AGAIN = createContextKey(false);
+
+/** For streams that whoever opens them begins again. */
+export function begunAgain(): ContextValues {
+  return createContextValues().set(IS_BEGUN_AGAIN, true);
 }
 
 async function first(messages: AsyncIterable<Message>): Promise<Message> {

@@ -1,7 +1,8 @@
 import { Code, ConnectError } from "@connectrpc/connect";
+import { durationMs } from "@bufbuild/protobuf/wkt";
 import { BinaryReader, WireType } from "@bufbuild/protobuf/wire";
 
-import { ErrorKind, type ToolError } from "../../../gen/ts/toolhub/v1/error_pb.js";
+import { ErrorKind, type ToolError, type Violation } from "../../../gen/ts/toolhub/v1/error_pb.js";
 import { ADVICE } from "./errors.js";
 
 /** An RPC failed: nothing is known of a call's result. `message` is one line for a person, `code` its gRPC status. */
@@ -112,6 +113,21 @@ export class CallFailed extends Error {
   /** Facts for repair, such as `did_you_mean`, `rule_id`, `remedy`. */
   get details(): Readonly<Record<string, unknown>> {
     return this.reason.details ?? {};
+  }
+
+  /** Whether the very same call may succeed later. */
+  get retryable(): boolean {
+    return this.reason.retryable;
+  }
+
+  /** How long to wait; 0 when waiting does not help or is unknown. */
+  get retryAfterMs(): number {
+    return this.reason.retryAfter === undefined ? 0 : durationMs(this.reason.retryAfter);
+  }
+
+  /** Every broken rule of the input schema, for the model to repair the call from. */
+  get violations(): readonly Violation[] {
+    return this.reason.violations;
   }
 
   /** The approval that a person must grant, of APPROVAL_REQUIRED; empty of others. */

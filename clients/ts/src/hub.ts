@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { type Client, createClient, type Transport } from "@connectrpc/connect";
+import { type CallOptions, type Client, createClient, type Transport } from "@connectrpc/connect";
 
 import { type Approval, Decision } from "../../../gen/ts/toolhub/v1/approval_pb.js";
 import { ApprovalService, type ListApprovalsRequestSchema, type WatchApprovalsResponse } from "../../../gen/ts/toolhub/v1/approval_service_pb.js";
@@ -205,7 +205,7 @@ export class Hub {
     where: MessageInitShape<typeof ToolFilterSchema> = {},
     options: ResumeOptions = {},
   ): AsyncGenerator<ToolServiceWatchToolsResponse> {
-    return resumed("tools", (resumeToken, signal) => this.tools.watchTools({ filter: where, resumeToken }, { signal }), options);
+    return resumed("tools", (resumeToken, call) => this.tools.watchTools({ filter: where, resumeToken }, call), options);
   }
 
   /** The best hits, at most `limit`; 0 means 100. */
@@ -317,8 +317,8 @@ export class Hub {
    * since, decided or not; the latest may come twice.
    */
   watchApprovals(where: { tool?: string } = {}, options: ResumeOptions = {}): AsyncGenerator<WatchApprovalsResponse> {
-    const open = (resumeToken: string, signal: AbortSignal) =>
-      this.approvals.watchApprovals({ ...where, resumeToken }, { signal });
+    const open = (resumeToken: string, call: CallOptions) =>
+      this.approvals.watchApprovals({ ...where, resumeToken }, call);
     return resumed("approvals", open, options);
   }
 

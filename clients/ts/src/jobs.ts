@@ -1,5 +1,5 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import type { Client } from "@connectrpc/connect";
+import type { CallOptions, Client } from "@connectrpc/connect";
 
 import type { JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
 import type { JobService, WatchJobsRequestSchema } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
@@ -45,7 +45,7 @@ export async function* watchJob(
   { afterSequence = 0n, fromFirst = false, ...options }: WatchJobOptions = {},
 ): AsyncGenerator<JobStatus> {
   let seen = afterSequence;
-  const open = (signal: AbortSignal) => jobs.watchJob({ jobId, afterSequence: seen, fromFirst }, { signal });
+  const open = (call: CallOptions) => jobs.watchJob({ jobId, afterSequence: seen, fromFirst }, call);
   // A stream ends by itself only after the final status, seen before.
   const ended = (messages: number) => messages === 0 && seen > 0n;
   for await (const { status } of watch(`job ${jobId}`, open, options, ended)) {
@@ -65,10 +65,10 @@ export async function* watchJobs(
   const waitsFor = new Set(where.jobIds);
   const isNamed = waitsFor.size > 0;
   const seen = new Map(Object.entries(where.afterSequences ?? {}));
-  const open = (signal: AbortSignal) => {
+  const open = (call: CallOptions) => {
     // Those that are left out begin with their state of now.
     const afterSequences = Object.fromEntries([...seen].slice(-RESUMED_MAX));
-    return jobs.watchJobs({ ...where, jobIds: [...waitsFor], afterSequences }, { signal });
+    return jobs.watchJobs({ ...where, jobIds: [...waitsFor], afterSequences }, call);
   };
   for await (const { status } of watch("several jobs", open, options, () => isNamed)) {
     if (status === undefined || status.sequence <= (seen.get(status.jobId) ?? 0n)) continue;

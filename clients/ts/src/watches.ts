@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Code, ConnectError } from "@connectrpc/connect";
+import { type CallOptions, Code, ConnectError } from "@connectrpc/connect";
 
-import { pauseAfter } from "./connection.js";
+import { begunAgain, pauseAfter } from "./connection.js";
 
 /** How a watch ends that may be begun again: a hub that leaves, is killed or is overloaded, a connection that breaks. */
 const BROKEN: ReadonlySet<Code> = new Set([
@@ -44,6 +44,11 @@ export async function* until<Message>(
   }
 }
 
+/** A stream that its reader begins again, and nobody else. */
+export function once<Message>(open: (options: CallOptions) => AsyncIterable<Message>) {
+  return (signal: AbortSignal) => open({ signal, contextValues: begunAgain() });
+}
+
 /**
  * The messages of stream after stream, each opened behind the last message seen. It throws what the hub refuses, and
  * when `attempts` in a row brought nothing. `ended` says whether a stream that the hub ended in order, after so many
@@ -51,7 +56,7 @@ export async function* until<Message>(
  */
 export async function* watch<Message>(
   what: string,
-  open: (signal: AbortSignal) => AsyncIterable<Message>,
+  open: (options: CallOptions) => AsyncIterable<Message>,
   { signal, attempts = 16 }: WatchOptions,
   ended: (messages: number) => boolean = () => false,
 ): AsyncGenerator<Message> {
@@ -59,7 +64,7 @@ export async function* watch<Message>(
     let broken: unknown = new Error(`the hub ends the watch of ${what}`);
     let came = 0;
     try {
-      for await (const message of until(open, signal)) {
+      for await (const message of until(once(open), signal)) {
         came += 1;
         yield message;
       }
@@ -81,11 +86,11 @@ export async function* watch<Message>(
 /** The same of messages that have tokens: each stream goes on after the last. */
 export async function* resumed<Message extends { resumeToken: string }>(
   what: string,
-  open: (resumeToken: string, signal: AbortSignal) => AsyncIterable<Message>,
+  open: (resumeToken: string, options: CallOptions) => AsyncIterable<Message>,
   { resumeToken = "", ...options }: ResumeOptions,
 ): AsyncGenerator<Message> {
   let token = resumeToken;
-  for await (const message of watch(what, (signal) => open(token, signal), options)) {
+  for await (const message of watch(what, (call) => open(token, call), options)) {
     token = message.resumeToken || token;
     yield message;
   }

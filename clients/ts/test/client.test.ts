@@ -233,4 +233,5 @@ test("the request id of a connection is minted once, unless it is given", async 
 test("a kind of a newer hub survives", () => {
   const failed = new CallFailed(create(ToolErrorSchema, { kind: 4711 as ErrorKind, message: "New." }), "call_1");
   assert.deepEqual([failed.kind, failed.advice, failed.message], ["UNKNOWN_4711", "", "New."]);
+  assert.deepEqual([failed.retryable, failed.retryAfterMs, failed.violations], [false, 0, []]);
 });

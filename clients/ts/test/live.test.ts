@@ -1,5 +1,6 @@
 /** The client against a whole hub, which tests/unit/clients/test_ts_client.py serves; everybody may delete there. */
 import assert from "node:assert/strict";
+import { join } from "node:path";
 import { test } from "node:test";
 
 import { Code } from "@connectrpc/connect";
@@ -11,6 +12,18 @@ const address = process.env["TOOLHUB_LIVE"] ?? "";
 const options = { skip: address ? false : "TOOLHUB_LIVE names no hub" };
 const HASH = "core/util.hash.sha256Text";
 const EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+/** A hub that wants TLS and a certificate of its caller's; the folder beside has both. */
+const encrypted = process.env["TOOLHUB_ENCRYPTED"] ?? "";
+const file = (name: string) => join(process.env["TOOLHUB_ENCRYPTED_FILES"] ?? "", name);
+
+test("TLS and a certificate of one's own open a hub that wants both", { skip: !encrypted }, async () => {
+  const own = { certFile: file("me.pem"), keyFile: file("me.key") };
+  assert.ok((await connect(encrypted, { caFile: file("ca.pem"), ...own }).serverInfo()).principal);
+  for (const stranger of [{ caFile: file("ca.pem") }, own]) {
+    await assert.rejects(connect(encrypted, { ...stranger, retryMs: 0 }).serverInfo(), HubError);
+  }
+});
 
 test("the plan of a dry run is committed once", options, async () => {
   const hub = connect(address);

@@ -8,10 +8,14 @@ import os
 import shutil
 import subprocess
 import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.fakes.tls import Authority, tls_settings
 from tests.hub import running_hub
 from tests.rpc.artifact_server import artifact_server
 
@@ -62,9 +66,13 @@ def go(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProces
 
 @pytest.mark.promise("clients.languages")
 async def test_go_tests_pass_against_a_hub(tmp_path: Path) -> None:
-    async with running_hub(tmp_path, policy=POLICY) as running, artifact_server(tmp_path / "blobs") as artifacts:
+    async with (
+        running_hub(tmp_path, policy=POLICY) as running,
+        artifact_server(tmp_path / "blobs") as artifacts,
+        encrypted_hub(tmp_path / "tls") as encrypted,
+    ):
         artifacts.breaking.after = list(BREAKS_AFTER)
-        hubs = {"TOOLHUB_LIVE": running.address, "TOOLHUB_BREAKING": artifacts.address}
+        hubs = {"TOOLHUB_LIVE": running.address, "TOOLHUB_BREAKING": artifacts.address, **encrypted}
         tested = await asyncio.to_thread(go, "test", "-json", "./...", cwd=CLIENT, GOFLAGS="-mod=readonly", **hubs)
         assert artifacts.breaking.after == [], "every upload that was to break has gone on"
     events = [json.loads(line) for line in tested.stdout.splitlines() if line.startswith("{")]
@@ -73,6 +81,23 @@ async def test_go_tests_pass_against_a_hub(tmp_path: Path) -> None:
     ended = {event["Test"]: event["Action"] for event in events if "Test" in event and event["Action"] != "output"}
     assert set(ended.values()) == {"pass"}, "none is skipped"
     assert len(ended) > 10
+
+
+def encrypted_settings(folder: Path) -> dict[str, Any]:
+    folder.mkdir()
+    authority, clients = Authority(), Authority()
+    own = clients.sign("robot")
+    for name, pem in {"ca.pem": authority.pem, "me.pem": own.certificate, "me.key": own.key}.items():
+        (folder / name).write_bytes(pem)
+    return tls_settings(folder, authority, client_ca=clients)
+
+
+@asynccontextmanager
+async def encrypted_hub(folder: Path) -> AsyncIterator[dict[str, str]]:
+    """A hub that wants TLS and a certificate of its caller's; what tests of clients are told of it."""
+    async with running_hub(folder, settings=encrypted_settings(folder)) as running:
+        address = f"https://localhost:{running.hub.server.port}"
+        yield {"TOOLHUB_ENCRYPTED": address, "TOOLHUB_ENCRYPTED_FILES": str(folder)}
 
 
 def published(proxy: Path, module: str, folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.hub import running_hub
 from tests.rpc.artifact_server import artifact_server
-from tests.unit.clients.test_go_client import BREAKS_AFTER, POLICY
+from tests.unit.clients.test_go_client import BREAKS_AFTER, POLICY, encrypted_hub
 
 ROOT = Path(__file__).parents[3]
 CLIENT = ROOT / "clients/ts"
@@ -56,9 +56,13 @@ def built(folder: Path) -> Path:
 async def test_typescript_tests_pass_against_a_hub(tmp_path: Path) -> None:
     folder = await asyncio.to_thread(built, tmp_path)
     tests = sorted((folder / "dist/clients/ts/test").glob("*.test.js"))
-    async with running_hub(tmp_path, policy=POLICY) as running, artifact_server(tmp_path / "blobs") as artifacts:
+    async with (
+        running_hub(tmp_path, policy=POLICY) as running,
+        artifact_server(tmp_path / "blobs") as artifacts,
+        encrypted_hub(tmp_path / "tls") as encrypted,
+    ):
         artifacts.breaking.after = 2 * list(BREAKS_AFTER)
-        hubs = {"TOOLHUB_LIVE": f"http://{running.address}", "TOOLHUB_BREAKING": f"http://{artifacts.address}"}
+        hubs = {"TOOLHUB_LIVE": running.address, "TOOLHUB_BREAKING": artifacts.address, **encrypted}
         tested = await asyncio.to_thread(run, "node", "--test", *tests, cwd=folder, **hubs)
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert artifacts.breaking.after == [], "every upload that was to break has gone on"
