@@ -31,6 +31,8 @@ _UNKNOWN: Final = (_UNJUDGED, None, None, False)
 _ENDLESS: Final = 1 << 63
 # Patterns that mean the same to RE2, which protovalidate uses, and to `re`.
 _PORTABLE: Final = re.compile(r"\^((?:\[[A-Za-z0-9._:@/+-]+\](?:\{\d+(?:,\d+)?\})?)+)\$")
+# A rule of the contract's own (rules.proto) that is nothing but a pattern.
+_MATCHES: Final = re.compile(r"!rule \|\| this\.matches\('([^'\\]+)'\)")
 _NUMBERS: Final = frozenset({"int32", "int64", "uint32", "uint64"})
 _LENGTHS: Final = ((("string", "bytes"), "min_len", "max_len"), (("repeated",), "min_items", "max_items"))
 
@@ -99,7 +101,7 @@ class RuleBook(dict[Any, _Rules]):
         named = {rule.name: value for rule, value in of_field.ListFields() if rule.name not in {"required", "ignore"}}
         if len(named) <= 1:
             of_type, bounds = next(iter(named.items()), ("", None))
-            limits = {rule.name: value for rule, value in bounds.ListFields()} if isinstance(bounds, Message) else {}
+            limits = _limits(bounds) if isinstance(bounds, Message) else {}
             is_cel = bounds is not None and not isinstance(bounds, Message)
             found = None if is_cel else self._held_to(field, of_type, limits)
             if found is None:
@@ -126,6 +128,22 @@ class RuleBook(dict[Any, _Rules]):
         if field.is_repeated:
             return _MESSAGES, self[of], limits.get("max_items", _ENDLESS), True
         return _MESSAGE, self[of], None, True
+
+
+def _limits(bounds: Message) -> dict[str, Any]:
+    """The rules of a type by name; a pattern of the contract's own is told as one."""
+    limits: dict[str, Any] = {}
+    for rule, value in bounds.ListFields():
+        pattern = _predefined_pattern(rule) if rule.is_extension and value is True else ""
+        limits["pattern" if pattern else rule.full_name if rule.is_extension else rule.name] = pattern or value
+    return limits
+
+
+def _predefined_pattern(rule: FieldDescriptor) -> str:
+    """Empty where it is no such rule."""
+    cel = rule.GetOptions().Extensions[validate_pb2.predefined].cel
+    found = _MATCHES.fullmatch(cel[0].expression) if len(cel) == 1 else None
+    return "" if found is None else found[1]
 
 
 def _value_held_to(field: FieldDescriptor, of_type: str, limits: dict[str, Any]) -> tuple[int, Any, Any, bool] | None:

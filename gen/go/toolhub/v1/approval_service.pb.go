@@ -528,7 +528,7 @@ var File_toolhub_v1_approval_service_proto protoreflect.FileDescriptor
 const file_toolhub_v1_approval_service_proto_rawDesc = "" +
 	"\n" +
 	"!toolhub/v1/approval_service.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\"\xef\x01\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\x1a\x16toolhub/v1/rules.proto\"\xef\x01\n" +
 	"\x14ListApprovalsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -540,16 +540,16 @@ const file_toolhub_v1_approval_service_proto_rawDesc = "" +
 	"\tapprovals\x18\x01 \x03(\v2\x14.toolhub.v1.ApprovalR\tapprovals\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
-	"total_size\x18\x03 \x01(\x05R\ttotalSize\"|\n" +
-	"\x12GetApprovalRequest\x12N\n" +
-	"\vapproval_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"total_size\x18\x03 \x01(\x05R\ttotalSize\"Z\n" +
+	"\x12GetApprovalRequest\x12,\n" +
+	"\vapproval_id\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\n" +
 	"approvalId\x12\x16\n" +
 	"\x06reveal\x18\x02 \x01(\bR\x06reveal\"u\n" +
 	"\x13GetApprovalResponse\x120\n" +
 	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\x12,\n" +
-	"\x12revealed_args_json\x18\x02 \x01(\fR\x10revealedArgsJson\"\xb0\x02\n" +
-	"\x15DecideApprovalRequest\x12N\n" +
-	"\vapproval_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"\x12revealed_args_json\x18\x02 \x01(\fR\x10revealedArgsJson\"\x8e\x02\n" +
+	"\x15DecideApprovalRequest\x12,\n" +
+	"\vapproval_id\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\n" +
 	"approvalId\x12<\n" +
 	"\bdecision\x18\x02 \x01(\x0e2\x14.toolhub.v1.DecisionB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\bdecision\x12\"\n" +
@@ -628,6 +628,7 @@ func file_toolhub_v1_approval_service_proto_init() {
 		return
 	}
 	file_toolhub_v1_approval_proto_init()
+	file_toolhub_v1_rules_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -836,14 +836,14 @@ var File_toolhub_v1_artifact_service_proto protoreflect.FileDescriptor
 const file_toolhub_v1_artifact_service_proto_rawDesc = "" +
 	"\n" +
 	"!toolhub/v1/artifact_service.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19toolhub/v1/artifact.proto\"d\n" +
-	"\x12GetArtifactRequest\x12N\n" +
-	"\vartifact_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19toolhub/v1/artifact.proto\x1a\x16toolhub/v1/rules.proto\"B\n" +
+	"\x12GetArtifactRequest\x12,\n" +
+	"\vartifact_id\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\n" +
 	"artifactId\"G\n" +
 	"\x13GetArtifactResponse\x120\n" +
-	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactR\bartifact\"\xbb\x01\n" +
-	"\x13ReadArtifactRequest\x12N\n" +
-	"\vartifact_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactR\bartifact\"\x99\x01\n" +
+	"\x13ReadArtifactRequest\x12,\n" +
+	"\vartifact_id\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\n" +
 	"artifactId\x12*\n" +
 	"\foffset_bytes\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\voffsetBytes\x12(\n" +
 	"\vlimit_bytes\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\n" +
@@ -851,12 +851,12 @@ const file_toolhub_v1_artifact_service_proto_rawDesc = "" +
 	"\x14ReadArtifactResponse\x122\n" +
 	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactH\x00R\bartifact\x12\x16\n" +
 	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunkB\x06\n" +
-	"\x04part\"\xf6\x02\n" +
+	"\x04part\"\xd4\x02\n" +
 	"\x0eArtifactHeader\x12'\n" +
 	"\n" +
 	"media_type\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\tmediaType\x12+\n" +
-	"\x04name\x18\x02 \x01(\tB\x17\xbaH\x14r\x12\x18\xff\x012\r^[^/\\\\\\x00]*$R\x04name\x12I\n" +
-	"\atask_id\x18\x03 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06taskId\x12&\n" +
+	"\x04name\x18\x02 \x01(\tB\x17\xbaH\x14r\x12\x18\xff\x012\r^[^/\\\\\\x00]*$R\x04name\x12'\n" +
+	"\atask_id\x18\x03 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x06taskId\x12&\n" +
 	"\n" +
 	"size_bytes\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\tsizeBytes\x120\n" +
 	"\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x06sha256\x12=\n" +
@@ -883,9 +883,9 @@ const file_toolhub_v1_artifact_service_proto_rawDesc = "" +
 	"\tprincipal\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tprincipal\"s\n" +
 	"\x15ListArtifactsResponse\x122\n" +
 	"\tartifacts\x18\x01 \x03(\v2\x14.toolhub.v1.ArtifactR\tartifacts\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"g\n" +
-	"\x15DeleteArtifactRequest\x12N\n" +
-	"\vartifact_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"E\n" +
+	"\x15DeleteArtifactRequest\x12,\n" +
+	"\vartifact_id\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\n" +
 	"artifactId\"\x18\n" +
 	"\x16DeleteArtifactResponse2\x9b\x04\n" +
 	"\x0fArtifactService\x12S\n" +
@@ -959,6 +959,7 @@ func file_toolhub_v1_artifact_service_proto_init() {
 		return
 	}
 	file_toolhub_v1_artifact_proto_init()
+	file_toolhub_v1_rules_proto_init()
 	file_toolhub_v1_artifact_service_proto_msgTypes[3].OneofWrappers = []any{
 		(*ReadArtifactResponse_Artifact)(nil),
 		(*ReadArtifactResponse_Chunk)(nil),

@@ -439,7 +439,7 @@ var File_toolhub_v1_call_proto protoreflect.FileDescriptor
 const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\n" +
 	"\x15toolhub/v1/call.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xdd\x01\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16toolhub/v1/rules.proto\"\xdd\x01\n" +
 	"\n" +
 	"CallBudget\x12C\n" +
 	"\atimeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x05*\x00R\atimeout\x12/\n" +
@@ -448,22 +448,22 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"maxRetries\x88\x01\x01\x126\n" +
 	"\x0emax_tool_calls\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x01H\x01R\fmaxToolCalls\x88\x01\x01B\x0e\n" +
 	"\f_max_retriesB\x11\n" +
-	"\x0f_max_tool_calls\"\xa7\x05\n" +
-	"\vExecContext\x12O\n" +
+	"\x0f_max_tool_calls\"\xfd\x03\n" +
+	"\vExecContext\x12-\n" +
 	"\n" +
-	"request_id\x18\x01 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\trequestId\x12I\n" +
-	"\atask_id\x18\x02 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06taskId\x12O\n" +
+	"request_id\x18\x01 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\trequestId\x12'\n" +
+	"\atask_id\x18\x02 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x06taskId\x12-\n" +
 	"\n" +
-	"session_id\x18\x03 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\tsessionId\x12K\n" +
-	"\bagent_id\x18\x04 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\aagentId\x12I\n" +
-	"\auser_id\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06userId\x122\n" +
+	"session_id\x18\x03 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\tsessionId\x12)\n" +
+	"\bagent_id\x18\x04 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\aagentId\x12'\n" +
+	"\auser_id\x18\x05 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x06userId\x122\n" +
 	"\vpermissions\x18\x06 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10@\"\x06r\x04\x10\x01\x18@R\vpermissions\x12.\n" +
 	"\x06budget\x18\a \x01(\v2\x16.toolhub.v1.CallBudgetR\x06budget\x12t\n" +
 	"\x06labels\x18\b \x03(\v2#.toolhub.v1.ExecContext.LabelsEntryB7\xbaH4\x9a\x011\x10 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\x05r\x03\x18\x80\x02R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe6\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc4\x02\n" +
 	"\n" +
 	"ToolIntent\x12\x1e\n" +
 	"\x04tool\x18\x01 \x01(\tB\n" +
@@ -472,8 +472,8 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\xbaH\az\x05\x18\x80\x80\x80\x02H\x00R\bargsJson\x12:\n" +
 	"\vargs_struct\x18\x03 \x01(\v2\x17.google.protobuf.StructH\x00R\n" +
 	"argsStruct\x12\"\n" +
-	"\apurpose\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80 R\apurpose\x12Y\n" +
-	"\x0fidempotency_key\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x0eidempotencyKey\x12J\n" +
+	"\apurpose\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80 R\apurpose\x127\n" +
+	"\x0fidempotency_key\x18\x05 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x0eidempotencyKey\x12J\n" +
 	"\x14expected_tool_digest\x18\x06 \x01(\tB\x18\xbaH\x15\xd8\x01\x01r\x102\x0e^[0-9a-f]{64}$R\x12expectedToolDigestB\x06\n" +
 	"\x04args*[\n" +
 	"\n" +
@@ -529,6 +529,7 @@ func file_toolhub_v1_call_proto_init() {
 	if File_toolhub_v1_call_proto != nil {
 		return
 	}
+	file_toolhub_v1_rules_proto_init()
 	file_toolhub_v1_call_proto_msgTypes[0].OneofWrappers = []any{}
 	file_toolhub_v1_call_proto_msgTypes[2].OneofWrappers = []any{
 		(*ToolIntent_ArgsJson)(nil),

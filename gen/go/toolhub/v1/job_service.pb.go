@@ -788,19 +788,19 @@ var File_toolhub_v1_job_service_proto protoreflect.FileDescriptor
 const file_toolhub_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ctoolhub/v1/job_service.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x14toolhub/v1/job.proto\x1a\x1atoolhub/v1/job_state.proto\"\xe0\x02\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x14toolhub/v1/job.proto\x1a\x1atoolhub/v1/job_state.proto\x1a\x16toolhub/v1/rules.proto\"\xbe\x02\n" +
 	"\x10SubmitJobRequest\x126\n" +
 	"\x06intent\x18\x01 \x01(\v2\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x121\n" +
 	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x12?\n" +
 	"\vplan_digest\x18\x03 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9._-]{0,512}$R\n" +
-	"planDigest\x12Q\n" +
-	"\vapproval_id\x18\x04 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"planDigest\x12/\n" +
+	"\vapproval_id\x18\x04 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\n" +
 	"approvalId\x12M\n" +
 	"\x0fresult_encoding\x18\x05 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"6\n" +
 	"\x11SubmitJobResponse\x12!\n" +
-	"\x03job\x18\x01 \x01(\v2\x0f.toolhub.v1.JobR\x03job\"\xa4\x01\n" +
-	"\rGetJobRequest\x12D\n" +
-	"\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12M\n" +
+	"\x03job\x18\x01 \x01(\v2\x0f.toolhub.v1.JobR\x03job\"\x82\x01\n" +
+	"\rGetJobRequest\x12\"\n" +
+	"\x06job_id\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x05jobId\x12M\n" +
 	"\x0fresult_encoding\x18\x02 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"3\n" +
 	"\x0eGetJobResponse\x12!\n" +
 	"\x03job\x18\x01 \x01(\v2\x0f.toolhub.v1.JobR\x03job\"\xb1\x02\n" +
@@ -818,17 +818,17 @@ const file_toolhub_v1_job_service_proto_rawDesc = "" +
 	"\x04jobs\x18\x01 \x03(\v2\x0f.toolhub.v1.JobR\x04jobs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
-	"total_size\x18\x03 \x01(\x05R\ttotalSize\"\xf5\x01\n" +
-	"\x0fWatchJobRequest\x12D\n" +
-	"\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12.\n" +
+	"total_size\x18\x03 \x01(\x05R\ttotalSize\"\xd3\x01\n" +
+	"\x0fWatchJobRequest\x12\"\n" +
+	"\x06job_id\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x05jobId\x12.\n" +
 	"\x0eafter_sequence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\rafterSequence\x12M\n" +
 	"\x0fresult_encoding\x18\x03 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x12\x1d\n" +
 	"\n" +
 	"from_first\x18\x04 \x01(\bR\tfromFirst\"A\n" +
 	"\x10WatchJobResponse\x12-\n" +
-	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status\"\xfb\x03\n" +
-	"\x10WatchJobsRequest\x12N\n" +
-	"\ajob_ids\x18\x01 \x03(\tB5\xbaH2\x92\x01/\x10\x80\x02\"*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06jobIds\x12\x1c\n" +
+	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status\"\xd9\x03\n" +
+	"\x10WatchJobsRequest\x12,\n" +
+	"\ajob_ids\x18\x01 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06ȶ\xde\xca\x05\x01R\x06jobIds\x12\x1c\n" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12'\n" +
 	"\n" +
 	"request_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12!\n" +
@@ -840,9 +840,9 @@ const file_toolhub_v1_job_service_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"B\n" +
 	"\x11WatchJobsResponse\x12-\n" +
-	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status\"z\n" +
-	"\x10CancelJobRequest\x12D\n" +
-	"\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12 \n" +
+	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status\"X\n" +
+	"\x10CancelJobRequest\x12\"\n" +
+	"\x06job_id\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x05jobId\x12 \n" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06reason\"B\n" +
 	"\x11CancelJobResponse\x12-\n" +
 	"\x06status\x18\x01 \x01(\v2\x15.toolhub.v1.JobStatusR\x06status2\xd1\x03\n" +
@@ -933,6 +933,7 @@ func file_toolhub_v1_job_service_proto_init() {
 	file_toolhub_v1_call_proto_init()
 	file_toolhub_v1_job_proto_init()
 	file_toolhub_v1_job_state_proto_init()
+	file_toolhub_v1_rules_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

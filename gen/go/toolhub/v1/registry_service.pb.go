@@ -1280,7 +1280,7 @@ var File_toolhub_v1_registry_service_proto protoreflect.FileDescriptor
 const file_toolhub_v1_registry_service_proto_rawDesc = "" +
 	"\n" +
 	"!toolhub/v1/registry_service.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\x1a\x14toolhub/v1/pin.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"_\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\x1a\x14toolhub/v1/pin.proto\x1a\x16toolhub/v1/rules.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"_\n" +
 	"\x13RegisterToolRequest\x120\n" +
 	"\x04tool\x18\x01 \x01(\v2\x14.toolhub.v1.ToolSpecB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12\x16\n" +
 	"\x06upsert\x18\x02 \x01(\bR\x06upsert\"\\\n" +
@@ -1292,9 +1292,9 @@ const file_toolhub_v1_registry_service_proto_rawDesc = "" +
 	"\x06upsert\x18\x02 \x01(\bR\x06upsert\"_\n" +
 	"\x15RegisterToolsResponse\x12*\n" +
 	"\x05tools\x18\x01 \x03(\v2\x14.toolhub.v1.ToolSpecR\x05tools\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\tR\brevision\"Z\n" +
-	"\x15UnregisterToolRequest\x12A\n" +
-	"\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\"4\n" +
+	"\brevision\x18\x02 \x01(\tR\brevision\"8\n" +
+	"\x15UnregisterToolRequest\x12\x1f\n" +
+	"\x04name\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x04name\"4\n" +
 	"\x16UnregisterToolResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\tR\brevision\"F\n" +
 	"\x15RefreshSourcesRequest\x12-\n" +
@@ -1342,10 +1342,10 @@ const file_toolhub_v1_registry_service_proto_rawDesc = "" +
 	"\x04pins\x18\x01 \x03(\v2\x0f.toolhub.v1.PinR\x04pins\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
-	"total_size\x18\x03 \x01(\x05R\ttotalSize\"\xad\x02\n" +
-	"\x10DecidePinRequest\x12E\n" +
-	"\x06source\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06source\x12A\n" +
-	"\x04tool\x18\x02 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04tool\x12-\n" +
+	"total_size\x18\x03 \x01(\x05R\ttotalSize\"\xe9\x01\n" +
+	"\x10DecidePinRequest\x12#\n" +
+	"\x06source\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x06source\x12\x1f\n" +
+	"\x04tool\x18\x02 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x04tool\x12-\n" +
 	"\x06digest\x18\x03 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{64}$R\x06digest\x12<\n" +
 	"\bdecision\x18\x04 \x01(\x0e2\x14.toolhub.v1.DecisionB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\bdecision\x12\"\n" +
@@ -1485,6 +1485,7 @@ func file_toolhub_v1_registry_service_proto_init() {
 	}
 	file_toolhub_v1_approval_proto_init()
 	file_toolhub_v1_pin_proto_init()
+	file_toolhub_v1_rules_proto_init()
 	file_toolhub_v1_source_proto_init()
 	file_toolhub_v1_tool_proto_init()
 	type x struct{}

@@ -993,7 +993,7 @@ var File_toolhub_v1_tool_proto protoreflect.FileDescriptor
 const file_toolhub_v1_tool_proto_rawDesc = "" +
 	"\n" +
 	"\x15toolhub/v1/tool.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9e\x01\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16toolhub/v1/rules.proto\"\x9e\x01\n" +
 	"\tCostHints\x12:\n" +
 	"\vlatency_p50\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"latencyP50\x12:\n" +
@@ -1027,9 +1027,9 @@ const file_toolhub_v1_tool_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x128\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x18.toolhub.v1.ArgumentRoleB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role\"\xcc\t\n" +
-	"\bToolSpec\x12A\n" +
-	"\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\x12T\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role\"\x88\t\n" +
+	"\bToolSpec\x12\x1f\n" +
+	"\x04name\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x04name\x12T\n" +
 	"\aversion\x18\x02 \x01(\tB:\xbaH7r523^[0-9]+\\.[0-9]+\\.[0-9]+([+-][0-9A-Za-z.+-]{1,64})?$R\aversion\x124\n" +
 	"\x04kind\x18\x03 \x01(\x0e2\x14.toolhub.v1.ToolKindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12+\n" +
@@ -1043,8 +1043,8 @@ const file_toolhub_v1_tool_proto_rawDesc = "" +
 	"\vannotations\x18\n" +
 	" \x01(\v2\x1b.toolhub.v1.ToolAnnotationsR\vannotations\x12G\n" +
 	"\vidempotency\x18\v \x01(\x0e2\x1b.toolhub.v1.IdempotencyModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\vidempotency\x12=\n" +
-	"\x0edefault_limits\x18\f \x01(\v2\x16.toolhub.v1.ToolLimitsR\rdefaultLimits\x12H\n" +
-	"\x06source\x18\r \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06source\x12$\n" +
+	"\x0edefault_limits\x18\f \x01(\v2\x16.toolhub.v1.ToolLimitsR\rdefaultLimits\x12&\n" +
+	"\x06source\x18\r \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x06source\x12$\n" +
 	"\bendpoint\x18\x0e \x01(\tB\b\xbaH\x05r\x03\x18\x80\x10R\bendpoint\x12)\n" +
 	"\vresource_id\x18\x0f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\n" +
 	"resourceId\x125\n" +
@@ -1153,6 +1153,7 @@ func file_toolhub_v1_tool_proto_init() {
 	if File_toolhub_v1_tool_proto != nil {
 		return
 	}
+	file_toolhub_v1_rules_proto_init()
 	file_toolhub_v1_tool_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -2125,7 +2125,7 @@ var File_toolhub_v1_tool_service_proto protoreflect.FileDescriptor
 const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtoolhub/v1/tool_service.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x15toolhub/v1/call.proto\x1a\x15toolhub/v1/plan.proto\x1a\x19toolhub/v1/progress.proto\x1a!toolhub/v1/registry_service.proto\x1a\x17toolhub/v1/result.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"\xc5\x01\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x15toolhub/v1/call.proto\x1a\x15toolhub/v1/plan.proto\x1a\x19toolhub/v1/progress.proto\x1a!toolhub/v1/registry_service.proto\x1a\x17toolhub/v1/result.proto\x1a\x16toolhub/v1/rules.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"\xc5\x01\n" +
 	"\x10ListToolsRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.toolhub.v1.ToolFilterR\x06filter\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -2170,9 +2170,9 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\asources\x18\x04 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\tR\brevision\x12\x1b\n" +
 	"\tranked_by\x18\x06 \x03(\tR\brankedBy\x12\x12\n" +
-	"\x04note\x18\a \x01(\tR\x04note\"S\n" +
-	"\x0eGetToolRequest\x12A\n" +
-	"\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\";\n" +
+	"\x04note\x18\a \x01(\tR\x04note\"1\n" +
+	"\x0eGetToolRequest\x12\x1f\n" +
+	"\x04name\x18\x01 \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x04name\";\n" +
 	"\x0fGetToolResponse\x12(\n" +
 	"\x04tool\x18\x01 \x01(\v2\x14.toolhub.v1.ToolSpecR\x04tool\"\xaf\x01\n" +
 	"\x1cToolServiceWatchToolsRequest\x12.\n" +
@@ -2203,27 +2203,27 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\n" +
 	"NamesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf1\x02\n" +
 	"\rInvokeRequest\x126\n" +
 	"\x06intent\x18\x01 \x01(\v2\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x121\n" +
 	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x124\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n" +
 	"\vplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9._-]{0,512}$R\n" +
-	"planDigest\x12Q\n" +
-	"\vapproval_id\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"planDigest\x12/\n" +
+	"\vapproval_id\x18\x05 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\n" +
 	"approvalId\x12M\n" +
 	"\x0fresult_encoding\x18\x06 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"u\n" +
 	"\x0eInvokeResponse\x120\n" +
 	"\x06result\x18\x01 \x01(\v2\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n" +
 	"\x04plan\x18\x02 \x01(\v2\x10.toolhub.v1.PlanH\x00R\x04planB\t\n" +
-	"\aoutcome\"\x99\x03\n" +
+	"\aoutcome\"\xf7\x02\n" +
 	"\x13InvokeStreamRequest\x126\n" +
 	"\x06intent\x18\x01 \x01(\v2\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x121\n" +
 	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x124\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n" +
 	"\vplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9._-]{0,512}$R\n" +
-	"planDigest\x12Q\n" +
-	"\vapproval_id\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"planDigest\x12/\n" +
+	"\vapproval_id\x18\x05 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\n" +
 	"approvalId\x12M\n" +
 	"\x0fresult_encoding\x18\x06 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"\xd8\x01\n" +
 	"\x14InvokeStreamResponse\x122\n" +
@@ -2231,17 +2231,17 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x05chunk\x18\x02 \x01(\v2\x11.toolhub.v1.ChunkH\x00R\x05chunk\x120\n" +
 	"\x06result\x18\x03 \x01(\v2\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n" +
 	"\x04plan\x18\x04 \x01(\v2\x10.toolhub.v1.PlanH\x00R\x04planB\a\n" +
-	"\x05event\"\xd9\x03\n" +
+	"\x05event\"\x95\x03\n" +
 	"\vSessionCall\x126\n" +
 	"\x06intent\x18\x01 \x01(\v2\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x121\n" +
 	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x124\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n" +
 	"\vplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9._-]{0,512}$R\n" +
-	"planDigest\x12Q\n" +
-	"\vapproval_id\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
+	"planDigest\x12/\n" +
+	"\vapproval_id\x18\x05 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\n" +
 	"approvalId\x12M\n" +
-	"\x0fresult_encoding\x18\x06 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x12F\n" +
-	"\acall_id\x18\a \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06callId\"\x8c\x01\n" +
+	"\x0fresult_encoding\x18\x06 \x01(\x0e2\x1a.toolhub.v1.ResultEncodingB\b\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x12$\n" +
+	"\acall_id\x18\a \x01(\tB\v\xbaH\br\x06ȶ\xde\xca\x05\x01R\x06callId\"\x8c\x01\n" +
 	"\x14InvokeSessionRequest\x128\n" +
 	"\x05calls\x18\x01 \x03(\v2\x17.toolhub.v1.SessionCallB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x05calls\x12:\n" +
 	"\x0fcancel_call_ids\x18\x02 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05\x10\x01\x18\x80\x01R\rcancelCallIds\"\xe9\x01\n" +
@@ -2446,6 +2446,7 @@ func file_toolhub_v1_tool_service_proto_init() {
 	file_toolhub_v1_progress_proto_init()
 	file_toolhub_v1_registry_service_proto_init()
 	file_toolhub_v1_result_proto_init()
+	file_toolhub_v1_rules_proto_init()
 	file_toolhub_v1_source_proto_init()
 	file_toolhub_v1_tool_proto_init()
 	file_toolhub_v1_tool_service_proto_msgTypes[1].OneofWrappers = []any{}

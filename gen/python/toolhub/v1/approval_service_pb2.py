@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from toolhub.v1 import approval_pb2 as toolhub_dot_v1_dot_approval__pb2
+from toolhub.v1 import rules_pb2 as toolhub_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/approval_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\"\xef\x01\n\x14ListApprovalsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12\x42\n\x06states\x18\x03 \x03(\x0e\x32\x19.toolhub.v1.ApprovalStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12&\n\tprincipal\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12\x1c\n\x04tool\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\"\x92\x01\n\x15ListApprovalsResponse\x12\x32\n\tapprovals\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ApprovalR\tapprovals\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"|\n\x12GetApprovalRequest\x12N\n\x0b\x61pproval_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\napprovalId\x12\x16\n\x06reveal\x18\x02 \x01(\x08R\x06reveal\"u\n\x13GetApprovalResponse\x12\x30\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ApprovalR\x08\x61pproval\x12,\n\x12revealed_args_json\x18\x02 \x01(\x0cR\x10revealedArgsJson\"\xb0\x02\n\x15\x44\x65\x63ideApprovalRequest\x12N\n\x0b\x61pproval_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\napprovalId\x12<\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.DecisionB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x08\x64\x65\x63ision\x12\"\n\x07\x63omment\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x07\x63omment\x12\x39\n\x0b\x61rgs_digest\x18\x04 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\nargsDigest\x12*\n\x0b\x61nswer_json\x18\x05 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x04R\nanswerJson\"J\n\x16\x44\x65\x63ideApprovalResponse\x12\x30\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ApprovalR\x08\x61pproval\"q\n\x15WatchApprovalsRequest\x12\x1c\n\x04tool\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12:\n\x0cresume_token\x18\x02 \x01(\tB\x17\xbaH\x14r\x0f\x32\r^[0-9]{1,16}$\xd8\x01\x01R\x0bresumeToken\"m\n\x16WatchApprovalsResponse\x12\x30\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ApprovalR\x08\x61pproval\x12!\n\x0cresume_token\x18\x02 \x01(\tR\x0bresumeToken2\xf5\x02\n\x0f\x41pprovalService\x12Y\n\rListApprovals\x12 .toolhub.v1.ListApprovalsRequest\x1a!.toolhub.v1.ListApprovalsResponse\"\x03\x90\x02\x01\x12N\n\x0bGetApproval\x12\x1e.toolhub.v1.GetApprovalRequest\x1a\x1f.toolhub.v1.GetApprovalResponse\x12W\n\x0e\x44\x65\x63ideApproval\x12!.toolhub.v1.DecideApprovalRequest\x1a\".toolhub.v1.DecideApprovalResponse\x12^\n\x0eWatchApprovals\x12!.toolhub.v1.WatchApprovalsRequest\x1a\".toolhub.v1.WatchApprovalsResponse\"\x03\x90\x02\x01\x30\x01\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/approval_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\x1a\x16toolhub/v1/rules.proto\"\xef\x01\n\x14ListApprovalsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12\x42\n\x06states\x18\x03 \x03(\x0e\x32\x19.toolhub.v1.ApprovalStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12&\n\tprincipal\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12\x1c\n\x04tool\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\"\x92\x01\n\x15ListApprovalsResponse\x12\x32\n\tapprovals\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ApprovalR\tapprovals\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"Z\n\x12GetApprovalRequest\x12,\n\x0b\x61pproval_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\napprovalId\x12\x16\n\x06reveal\x18\x02 \x01(\x08R\x06reveal\"u\n\x13GetApprovalResponse\x12\x30\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ApprovalR\x08\x61pproval\x12,\n\x12revealed_args_json\x18\x02 \x01(\x0cR\x10revealedArgsJson\"\x8e\x02\n\x15\x44\x65\x63ideApprovalRequest\x12,\n\x0b\x61pproval_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\napprovalId\x12<\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.DecisionB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x08\x64\x65\x63ision\x12\"\n\x07\x63omment\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x07\x63omment\x12\x39\n\x0b\x61rgs_digest\x18\x04 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\nargsDigest\x12*\n\x0b\x61nswer_json\x18\x05 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x04R\nanswerJson\"J\n\x16\x44\x65\x63ideApprovalResponse\x12\x30\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ApprovalR\x08\x61pproval\"q\n\x15WatchApprovalsRequest\x12\x1c\n\x04tool\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12:\n\x0cresume_token\x18\x02 \x01(\tB\x17\xbaH\x14r\x0f\x32\r^[0-9]{1,16}$\xd8\x01\x01R\x0bresumeToken\"m\n\x16WatchApprovalsResponse\x12\x30\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ApprovalR\x08\x61pproval\x12!\n\x0cresume_token\x18\x02 \x01(\tR\x0bresumeToken2\xf5\x02\n\x0f\x41pprovalService\x12Y\n\rListApprovals\x12 .toolhub.v1.ListApprovalsRequest\x1a!.toolhub.v1.ListApprovalsResponse\"\x03\x90\x02\x01\x12N\n\x0bGetApproval\x12\x1e.toolhub.v1.GetApprovalRequest\x1a\x1f.toolhub.v1.GetApprovalResponse\x12W\n\x0e\x44\x65\x63ideApproval\x12!.toolhub.v1.DecideApprovalRequest\x1a\".toolhub.v1.DecideApprovalResponse\x12^\n\x0eWatchApprovals\x12!.toolhub.v1.WatchApprovalsRequest\x1a\".toolhub.v1.WatchApprovalsResponse\"\x03\x90\x02\x01\x30\x01\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,9 +46,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTAPPROVALSREQUEST'].fields_by_name['tool']._loaded_options = None
   _globals['_LISTAPPROVALSREQUEST'].fields_by_name['tool']._serialized_options = b'\272H\005r\003\030\200\001'
   _globals['_GETAPPROVALREQUEST'].fields_by_name['approval_id']._loaded_options = None
-  _globals['_GETAPPROVALREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_GETAPPROVALREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_DECIDEAPPROVALREQUEST'].fields_by_name['approval_id']._loaded_options = None
-  _globals['_DECIDEAPPROVALREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_DECIDEAPPROVALREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_DECIDEAPPROVALREQUEST'].fields_by_name['decision']._loaded_options = None
   _globals['_DECIDEAPPROVALREQUEST'].fields_by_name['decision']._serialized_options = b'\272H\007\202\001\004\020\001 \000'
   _globals['_DECIDEAPPROVALREQUEST'].fields_by_name['comment']._loaded_options = None
@@ -64,22 +65,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPROVALSERVICE'].methods_by_name['ListApprovals']._serialized_options = b'\220\002\001'
   _globals['_APPROVALSERVICE'].methods_by_name['WatchApprovals']._loaded_options = None
   _globals['_APPROVALSERVICE'].methods_by_name['WatchApprovals']._serialized_options = b'\220\002\001'
-  _globals['_LISTAPPROVALSREQUEST']._serialized_start=106
-  _globals['_LISTAPPROVALSREQUEST']._serialized_end=345
-  _globals['_LISTAPPROVALSRESPONSE']._serialized_start=348
-  _globals['_LISTAPPROVALSRESPONSE']._serialized_end=494
-  _globals['_GETAPPROVALREQUEST']._serialized_start=496
-  _globals['_GETAPPROVALREQUEST']._serialized_end=620
-  _globals['_GETAPPROVALRESPONSE']._serialized_start=622
-  _globals['_GETAPPROVALRESPONSE']._serialized_end=739
-  _globals['_DECIDEAPPROVALREQUEST']._serialized_start=742
-  _globals['_DECIDEAPPROVALREQUEST']._serialized_end=1046
-  _globals['_DECIDEAPPROVALRESPONSE']._serialized_start=1048
-  _globals['_DECIDEAPPROVALRESPONSE']._serialized_end=1122
-  _globals['_WATCHAPPROVALSREQUEST']._serialized_start=1124
-  _globals['_WATCHAPPROVALSREQUEST']._serialized_end=1237
-  _globals['_WATCHAPPROVALSRESPONSE']._serialized_start=1239
-  _globals['_WATCHAPPROVALSRESPONSE']._serialized_end=1348
-  _globals['_APPROVALSERVICE']._serialized_start=1351
-  _globals['_APPROVALSERVICE']._serialized_end=1724
+  _globals['_LISTAPPROVALSREQUEST']._serialized_start=130
+  _globals['_LISTAPPROVALSREQUEST']._serialized_end=369
+  _globals['_LISTAPPROVALSRESPONSE']._serialized_start=372
+  _globals['_LISTAPPROVALSRESPONSE']._serialized_end=518
+  _globals['_GETAPPROVALREQUEST']._serialized_start=520
+  _globals['_GETAPPROVALREQUEST']._serialized_end=610
+  _globals['_GETAPPROVALRESPONSE']._serialized_start=612
+  _globals['_GETAPPROVALRESPONSE']._serialized_end=729
+  _globals['_DECIDEAPPROVALREQUEST']._serialized_start=732
+  _globals['_DECIDEAPPROVALREQUEST']._serialized_end=1002
+  _globals['_DECIDEAPPROVALRESPONSE']._serialized_start=1004
+  _globals['_DECIDEAPPROVALRESPONSE']._serialized_end=1078
+  _globals['_WATCHAPPROVALSREQUEST']._serialized_start=1080
+  _globals['_WATCHAPPROVALSREQUEST']._serialized_end=1193
+  _globals['_WATCHAPPROVALSRESPONSE']._serialized_start=1195
+  _globals['_WATCHAPPROVALSRESPONSE']._serialized_end=1304
+  _globals['_APPROVALSERVICE']._serialized_start=1307
+  _globals['_APPROVALSERVICE']._serialized_end=1680
 # @@protoc_insertion_point(module_scope)

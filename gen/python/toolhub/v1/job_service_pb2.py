@@ -26,9 +26,10 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from toolhub.v1 import call_pb2 as toolhub_dot_v1_dot_call__pb2
 from toolhub.v1 import job_pb2 as toolhub_dot_v1_dot_job__pb2
 from toolhub.v1 import job_state_pb2 as toolhub_dot_v1_dot_job__state__pb2
+from toolhub.v1 import rules_pb2 as toolhub_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctoolhub/v1/job_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x14toolhub/v1/job.proto\x1a\x1atoolhub/v1/job_state.proto\"\xe0\x02\n\x10SubmitJobRequest\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12?\n\x0bplan_digest\x18\x03 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12Q\n\x0b\x61pproval_id\x18\x04 \x01(\tB0\xbaH-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x05 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"6\n\x11SubmitJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.JobR\x03job\"\xa4\x01\n\rGetJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12M\n\x0fresult_encoding\x18\x02 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"3\n\x0eGetJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.JobR\x03job\"\xb1\x02\n\x0fListJobsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12=\n\x06states\x18\x03 \x03(\x0e\x32\x14.toolhub.v1.JobStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x1c\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12\'\n\nrequest_id\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12!\n\x07task_id\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12&\n\tprincipal\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\"~\n\x10ListJobsResponse\x12#\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.toolhub.v1.JobR\x04jobs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"\xf5\x01\n\x0fWatchJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12.\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\rafterSequence\x12M\n\x0fresult_encoding\x18\x03 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x12\x1d\n\nfrom_first\x18\x04 \x01(\x08R\tfromFirst\"A\n\x10WatchJobResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status\"\xfb\x03\n\x10WatchJobsRequest\x12N\n\x07job_ids\x18\x01 \x03(\tB5\xbaH2\x92\x01/\x10\x80\x02\"*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06jobIds\x12\x1c\n\x04tool\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12\'\n\nrequest_id\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12!\n\x07task_id\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12&\n\tprincipal\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12s\n\x0f\x61\x66ter_sequences\x18\x06 \x03(\x0b\x32\x30.toolhub.v1.WatchJobsRequest.AfterSequencesEntryB\x18\xbaH\x15\x9a\x01\x12\x10\x80\x08\"\x07r\x05\x10\x01\x18\x80\x01*\x04\"\x02(\x00R\x0e\x61\x66terSequences\x12M\n\x0fresult_encoding\x18\x07 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x1a\x41\n\x13\x41\x66terSequencesEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x03R\x05value:\x02\x38\x01\"B\n\x11WatchJobsResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status\"z\n\x10\x43\x61ncelJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12 \n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x06reason\"B\n\x11\x43\x61ncelJobResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status2\xd1\x03\n\nJobService\x12H\n\tSubmitJob\x12\x1c.toolhub.v1.SubmitJobRequest\x1a\x1d.toolhub.v1.SubmitJobResponse\x12\x44\n\x06GetJob\x12\x19.toolhub.v1.GetJobRequest\x1a\x1a.toolhub.v1.GetJobResponse\"\x03\x90\x02\x01\x12J\n\x08ListJobs\x12\x1b.toolhub.v1.ListJobsRequest\x1a\x1c.toolhub.v1.ListJobsResponse\"\x03\x90\x02\x01\x12L\n\x08WatchJob\x12\x1b.toolhub.v1.WatchJobRequest\x1a\x1c.toolhub.v1.WatchJobResponse\"\x03\x90\x02\x01\x30\x01\x12O\n\tWatchJobs\x12\x1c.toolhub.v1.WatchJobsRequest\x1a\x1d.toolhub.v1.WatchJobsResponse\"\x03\x90\x02\x01\x30\x01\x12H\n\tCancelJob\x12\x1c.toolhub.v1.CancelJobRequest\x1a\x1d.toolhub.v1.CancelJobResponseBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctoolhub/v1/job_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x14toolhub/v1/job.proto\x1a\x1atoolhub/v1/job_state.proto\x1a\x16toolhub/v1/rules.proto\"\xbe\x02\n\x10SubmitJobRequest\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12?\n\x0bplan_digest\x18\x03 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12/\n\x0b\x61pproval_id\x18\x04 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x05 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"6\n\x11SubmitJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.JobR\x03job\"\x82\x01\n\rGetJobRequest\x12\"\n\x06job_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x05jobId\x12M\n\x0fresult_encoding\x18\x02 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"3\n\x0eGetJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.JobR\x03job\"\xb1\x02\n\x0fListJobsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12=\n\x06states\x18\x03 \x03(\x0e\x32\x14.toolhub.v1.JobStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x1c\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12\'\n\nrequest_id\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12!\n\x07task_id\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12&\n\tprincipal\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\"~\n\x10ListJobsResponse\x12#\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.toolhub.v1.JobR\x04jobs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"\xd3\x01\n\x0fWatchJobRequest\x12\"\n\x06job_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x05jobId\x12.\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\rafterSequence\x12M\n\x0fresult_encoding\x18\x03 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x12\x1d\n\nfrom_first\x18\x04 \x01(\x08R\tfromFirst\"A\n\x10WatchJobResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status\"\xd9\x03\n\x10WatchJobsRequest\x12,\n\x07job_ids\x18\x01 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x06jobIds\x12\x1c\n\x04tool\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12\'\n\nrequest_id\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12!\n\x07task_id\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12&\n\tprincipal\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12s\n\x0f\x61\x66ter_sequences\x18\x06 \x03(\x0b\x32\x30.toolhub.v1.WatchJobsRequest.AfterSequencesEntryB\x18\xbaH\x15\x9a\x01\x12\x10\x80\x08\"\x07r\x05\x10\x01\x18\x80\x01*\x04\"\x02(\x00R\x0e\x61\x66terSequences\x12M\n\x0fresult_encoding\x18\x07 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x1a\x41\n\x13\x41\x66terSequencesEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x03R\x05value:\x02\x38\x01\"B\n\x11WatchJobsResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status\"X\n\x10\x43\x61ncelJobRequest\x12\"\n\x06job_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x05jobId\x12 \n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x06reason\"B\n\x11\x43\x61ncelJobResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status2\xd1\x03\n\nJobService\x12H\n\tSubmitJob\x12\x1c.toolhub.v1.SubmitJobRequest\x1a\x1d.toolhub.v1.SubmitJobResponse\x12\x44\n\x06GetJob\x12\x19.toolhub.v1.GetJobRequest\x1a\x1a.toolhub.v1.GetJobResponse\"\x03\x90\x02\x01\x12J\n\x08ListJobs\x12\x1b.toolhub.v1.ListJobsRequest\x1a\x1c.toolhub.v1.ListJobsResponse\"\x03\x90\x02\x01\x12L\n\x08WatchJob\x12\x1b.toolhub.v1.WatchJobRequest\x1a\x1c.toolhub.v1.WatchJobResponse\"\x03\x90\x02\x01\x30\x01\x12O\n\tWatchJobs\x12\x1c.toolhub.v1.WatchJobsRequest\x1a\x1d.toolhub.v1.WatchJobsResponse\"\x03\x90\x02\x01\x30\x01\x12H\n\tCancelJob\x12\x1c.toolhub.v1.CancelJobRequest\x1a\x1d.toolhub.v1.CancelJobResponseBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,11 +42,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITJOBREQUEST'].fields_by_name['plan_digest']._loaded_options = None
   _globals['_SUBMITJOBREQUEST'].fields_by_name['plan_digest']._serialized_options = b'\272H\033r\0312\027^[A-Za-z0-9._-]{0,512}$'
   _globals['_SUBMITJOBREQUEST'].fields_by_name['approval_id']._loaded_options = None
-  _globals['_SUBMITJOBREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\330\001\001'
+  _globals['_SUBMITJOBREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H\013r\006\310\266\336\312\005\001\330\001\001'
   _globals['_SUBMITJOBREQUEST'].fields_by_name['result_encoding']._loaded_options = None
   _globals['_SUBMITJOBREQUEST'].fields_by_name['result_encoding']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_GETJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
-  _globals['_GETJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_GETJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_GETJOBREQUEST'].fields_by_name['result_encoding']._loaded_options = None
   _globals['_GETJOBREQUEST'].fields_by_name['result_encoding']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._loaded_options = None
@@ -63,7 +64,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTJOBSREQUEST'].fields_by_name['principal']._loaded_options = None
   _globals['_LISTJOBSREQUEST'].fields_by_name['principal']._serialized_options = b'\272H\005r\003\030\200\001'
   _globals['_WATCHJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
-  _globals['_WATCHJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_WATCHJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_WATCHJOBREQUEST'].fields_by_name['after_sequence']._loaded_options = None
   _globals['_WATCHJOBREQUEST'].fields_by_name['after_sequence']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_WATCHJOBREQUEST'].fields_by_name['result_encoding']._loaded_options = None
@@ -71,7 +72,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHJOBSREQUEST_AFTERSEQUENCESENTRY']._loaded_options = None
   _globals['_WATCHJOBSREQUEST_AFTERSEQUENCESENTRY']._serialized_options = b'8\001'
   _globals['_WATCHJOBSREQUEST'].fields_by_name['job_ids']._loaded_options = None
-  _globals['_WATCHJOBSREQUEST'].fields_by_name['job_ids']._serialized_options = b'\272H2\222\001/\020\200\002\"*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_WATCHJOBSREQUEST'].fields_by_name['job_ids']._serialized_options = b'\272H\020\222\001\r\020\200\002\"\010r\006\310\266\336\312\005\001'
   _globals['_WATCHJOBSREQUEST'].fields_by_name['tool']._loaded_options = None
   _globals['_WATCHJOBSREQUEST'].fields_by_name['tool']._serialized_options = b'\272H\005r\003\030\200\001'
   _globals['_WATCHJOBSREQUEST'].fields_by_name['request_id']._loaded_options = None
@@ -85,7 +86,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHJOBSREQUEST'].fields_by_name['result_encoding']._loaded_options = None
   _globals['_WATCHJOBSREQUEST'].fields_by_name['result_encoding']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
-  _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_CANCELJOBREQUEST'].fields_by_name['reason']._loaded_options = None
   _globals['_CANCELJOBREQUEST'].fields_by_name['reason']._serialized_options = b'\272H\005r\003(\200 '
   _globals['_JOBSERVICE'].methods_by_name['GetJob']._loaded_options = None
@@ -96,32 +97,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBSERVICE'].methods_by_name['WatchJob']._serialized_options = b'\220\002\001'
   _globals['_JOBSERVICE'].methods_by_name['WatchJobs']._loaded_options = None
   _globals['_JOBSERVICE'].methods_by_name['WatchJobs']._serialized_options = b'\220\002\001'
-  _globals['_SUBMITJOBREQUEST']._serialized_start=147
-  _globals['_SUBMITJOBREQUEST']._serialized_end=499
-  _globals['_SUBMITJOBRESPONSE']._serialized_start=501
-  _globals['_SUBMITJOBRESPONSE']._serialized_end=555
-  _globals['_GETJOBREQUEST']._serialized_start=558
-  _globals['_GETJOBREQUEST']._serialized_end=722
-  _globals['_GETJOBRESPONSE']._serialized_start=724
-  _globals['_GETJOBRESPONSE']._serialized_end=775
-  _globals['_LISTJOBSREQUEST']._serialized_start=778
-  _globals['_LISTJOBSREQUEST']._serialized_end=1083
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1085
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1211
-  _globals['_WATCHJOBREQUEST']._serialized_start=1214
-  _globals['_WATCHJOBREQUEST']._serialized_end=1459
-  _globals['_WATCHJOBRESPONSE']._serialized_start=1461
-  _globals['_WATCHJOBRESPONSE']._serialized_end=1526
-  _globals['_WATCHJOBSREQUEST']._serialized_start=1529
-  _globals['_WATCHJOBSREQUEST']._serialized_end=2036
-  _globals['_WATCHJOBSREQUEST_AFTERSEQUENCESENTRY']._serialized_start=1971
-  _globals['_WATCHJOBSREQUEST_AFTERSEQUENCESENTRY']._serialized_end=2036
-  _globals['_WATCHJOBSRESPONSE']._serialized_start=2038
-  _globals['_WATCHJOBSRESPONSE']._serialized_end=2104
-  _globals['_CANCELJOBREQUEST']._serialized_start=2106
-  _globals['_CANCELJOBREQUEST']._serialized_end=2228
-  _globals['_CANCELJOBRESPONSE']._serialized_start=2230
-  _globals['_CANCELJOBRESPONSE']._serialized_end=2296
-  _globals['_JOBSERVICE']._serialized_start=2299
-  _globals['_JOBSERVICE']._serialized_end=2764
+  _globals['_SUBMITJOBREQUEST']._serialized_start=171
+  _globals['_SUBMITJOBREQUEST']._serialized_end=489
+  _globals['_SUBMITJOBRESPONSE']._serialized_start=491
+  _globals['_SUBMITJOBRESPONSE']._serialized_end=545
+  _globals['_GETJOBREQUEST']._serialized_start=548
+  _globals['_GETJOBREQUEST']._serialized_end=678
+  _globals['_GETJOBRESPONSE']._serialized_start=680
+  _globals['_GETJOBRESPONSE']._serialized_end=731
+  _globals['_LISTJOBSREQUEST']._serialized_start=734
+  _globals['_LISTJOBSREQUEST']._serialized_end=1039
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1041
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1167
+  _globals['_WATCHJOBREQUEST']._serialized_start=1170
+  _globals['_WATCHJOBREQUEST']._serialized_end=1381
+  _globals['_WATCHJOBRESPONSE']._serialized_start=1383
+  _globals['_WATCHJOBRESPONSE']._serialized_end=1448
+  _globals['_WATCHJOBSREQUEST']._serialized_start=1451
+  _globals['_WATCHJOBSREQUEST']._serialized_end=1924
+  _globals['_WATCHJOBSREQUEST_AFTERSEQUENCESENTRY']._serialized_start=1859
+  _globals['_WATCHJOBSREQUEST_AFTERSEQUENCESENTRY']._serialized_end=1924
+  _globals['_WATCHJOBSRESPONSE']._serialized_start=1926
+  _globals['_WATCHJOBSRESPONSE']._serialized_end=1992
+  _globals['_CANCELJOBREQUEST']._serialized_start=1994
+  _globals['_CANCELJOBREQUEST']._serialized_end=2082
+  _globals['_CANCELJOBRESPONSE']._serialized_start=2084
+  _globals['_CANCELJOBRESPONSE']._serialized_end=2150
+  _globals['_JOBSERVICE']._serialized_start=2153
+  _globals['_JOBSERVICE']._serialized_end=2618
 # @@protoc_insertion_point(module_scope)

@@ -25,11 +25,12 @@ _sym_db = _symbol_database.Default()
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from toolhub.v1 import approval_pb2 as toolhub_dot_v1_dot_approval__pb2
 from toolhub.v1 import pin_pb2 as toolhub_dot_v1_dot_pin__pb2
+from toolhub.v1 import rules_pb2 as toolhub_dot_v1_dot_rules__pb2
 from toolhub.v1 import source_pb2 as toolhub_dot_v1_dot_source__pb2
 from toolhub.v1 import tool_pb2 as toolhub_dot_v1_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/registry_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\x1a\x14toolhub/v1/pin.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"_\n\x13RegisterToolRequest\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12\x16\n\x06upsert\x18\x02 \x01(\x08R\x06upsert\"\\\n\x14RegisterToolResponse\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"g\n\x14RegisterToolsRequest\x12\x37\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07R\x05tools\x12\x16\n\x06upsert\x18\x02 \x01(\x08R\x06upsert\"_\n\x15RegisterToolsResponse\x12*\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"Z\n\x15UnregisterToolRequest\x12\x41\n\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\"4\n\x16UnregisterToolResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\"F\n\x15RefreshSourcesRequest\x12-\n\x07sources\x18\x01 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\x07r\x05\x10\x01\x18\x80\x01R\x07sources\"h\n\x16RefreshSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"\x14\n\x12ListSourcesRequest\"I\n\x13ListSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\"\x97\x01\n\x12GetSnapshotRequest\x12\x32\n\x04view\x18\x01 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\x12$\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"\xa6\x03\n\x0eSnapshotTotals\x12\x14\n\x05tools\x18\x01 \x01(\x05R\x05tools\x12?\n\x07\x62y_kind\x18\x02 \x03(\x0b\x32&.toolhub.v1.SnapshotTotals.ByKindEntryR\x06\x62yKind\x12\x42\n\x08\x62y_state\x18\x03 \x03(\x0b\x32\'.toolhub.v1.SnapshotTotals.ByStateEntryR\x07\x62yState\x12\x45\n\tby_source\x18\x04 \x03(\x0b\x32(.toolhub.v1.SnapshotTotals.BySourceEntryR\x08\x62ySource\x1a\x39\n\x0b\x42yKindEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\x1a:\n\x0c\x42yStateEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\x1a;\n\rBySourceEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\"\xed\x01\n\x13GetSnapshotResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\x12*\n\x05tools\x18\x02 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12\x32\n\x06totals\x18\x03 \x01(\x0b\x32\x1a.toolhub.v1.SnapshotTotalsR\x06totals\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12&\n\x0fnext_page_token\x18\x05 \x01(\tR\rnextPageToken\"\x93\x02\n\x0fListPinsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12 \n\x06source\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06source\x12\x1c\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12=\n\x06states\x18\x05 \x03(\x0e\x32\x14.toolhub.v1.PinStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x32\n\x04view\x18\x06 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"~\n\x10ListPinsResponse\x12#\n\x04pins\x18\x01 \x03(\x0b\x32\x0f.toolhub.v1.PinR\x04pins\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"\xad\x02\n\x10\x44\x65\x63idePinRequest\x12\x45\n\x06source\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06source\x12\x41\n\x04tool\x18\x02 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04tool\x12-\n\x06\x64igest\x18\x03 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$R\x06\x64igest\x12<\n\x08\x64\x65\x63ision\x18\x04 \x01(\x0e\x32\x14.toolhub.v1.DecisionB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x08\x64\x65\x63ision\x12\"\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x07\x63omment\"R\n\x11\x44\x65\x63idePinResponse\x12!\n\x03pin\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.PinR\x03pin\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"x\n\x11WatchToolsRequest\x12/\n\x0eknown_revision\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\rknownRevision\x12\x32\n\x04view\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"z\n\nToolChange\x12.\n\x04type\x18\x01 \x01(\x0e\x32\x1a.toolhub.v1.ToolChangeTypeR\x04type\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12(\n\x04tool\x18\x03 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\"x\n\x12WatchToolsResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\x12\x30\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x16.toolhub.v1.ToolChangeR\x07\x63hanges\x12\x14\n\x05reset\x18\x03 \x01(\x08R\x05reset*\x8a\x01\n\x0eToolChangeType\x12 \n\x1cTOOL_CHANGE_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TOOL_CHANGE_TYPE_ADDED\x10\x01\x12\x1c\n\x18TOOL_CHANGE_TYPE_CHANGED\x10\x02\x12\x1c\n\x18TOOL_CHANGE_TYPE_REMOVED\x10\x03\x32\x80\x06\n\x0fRegistryService\x12Q\n\x0cRegisterTool\x12\x1f.toolhub.v1.RegisterToolRequest\x1a .toolhub.v1.RegisterToolResponse\x12T\n\rRegisterTools\x12 .toolhub.v1.RegisterToolsRequest\x1a!.toolhub.v1.RegisterToolsResponse\x12W\n\x0eUnregisterTool\x12!.toolhub.v1.UnregisterToolRequest\x1a\".toolhub.v1.UnregisterToolResponse\x12W\n\x0eRefreshSources\x12!.toolhub.v1.RefreshSourcesRequest\x1a\".toolhub.v1.RefreshSourcesResponse\x12S\n\x0bListSources\x12\x1e.toolhub.v1.ListSourcesRequest\x1a\x1f.toolhub.v1.ListSourcesResponse\"\x03\x90\x02\x01\x12S\n\x0bGetSnapshot\x12\x1e.toolhub.v1.GetSnapshotRequest\x1a\x1f.toolhub.v1.GetSnapshotResponse\"\x03\x90\x02\x01\x12J\n\x08ListPins\x12\x1b.toolhub.v1.ListPinsRequest\x1a\x1c.toolhub.v1.ListPinsResponse\"\x03\x90\x02\x01\x12H\n\tDecidePin\x12\x1c.toolhub.v1.DecidePinRequest\x1a\x1d.toolhub.v1.DecidePinResponse\x12R\n\nWatchTools\x12\x1d.toolhub.v1.WatchToolsRequest\x1a\x1e.toolhub.v1.WatchToolsResponse\"\x03\x90\x02\x01\x30\x01\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/registry_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/approval.proto\x1a\x14toolhub/v1/pin.proto\x1a\x16toolhub/v1/rules.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"_\n\x13RegisterToolRequest\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12\x16\n\x06upsert\x18\x02 \x01(\x08R\x06upsert\"\\\n\x14RegisterToolResponse\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"g\n\x14RegisterToolsRequest\x12\x37\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07R\x05tools\x12\x16\n\x06upsert\x18\x02 \x01(\x08R\x06upsert\"_\n\x15RegisterToolsResponse\x12*\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"8\n\x15UnregisterToolRequest\x12\x1f\n\x04name\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x04name\"4\n\x16UnregisterToolResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\"F\n\x15RefreshSourcesRequest\x12-\n\x07sources\x18\x01 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\x07r\x05\x10\x01\x18\x80\x01R\x07sources\"h\n\x16RefreshSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"\x14\n\x12ListSourcesRequest\"I\n\x13ListSourcesResponse\x12\x32\n\x07sources\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\"\x97\x01\n\x12GetSnapshotRequest\x12\x32\n\x04view\x18\x01 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\x12$\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"\xa6\x03\n\x0eSnapshotTotals\x12\x14\n\x05tools\x18\x01 \x01(\x05R\x05tools\x12?\n\x07\x62y_kind\x18\x02 \x03(\x0b\x32&.toolhub.v1.SnapshotTotals.ByKindEntryR\x06\x62yKind\x12\x42\n\x08\x62y_state\x18\x03 \x03(\x0b\x32\'.toolhub.v1.SnapshotTotals.ByStateEntryR\x07\x62yState\x12\x45\n\tby_source\x18\x04 \x03(\x0b\x32(.toolhub.v1.SnapshotTotals.BySourceEntryR\x08\x62ySource\x1a\x39\n\x0b\x42yKindEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\x1a:\n\x0c\x42yStateEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\x1a;\n\rBySourceEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x05R\x05value:\x02\x38\x01\"\xed\x01\n\x13GetSnapshotResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\x12*\n\x05tools\x18\x02 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12\x32\n\x06totals\x18\x03 \x01(\x0b\x32\x1a.toolhub.v1.SnapshotTotalsR\x06totals\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12&\n\x0fnext_page_token\x18\x05 \x01(\tR\rnextPageToken\"\x93\x02\n\x0fListPinsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12 \n\x06source\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06source\x12\x1c\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12=\n\x06states\x18\x05 \x03(\x0e\x32\x14.toolhub.v1.PinStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x32\n\x04view\x18\x06 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"~\n\x10ListPinsResponse\x12#\n\x04pins\x18\x01 \x03(\x0b\x32\x0f.toolhub.v1.PinR\x04pins\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"\xe9\x01\n\x10\x44\x65\x63idePinRequest\x12#\n\x06source\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x06source\x12\x1f\n\x04tool\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x04tool\x12-\n\x06\x64igest\x18\x03 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$R\x06\x64igest\x12<\n\x08\x64\x65\x63ision\x18\x04 \x01(\x0e\x32\x14.toolhub.v1.DecisionB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x08\x64\x65\x63ision\x12\"\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x07\x63omment\"R\n\x11\x44\x65\x63idePinResponse\x12!\n\x03pin\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.PinR\x03pin\x12\x1a\n\x08revision\x18\x02 \x01(\tR\x08revision\"x\n\x11WatchToolsRequest\x12/\n\x0eknown_revision\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\rknownRevision\x12\x32\n\x04view\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"z\n\nToolChange\x12.\n\x04type\x18\x01 \x01(\x0e\x32\x1a.toolhub.v1.ToolChangeTypeR\x04type\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12(\n\x04tool\x18\x03 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\"x\n\x12WatchToolsResponse\x12\x1a\n\x08revision\x18\x01 \x01(\tR\x08revision\x12\x30\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x16.toolhub.v1.ToolChangeR\x07\x63hanges\x12\x14\n\x05reset\x18\x03 \x01(\x08R\x05reset*\x8a\x01\n\x0eToolChangeType\x12 \n\x1cTOOL_CHANGE_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TOOL_CHANGE_TYPE_ADDED\x10\x01\x12\x1c\n\x18TOOL_CHANGE_TYPE_CHANGED\x10\x02\x12\x1c\n\x18TOOL_CHANGE_TYPE_REMOVED\x10\x03\x32\x80\x06\n\x0fRegistryService\x12Q\n\x0cRegisterTool\x12\x1f.toolhub.v1.RegisterToolRequest\x1a .toolhub.v1.RegisterToolResponse\x12T\n\rRegisterTools\x12 .toolhub.v1.RegisterToolsRequest\x1a!.toolhub.v1.RegisterToolsResponse\x12W\n\x0eUnregisterTool\x12!.toolhub.v1.UnregisterToolRequest\x1a\".toolhub.v1.UnregisterToolResponse\x12W\n\x0eRefreshSources\x12!.toolhub.v1.RefreshSourcesRequest\x1a\".toolhub.v1.RefreshSourcesResponse\x12S\n\x0bListSources\x12\x1e.toolhub.v1.ListSourcesRequest\x1a\x1f.toolhub.v1.ListSourcesResponse\"\x03\x90\x02\x01\x12S\n\x0bGetSnapshot\x12\x1e.toolhub.v1.GetSnapshotRequest\x1a\x1f.toolhub.v1.GetSnapshotResponse\"\x03\x90\x02\x01\x12J\n\x08ListPins\x12\x1b.toolhub.v1.ListPinsRequest\x1a\x1c.toolhub.v1.ListPinsResponse\"\x03\x90\x02\x01\x12H\n\tDecidePin\x12\x1c.toolhub.v1.DecidePinRequest\x1a\x1d.toolhub.v1.DecidePinResponse\x12R\n\nWatchTools\x12\x1d.toolhub.v1.WatchToolsRequest\x1a\x1e.toolhub.v1.WatchToolsResponse\"\x03\x90\x02\x01\x30\x01\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,7 +43,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERTOOLSREQUEST'].fields_by_name['tools']._loaded_options = None
   _globals['_REGISTERTOOLSREQUEST'].fields_by_name['tools']._serialized_options = b'\272H\010\222\001\005\010\001\020\350\007'
   _globals['_UNREGISTERTOOLREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_UNREGISTERTOOLREQUEST'].fields_by_name['name']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_UNREGISTERTOOLREQUEST'].fields_by_name['name']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_REFRESHSOURCESREQUEST'].fields_by_name['sources']._loaded_options = None
   _globals['_REFRESHSOURCESREQUEST'].fields_by_name['sources']._serialized_options = b'\272H\020\222\001\r\020@\030\001\"\007r\005\020\001\030\200\001'
   _globals['_GETSNAPSHOTREQUEST'].fields_by_name['view']._loaded_options = None
@@ -70,9 +71,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTPINSREQUEST'].fields_by_name['view']._loaded_options = None
   _globals['_LISTPINSREQUEST'].fields_by_name['view']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_DECIDEPINREQUEST'].fields_by_name['source']._loaded_options = None
-  _globals['_DECIDEPINREQUEST'].fields_by_name['source']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_DECIDEPINREQUEST'].fields_by_name['source']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_DECIDEPINREQUEST'].fields_by_name['tool']._loaded_options = None
-  _globals['_DECIDEPINREQUEST'].fields_by_name['tool']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_DECIDEPINREQUEST'].fields_by_name['tool']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_DECIDEPINREQUEST'].fields_by_name['digest']._loaded_options = None
   _globals['_DECIDEPINREQUEST'].fields_by_name['digest']._serialized_options = b'\272H\022r\0202\016^[0-9a-f]{64}$'
   _globals['_DECIDEPINREQUEST'].fields_by_name['decision']._loaded_options = None
@@ -91,54 +92,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTRYSERVICE'].methods_by_name['ListPins']._serialized_options = b'\220\002\001'
   _globals['_REGISTRYSERVICE'].methods_by_name['WatchTools']._loaded_options = None
   _globals['_REGISTRYSERVICE'].methods_by_name['WatchTools']._serialized_options = b'\220\002\001'
-  _globals['_TOOLCHANGETYPE']._serialized_start=2971
-  _globals['_TOOLCHANGETYPE']._serialized_end=3109
-  _globals['_REGISTERTOOLREQUEST']._serialized_start=175
-  _globals['_REGISTERTOOLREQUEST']._serialized_end=270
-  _globals['_REGISTERTOOLRESPONSE']._serialized_start=272
-  _globals['_REGISTERTOOLRESPONSE']._serialized_end=364
-  _globals['_REGISTERTOOLSREQUEST']._serialized_start=366
-  _globals['_REGISTERTOOLSREQUEST']._serialized_end=469
-  _globals['_REGISTERTOOLSRESPONSE']._serialized_start=471
-  _globals['_REGISTERTOOLSRESPONSE']._serialized_end=566
-  _globals['_UNREGISTERTOOLREQUEST']._serialized_start=568
-  _globals['_UNREGISTERTOOLREQUEST']._serialized_end=658
-  _globals['_UNREGISTERTOOLRESPONSE']._serialized_start=660
-  _globals['_UNREGISTERTOOLRESPONSE']._serialized_end=712
-  _globals['_REFRESHSOURCESREQUEST']._serialized_start=714
-  _globals['_REFRESHSOURCESREQUEST']._serialized_end=784
-  _globals['_REFRESHSOURCESRESPONSE']._serialized_start=786
-  _globals['_REFRESHSOURCESRESPONSE']._serialized_end=890
-  _globals['_LISTSOURCESREQUEST']._serialized_start=892
-  _globals['_LISTSOURCESREQUEST']._serialized_end=912
-  _globals['_LISTSOURCESRESPONSE']._serialized_start=914
-  _globals['_LISTSOURCESRESPONSE']._serialized_end=987
-  _globals['_GETSNAPSHOTREQUEST']._serialized_start=990
-  _globals['_GETSNAPSHOTREQUEST']._serialized_end=1141
-  _globals['_SNAPSHOTTOTALS']._serialized_start=1144
-  _globals['_SNAPSHOTTOTALS']._serialized_end=1566
-  _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_start=1388
-  _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_end=1445
-  _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._serialized_start=1447
-  _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._serialized_end=1505
-  _globals['_SNAPSHOTTOTALS_BYSOURCEENTRY']._serialized_start=1507
-  _globals['_SNAPSHOTTOTALS_BYSOURCEENTRY']._serialized_end=1566
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=1569
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=1806
-  _globals['_LISTPINSREQUEST']._serialized_start=1809
-  _globals['_LISTPINSREQUEST']._serialized_end=2084
-  _globals['_LISTPINSRESPONSE']._serialized_start=2086
-  _globals['_LISTPINSRESPONSE']._serialized_end=2212
-  _globals['_DECIDEPINREQUEST']._serialized_start=2215
-  _globals['_DECIDEPINREQUEST']._serialized_end=2516
-  _globals['_DECIDEPINRESPONSE']._serialized_start=2518
-  _globals['_DECIDEPINRESPONSE']._serialized_end=2600
-  _globals['_WATCHTOOLSREQUEST']._serialized_start=2602
-  _globals['_WATCHTOOLSREQUEST']._serialized_end=2722
-  _globals['_TOOLCHANGE']._serialized_start=2724
-  _globals['_TOOLCHANGE']._serialized_end=2846
-  _globals['_WATCHTOOLSRESPONSE']._serialized_start=2848
-  _globals['_WATCHTOOLSRESPONSE']._serialized_end=2968
-  _globals['_REGISTRYSERVICE']._serialized_start=3112
-  _globals['_REGISTRYSERVICE']._serialized_end=3880
+  _globals['_TOOLCHANGETYPE']._serialized_start=2893
+  _globals['_TOOLCHANGETYPE']._serialized_end=3031
+  _globals['_REGISTERTOOLREQUEST']._serialized_start=199
+  _globals['_REGISTERTOOLREQUEST']._serialized_end=294
+  _globals['_REGISTERTOOLRESPONSE']._serialized_start=296
+  _globals['_REGISTERTOOLRESPONSE']._serialized_end=388
+  _globals['_REGISTERTOOLSREQUEST']._serialized_start=390
+  _globals['_REGISTERTOOLSREQUEST']._serialized_end=493
+  _globals['_REGISTERTOOLSRESPONSE']._serialized_start=495
+  _globals['_REGISTERTOOLSRESPONSE']._serialized_end=590
+  _globals['_UNREGISTERTOOLREQUEST']._serialized_start=592
+  _globals['_UNREGISTERTOOLREQUEST']._serialized_end=648
+  _globals['_UNREGISTERTOOLRESPONSE']._serialized_start=650
+  _globals['_UNREGISTERTOOLRESPONSE']._serialized_end=702
+  _globals['_REFRESHSOURCESREQUEST']._serialized_start=704
+  _globals['_REFRESHSOURCESREQUEST']._serialized_end=774
+  _globals['_REFRESHSOURCESRESPONSE']._serialized_start=776
+  _globals['_REFRESHSOURCESRESPONSE']._serialized_end=880
+  _globals['_LISTSOURCESREQUEST']._serialized_start=882
+  _globals['_LISTSOURCESREQUEST']._serialized_end=902
+  _globals['_LISTSOURCESRESPONSE']._serialized_start=904
+  _globals['_LISTSOURCESRESPONSE']._serialized_end=977
+  _globals['_GETSNAPSHOTREQUEST']._serialized_start=980
+  _globals['_GETSNAPSHOTREQUEST']._serialized_end=1131
+  _globals['_SNAPSHOTTOTALS']._serialized_start=1134
+  _globals['_SNAPSHOTTOTALS']._serialized_end=1556
+  _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_start=1378
+  _globals['_SNAPSHOTTOTALS_BYKINDENTRY']._serialized_end=1435
+  _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._serialized_start=1437
+  _globals['_SNAPSHOTTOTALS_BYSTATEENTRY']._serialized_end=1495
+  _globals['_SNAPSHOTTOTALS_BYSOURCEENTRY']._serialized_start=1497
+  _globals['_SNAPSHOTTOTALS_BYSOURCEENTRY']._serialized_end=1556
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=1559
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=1796
+  _globals['_LISTPINSREQUEST']._serialized_start=1799
+  _globals['_LISTPINSREQUEST']._serialized_end=2074
+  _globals['_LISTPINSRESPONSE']._serialized_start=2076
+  _globals['_LISTPINSRESPONSE']._serialized_end=2202
+  _globals['_DECIDEPINREQUEST']._serialized_start=2205
+  _globals['_DECIDEPINREQUEST']._serialized_end=2438
+  _globals['_DECIDEPINRESPONSE']._serialized_start=2440
+  _globals['_DECIDEPINRESPONSE']._serialized_end=2522
+  _globals['_WATCHTOOLSREQUEST']._serialized_start=2524
+  _globals['_WATCHTOOLSREQUEST']._serialized_end=2644
+  _globals['_TOOLCHANGE']._serialized_start=2646
+  _globals['_TOOLCHANGE']._serialized_end=2768
+  _globals['_WATCHTOOLSRESPONSE']._serialized_start=2770
+  _globals['_WATCHTOOLSRESPONSE']._serialized_end=2890
+  _globals['_REGISTRYSERVICE']._serialized_start=3034
+  _globals['_REGISTRYSERVICE']._serialized_end=3802
 # @@protoc_insertion_point(module_scope)

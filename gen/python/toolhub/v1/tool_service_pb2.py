@@ -29,11 +29,12 @@ from toolhub.v1 import plan_pb2 as toolhub_dot_v1_dot_plan__pb2
 from toolhub.v1 import progress_pb2 as toolhub_dot_v1_dot_progress__pb2
 from toolhub.v1 import registry_service_pb2 as toolhub_dot_v1_dot_registry__service__pb2
 from toolhub.v1 import result_pb2 as toolhub_dot_v1_dot_result__pb2
+from toolhub.v1 import rules_pb2 as toolhub_dot_v1_dot_rules__pb2
 from toolhub.v1 import source_pb2 as toolhub_dot_v1_dot_source__pb2
 from toolhub.v1 import tool_pb2 as toolhub_dot_v1_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtoolhub/v1/tool_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x15toolhub/v1/call.proto\x1a\x15toolhub/v1/plan.proto\x1a\x19toolhub/v1/progress.proto\x1a!toolhub/v1/registry_service.proto\x1a\x17toolhub/v1/result.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"\xc5\x01\n\x10ListToolsRequest\x12.\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolFilterR\x06\x66ilter\x12$\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12\x32\n\x04view\x18\x04 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"\x8c\x02\n\x11ListToolsResponse\x12*\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12$\n\x0b\x64\x65nied_size\x18\x05 \x01(\x05H\x00R\ndeniedSize\x88\x01\x01\x12\x1a\n\x08revision\x18\x06 \x01(\tR\x08revisionB\x0e\n\x0c_denied_size\"\xe7\x01\n\x12SearchToolsRequest\x12\x1e\n\x05query\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x05query\x12.\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x16.toolhub.v1.ToolFilterR\x06\x66ilter\x12$\n\tpage_size\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12\x32\n\x04view\x18\x05 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"\xcb\x01\n\tSearchHit\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\x12\x14\n\x05score\x18\x02 \x01(\x01R\x05score\x12%\n\x0ematched_fields\x18\x03 \x03(\tR\rmatchedFields\x12#\n\rmatched_terms\x18\x04 \x03(\tR\x0cmatchedTerms\x12\x32\n\x07reasons\x18\x05 \x03(\x0b\x32\x18.toolhub.v1.SearchReasonR\x07reasons\"\x8e\x01\n\x0cSearchReason\x12\x12\n\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n\x04word\x18\x02 \x01(\tR\x04word\x12\x16\n\x06\x66ields\x18\x03 \x03(\tR\x06\x66ields\x12\x14\n\x05score\x18\x04 \x01(\x01R\x05score\x12\x12\n\x04rank\x18\x05 \x01(\x05R\x04rank\x12\x14\n\x05\x66ound\x18\x06 \x01(\tR\x05\x66ound\"\x88\x02\n\x13SearchToolsResponse\x12)\n\x04hits\x18\x01 \x03(\x0b\x32\x15.toolhub.v1.SearchHitR\x04hits\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12\x1a\n\x08revision\x18\x05 \x01(\tR\x08revision\x12\x1b\n\tranked_by\x18\x06 \x03(\tR\x08rankedBy\x12\x12\n\x04note\x18\x07 \x01(\tR\x04note\"S\n\x0eGetToolRequest\x12\x41\n\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\";\n\x0fGetToolResponse\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\"\xaf\x01\n\x1cToolServiceWatchToolsRequest\x12.\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolFilterR\x06\x66ilter\x12\x32\n\x04view\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\x12+\n\x0cresume_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02R\x0bresumeToken\"\xa6\x01\n\x1dToolServiceWatchToolsResponse\x12\x30\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x16.toolhub.v1.ToolChangeR\x07\x63hanges\x12\x14\n\x05reset\x18\x02 \x01(\x08R\x05reset\x12!\n\x0cresume_token\x18\x03 \x01(\tR\x0bresumeToken\x12\x1a\n\x08revision\x18\x04 \x01(\tR\x08revision\"\xd1\x01\n\x12\x45xportToolsRequest\x12<\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x18.toolhub.v1.ExportFormatB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x06\x66ormat\x12.\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x16.toolhub.v1.ToolFilterR\x06\x66ilter\x12$\n\tpage_size\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"\xc7\x02\n\x13\x45xportToolsResponse\x12\x1d\n\ntools_json\x18\x01 \x01(\x0cR\ttoolsJson\x12@\n\x05names\x18\x02 \x03(\x0b\x32*.toolhub.v1.ExportToolsResponse.NamesEntryR\x05names\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12\x1a\n\x08revision\x18\x05 \x01(\tR\x08revision\x12&\n\x0fnext_page_token\x18\x06 \x01(\tR\rnextPageToken\x1a\x38\n\nNamesEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"\x93\x03\n\rInvokeRequest\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12\x34\n\x04mode\x18\x03 \x01(\x0e\x32\x16.toolhub.v1.InvokeModeB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n\x0bplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12Q\n\x0b\x61pproval_id\x18\x05 \x01(\tB0\xbaH-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x06 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"u\n\x0eInvokeResponse\x12\x30\n\x06result\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n\x04plan\x18\x02 \x01(\x0b\x32\x10.toolhub.v1.PlanH\x00R\x04planB\t\n\x07outcome\"\x99\x03\n\x13InvokeStreamRequest\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12\x34\n\x04mode\x18\x03 \x01(\x0e\x32\x16.toolhub.v1.InvokeModeB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n\x0bplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12Q\n\x0b\x61pproval_id\x18\x05 \x01(\tB0\xbaH-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x06 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"\xd8\x01\n\x14InvokeStreamResponse\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ProgressH\x00R\x08progress\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.toolhub.v1.ChunkH\x00R\x05\x63hunk\x12\x30\n\x06result\x18\x03 \x01(\x0b\x32\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n\x04plan\x18\x04 \x01(\x0b\x32\x10.toolhub.v1.PlanH\x00R\x04planB\x07\n\x05\x65vent\"\xd9\x03\n\x0bSessionCall\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12\x34\n\x04mode\x18\x03 \x01(\x0e\x32\x16.toolhub.v1.InvokeModeB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n\x0bplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12Q\n\x0b\x61pproval_id\x18\x05 \x01(\tB0\xbaH-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x06 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x12\x46\n\x07\x63\x61ll_id\x18\x07 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x06\x63\x61llId\"\x8c\x01\n\x14InvokeSessionRequest\x12\x38\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x17.toolhub.v1.SessionCallB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x05\x63\x61lls\x12:\n\x0f\x63\x61ncel_call_ids\x18\x02 \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\x80\x02\"\x07r\x05\x10\x01\x18\x80\x01R\rcancelCallIds\"\xe9\x01\n\x0cSessionEvent\x12\x17\n\x07\x63\x61ll_id\x18\x01 \x01(\tR\x06\x63\x61llId\x12\x32\n\x08progress\x18\x02 \x01(\x0b\x32\x14.toolhub.v1.ProgressH\x00R\x08progress\x12)\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x11.toolhub.v1.ChunkH\x00R\x05\x63hunk\x12\x30\n\x06result\x18\x04 \x01(\x0b\x32\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n\x04plan\x18\x05 \x01(\x0b\x32\x10.toolhub.v1.PlanH\x00R\x04planB\x07\n\x05\x65vent\"I\n\x15InvokeSessionResponse\x12\x30\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SessionEventR\x06\x65vents\"\x16\n\x14GetServerInfoRequest\"{\n\x15GetServerInfoResponse\x12.\n\x06server\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ServerInfoR\x06server\x12\x1c\n\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n\x05roles\x18\x03 \x03(\tR\x05roles\"\xed\x01\n\nServerInfo\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x1a\n\x08\x63ontract\x18\x02 \x01(\tR\x08\x63ontract\x12\'\n\x0f\x63ontract_digest\x18\x03 \x01(\tR\x0e\x63ontractDigest\x12\x1a\n\x08\x66\x65\x61tures\x18\x04 \x03(\tR\x08\x66\x65\x61tures\x12\x30\n\x06limits\x18\x05 \x01(\x0b\x32\x18.toolhub.v1.ServerLimitsR\x06limits\x12\x32\n\tentrances\x18\x06 \x03(\x0b\x32\x14.toolhub.v1.EntranceR\tentrances\"H\n\x08\x45ntrance\x12\x1a\n\x08protocol\x18\x01 \x01(\tR\x08protocol\x12 \n\x0b\x63redentials\x18\x02 \x03(\tR\x0b\x63redentials\"\x83\x05\n\x0cServerLimits\x12*\n\x11max_request_bytes\x18\x01 \x01(\x03R\x0fmaxRequestBytes\x12$\n\x0emax_args_bytes\x18\x02 \x01(\x03R\x0cmaxArgsBytes\x12$\n\x0emax_args_depth\x18\x03 \x01(\x05R\x0cmaxArgsDepth\x12\"\n\rmax_page_size\x18\x04 \x01(\x05R\x0bmaxPageSize\x12\x43\n\x10max_call_timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0emaxCallTimeout\x12\x41\n\x0fmax_job_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\rmaxJobTimeout\x12I\n\x13\x64\x65\x66\x61ult_job_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationR\x11\x64\x65\x66\x61ultJobTimeout\x12*\n\x11max_session_calls\x18\x08 \x01(\x05R\x0fmaxSessionCalls\x12,\n\x12max_artifact_bytes\x18\t \x01(\x03R\x10maxArtifactBytes\x12\x30\n\x14\x61rtifact_quota_bytes\x18\n \x01(\x03R\x12\x61rtifactQuotaBytes\x12\x42\n\x0fidempotency_ttl\x18\x0b \x01(\x0b\x32\x19.google.protobuf.DurationR\x0eidempotencyTtl\x12\x34\n\x08plan_ttl\x18\x0c \x01(\x0b\x32\x19.google.protobuf.DurationR\x07planTtl*{\n\x0c\x45xportFormat\x12\x1d\n\x19\x45XPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45XPORT_FORMAT_OPENAI\x10\x01\x12\x1b\n\x17\x45XPORT_FORMAT_ANTHROPIC\x10\x02\x12\x15\n\x11\x45XPORT_FORMAT_MCP\x10\x03\x32\x84\x06\n\x0bToolService\x12M\n\tListTools\x12\x1c.toolhub.v1.ListToolsRequest\x1a\x1d.toolhub.v1.ListToolsResponse\"\x03\x90\x02\x01\x12S\n\x0bSearchTools\x12\x1e.toolhub.v1.SearchToolsRequest\x1a\x1f.toolhub.v1.SearchToolsResponse\"\x03\x90\x02\x01\x12G\n\x07GetTool\x12\x1a.toolhub.v1.GetToolRequest\x1a\x1b.toolhub.v1.GetToolResponse\"\x03\x90\x02\x01\x12h\n\nWatchTools\x12(.toolhub.v1.ToolServiceWatchToolsRequest\x1a).toolhub.v1.ToolServiceWatchToolsResponse\"\x03\x90\x02\x01\x30\x01\x12S\n\x0b\x45xportTools\x12\x1e.toolhub.v1.ExportToolsRequest\x1a\x1f.toolhub.v1.ExportToolsResponse\"\x03\x90\x02\x01\x12?\n\x06Invoke\x12\x19.toolhub.v1.InvokeRequest\x1a\x1a.toolhub.v1.InvokeResponse\x12S\n\x0cInvokeStream\x12\x1f.toolhub.v1.InvokeStreamRequest\x1a .toolhub.v1.InvokeStreamResponse0\x01\x12X\n\rInvokeSession\x12 .toolhub.v1.InvokeSessionRequest\x1a!.toolhub.v1.InvokeSessionResponse(\x01\x30\x01\x12Y\n\rGetServerInfo\x12 .toolhub.v1.GetServerInfoRequest\x1a!.toolhub.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtoolhub/v1/tool_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x15toolhub/v1/call.proto\x1a\x15toolhub/v1/plan.proto\x1a\x19toolhub/v1/progress.proto\x1a!toolhub/v1/registry_service.proto\x1a\x17toolhub/v1/result.proto\x1a\x16toolhub/v1/rules.proto\x1a\x17toolhub/v1/source.proto\x1a\x15toolhub/v1/tool.proto\"\xc5\x01\n\x10ListToolsRequest\x12.\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolFilterR\x06\x66ilter\x12$\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12\x32\n\x04view\x18\x04 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"\x8c\x02\n\x11ListToolsResponse\x12*\n\x05tools\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ToolSpecR\x05tools\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12$\n\x0b\x64\x65nied_size\x18\x05 \x01(\x05H\x00R\ndeniedSize\x88\x01\x01\x12\x1a\n\x08revision\x18\x06 \x01(\tR\x08revisionB\x0e\n\x0c_denied_size\"\xe7\x01\n\x12SearchToolsRequest\x12\x1e\n\x05query\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x05query\x12.\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x16.toolhub.v1.ToolFilterR\x06\x66ilter\x12$\n\tpage_size\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12\x32\n\x04view\x18\x05 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"\xcb\x01\n\tSearchHit\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\x12\x14\n\x05score\x18\x02 \x01(\x01R\x05score\x12%\n\x0ematched_fields\x18\x03 \x03(\tR\rmatchedFields\x12#\n\rmatched_terms\x18\x04 \x03(\tR\x0cmatchedTerms\x12\x32\n\x07reasons\x18\x05 \x03(\x0b\x32\x18.toolhub.v1.SearchReasonR\x07reasons\"\x8e\x01\n\x0cSearchReason\x12\x12\n\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n\x04word\x18\x02 \x01(\tR\x04word\x12\x16\n\x06\x66ields\x18\x03 \x03(\tR\x06\x66ields\x12\x14\n\x05score\x18\x04 \x01(\x01R\x05score\x12\x12\n\x04rank\x18\x05 \x01(\x05R\x04rank\x12\x14\n\x05\x66ound\x18\x06 \x01(\tR\x05\x66ound\"\x88\x02\n\x13SearchToolsResponse\x12)\n\x04hits\x18\x01 \x03(\x0b\x32\x15.toolhub.v1.SearchHitR\x04hits\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12\x1a\n\x08revision\x18\x05 \x01(\tR\x08revision\x12\x1b\n\tranked_by\x18\x06 \x03(\tR\x08rankedBy\x12\x12\n\x04note\x18\x07 \x01(\tR\x04note\"1\n\x0eGetToolRequest\x12\x1f\n\x04name\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x04name\";\n\x0fGetToolResponse\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x04tool\"\xaf\x01\n\x1cToolServiceWatchToolsRequest\x12.\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolFilterR\x06\x66ilter\x12\x32\n\x04view\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.ToolViewB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04view\x12+\n\x0cresume_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02R\x0bresumeToken\"\xa6\x01\n\x1dToolServiceWatchToolsResponse\x12\x30\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x16.toolhub.v1.ToolChangeR\x07\x63hanges\x12\x14\n\x05reset\x18\x02 \x01(\x08R\x05reset\x12!\n\x0cresume_token\x18\x03 \x01(\tR\x0bresumeToken\x12\x1a\n\x08revision\x18\x04 \x01(\tR\x08revision\"\xd1\x01\n\x12\x45xportToolsRequest\x12<\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x18.toolhub.v1.ExportFormatB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x06\x66ormat\x12.\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x16.toolhub.v1.ToolFilterR\x06\x66ilter\x12$\n\tpage_size\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"\xc7\x02\n\x13\x45xportToolsResponse\x12\x1d\n\ntools_json\x18\x01 \x01(\x0cR\ttoolsJson\x12@\n\x05names\x18\x02 \x03(\x0b\x32*.toolhub.v1.ExportToolsResponse.NamesEntryR\x05names\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\x12\x32\n\x07sources\x18\x04 \x03(\x0b\x32\x18.toolhub.v1.SourceStatusR\x07sources\x12\x1a\n\x08revision\x18\x05 \x01(\tR\x08revision\x12&\n\x0fnext_page_token\x18\x06 \x01(\tR\rnextPageToken\x1a\x38\n\nNamesEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"\xf1\x02\n\rInvokeRequest\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12\x34\n\x04mode\x18\x03 \x01(\x0e\x32\x16.toolhub.v1.InvokeModeB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n\x0bplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12/\n\x0b\x61pproval_id\x18\x05 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x06 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"u\n\x0eInvokeResponse\x12\x30\n\x06result\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n\x04plan\x18\x02 \x01(\x0b\x32\x10.toolhub.v1.PlanH\x00R\x04planB\t\n\x07outcome\"\xf7\x02\n\x13InvokeStreamRequest\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12\x34\n\x04mode\x18\x03 \x01(\x0e\x32\x16.toolhub.v1.InvokeModeB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n\x0bplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12/\n\x0b\x61pproval_id\x18\x05 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x06 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"\xd8\x01\n\x14InvokeStreamResponse\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ProgressH\x00R\x08progress\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.toolhub.v1.ChunkH\x00R\x05\x63hunk\x12\x30\n\x06result\x18\x03 \x01(\x0b\x32\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n\x04plan\x18\x04 \x01(\x0b\x32\x10.toolhub.v1.PlanH\x00R\x04planB\x07\n\x05\x65vent\"\x95\x03\n\x0bSessionCall\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12\x34\n\x04mode\x18\x03 \x01(\x0e\x32\x16.toolhub.v1.InvokeModeB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n\x0bplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12/\n\x0b\x61pproval_id\x18\x05 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x06 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\x12$\n\x07\x63\x61ll_id\x18\x07 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x06\x63\x61llId\"\x8c\x01\n\x14InvokeSessionRequest\x12\x38\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x17.toolhub.v1.SessionCallB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x05\x63\x61lls\x12:\n\x0f\x63\x61ncel_call_ids\x18\x02 \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\x80\x02\"\x07r\x05\x10\x01\x18\x80\x01R\rcancelCallIds\"\xe9\x01\n\x0cSessionEvent\x12\x17\n\x07\x63\x61ll_id\x18\x01 \x01(\tR\x06\x63\x61llId\x12\x32\n\x08progress\x18\x02 \x01(\x0b\x32\x14.toolhub.v1.ProgressH\x00R\x08progress\x12)\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x11.toolhub.v1.ChunkH\x00R\x05\x63hunk\x12\x30\n\x06result\x18\x04 \x01(\x0b\x32\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n\x04plan\x18\x05 \x01(\x0b\x32\x10.toolhub.v1.PlanH\x00R\x04planB\x07\n\x05\x65vent\"I\n\x15InvokeSessionResponse\x12\x30\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.toolhub.v1.SessionEventR\x06\x65vents\"\x16\n\x14GetServerInfoRequest\"{\n\x15GetServerInfoResponse\x12.\n\x06server\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ServerInfoR\x06server\x12\x1c\n\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n\x05roles\x18\x03 \x03(\tR\x05roles\"\xed\x01\n\nServerInfo\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x1a\n\x08\x63ontract\x18\x02 \x01(\tR\x08\x63ontract\x12\'\n\x0f\x63ontract_digest\x18\x03 \x01(\tR\x0e\x63ontractDigest\x12\x1a\n\x08\x66\x65\x61tures\x18\x04 \x03(\tR\x08\x66\x65\x61tures\x12\x30\n\x06limits\x18\x05 \x01(\x0b\x32\x18.toolhub.v1.ServerLimitsR\x06limits\x12\x32\n\tentrances\x18\x06 \x03(\x0b\x32\x14.toolhub.v1.EntranceR\tentrances\"H\n\x08\x45ntrance\x12\x1a\n\x08protocol\x18\x01 \x01(\tR\x08protocol\x12 \n\x0b\x63redentials\x18\x02 \x03(\tR\x0b\x63redentials\"\x83\x05\n\x0cServerLimits\x12*\n\x11max_request_bytes\x18\x01 \x01(\x03R\x0fmaxRequestBytes\x12$\n\x0emax_args_bytes\x18\x02 \x01(\x03R\x0cmaxArgsBytes\x12$\n\x0emax_args_depth\x18\x03 \x01(\x05R\x0cmaxArgsDepth\x12\"\n\rmax_page_size\x18\x04 \x01(\x05R\x0bmaxPageSize\x12\x43\n\x10max_call_timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0emaxCallTimeout\x12\x41\n\x0fmax_job_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\rmaxJobTimeout\x12I\n\x13\x64\x65\x66\x61ult_job_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationR\x11\x64\x65\x66\x61ultJobTimeout\x12*\n\x11max_session_calls\x18\x08 \x01(\x05R\x0fmaxSessionCalls\x12,\n\x12max_artifact_bytes\x18\t \x01(\x03R\x10maxArtifactBytes\x12\x30\n\x14\x61rtifact_quota_bytes\x18\n \x01(\x03R\x12\x61rtifactQuotaBytes\x12\x42\n\x0fidempotency_ttl\x18\x0b \x01(\x0b\x32\x19.google.protobuf.DurationR\x0eidempotencyTtl\x12\x34\n\x08plan_ttl\x18\x0c \x01(\x0b\x32\x19.google.protobuf.DurationR\x07planTtl*{\n\x0c\x45xportFormat\x12\x1d\n\x19\x45XPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45XPORT_FORMAT_OPENAI\x10\x01\x12\x1b\n\x17\x45XPORT_FORMAT_ANTHROPIC\x10\x02\x12\x15\n\x11\x45XPORT_FORMAT_MCP\x10\x03\x32\x84\x06\n\x0bToolService\x12M\n\tListTools\x12\x1c.toolhub.v1.ListToolsRequest\x1a\x1d.toolhub.v1.ListToolsResponse\"\x03\x90\x02\x01\x12S\n\x0bSearchTools\x12\x1e.toolhub.v1.SearchToolsRequest\x1a\x1f.toolhub.v1.SearchToolsResponse\"\x03\x90\x02\x01\x12G\n\x07GetTool\x12\x1a.toolhub.v1.GetToolRequest\x1a\x1b.toolhub.v1.GetToolResponse\"\x03\x90\x02\x01\x12h\n\nWatchTools\x12(.toolhub.v1.ToolServiceWatchToolsRequest\x1a).toolhub.v1.ToolServiceWatchToolsResponse\"\x03\x90\x02\x01\x30\x01\x12S\n\x0b\x45xportTools\x12\x1e.toolhub.v1.ExportToolsRequest\x1a\x1f.toolhub.v1.ExportToolsResponse\"\x03\x90\x02\x01\x12?\n\x06Invoke\x12\x19.toolhub.v1.InvokeRequest\x1a\x1a.toolhub.v1.InvokeResponse\x12S\n\x0cInvokeStream\x12\x1f.toolhub.v1.InvokeStreamRequest\x1a .toolhub.v1.InvokeStreamResponse0\x01\x12X\n\rInvokeSession\x12 .toolhub.v1.InvokeSessionRequest\x1a!.toolhub.v1.InvokeSessionResponse(\x01\x30\x01\x12Y\n\rGetServerInfo\x12 .toolhub.v1.GetServerInfoRequest\x1a!.toolhub.v1.GetServerInfoResponse\"\x03\x90\x02\x01\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,7 +57,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SEARCHTOOLSREQUEST'].fields_by_name['view']._loaded_options = None
   _globals['_SEARCHTOOLSREQUEST'].fields_by_name['view']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_GETTOOLREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_GETTOOLREQUEST'].fields_by_name['name']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_GETTOOLREQUEST'].fields_by_name['name']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_TOOLSERVICEWATCHTOOLSREQUEST'].fields_by_name['view']._loaded_options = None
   _globals['_TOOLSERVICEWATCHTOOLSREQUEST'].fields_by_name['view']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_TOOLSERVICEWATCHTOOLSREQUEST'].fields_by_name['resume_token']._loaded_options = None
@@ -76,7 +77,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INVOKEREQUEST'].fields_by_name['plan_digest']._loaded_options = None
   _globals['_INVOKEREQUEST'].fields_by_name['plan_digest']._serialized_options = b'\272H\033r\0312\027^[A-Za-z0-9._-]{0,512}$'
   _globals['_INVOKEREQUEST'].fields_by_name['approval_id']._loaded_options = None
-  _globals['_INVOKEREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\330\001\001'
+  _globals['_INVOKEREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H\013r\006\310\266\336\312\005\001\330\001\001'
   _globals['_INVOKEREQUEST'].fields_by_name['result_encoding']._loaded_options = None
   _globals['_INVOKEREQUEST'].fields_by_name['result_encoding']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_INVOKESTREAMREQUEST'].fields_by_name['intent']._loaded_options = None
@@ -86,7 +87,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INVOKESTREAMREQUEST'].fields_by_name['plan_digest']._loaded_options = None
   _globals['_INVOKESTREAMREQUEST'].fields_by_name['plan_digest']._serialized_options = b'\272H\033r\0312\027^[A-Za-z0-9._-]{0,512}$'
   _globals['_INVOKESTREAMREQUEST'].fields_by_name['approval_id']._loaded_options = None
-  _globals['_INVOKESTREAMREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\330\001\001'
+  _globals['_INVOKESTREAMREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H\013r\006\310\266\336\312\005\001\330\001\001'
   _globals['_INVOKESTREAMREQUEST'].fields_by_name['result_encoding']._loaded_options = None
   _globals['_INVOKESTREAMREQUEST'].fields_by_name['result_encoding']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_SESSIONCALL'].fields_by_name['intent']._loaded_options = None
@@ -96,11 +97,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONCALL'].fields_by_name['plan_digest']._loaded_options = None
   _globals['_SESSIONCALL'].fields_by_name['plan_digest']._serialized_options = b'\272H\033r\0312\027^[A-Za-z0-9._-]{0,512}$'
   _globals['_SESSIONCALL'].fields_by_name['approval_id']._loaded_options = None
-  _globals['_SESSIONCALL'].fields_by_name['approval_id']._serialized_options = b'\272H-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\330\001\001'
+  _globals['_SESSIONCALL'].fields_by_name['approval_id']._serialized_options = b'\272H\013r\006\310\266\336\312\005\001\330\001\001'
   _globals['_SESSIONCALL'].fields_by_name['result_encoding']._loaded_options = None
   _globals['_SESSIONCALL'].fields_by_name['result_encoding']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_SESSIONCALL'].fields_by_name['call_id']._loaded_options = None
-  _globals['_SESSIONCALL'].fields_by_name['call_id']._serialized_options = b'\272H*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$'
+  _globals['_SESSIONCALL'].fields_by_name['call_id']._serialized_options = b'\272H\010r\006\310\266\336\312\005\001'
   _globals['_INVOKESESSIONREQUEST'].fields_by_name['calls']._loaded_options = None
   _globals['_INVOKESESSIONREQUEST'].fields_by_name['calls']._serialized_options = b'\272H\006\222\001\003\020\200\002'
   _globals['_INVOKESESSIONREQUEST'].fields_by_name['cancel_call_ids']._loaded_options = None
@@ -117,60 +118,60 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLSERVICE'].methods_by_name['ExportTools']._serialized_options = b'\220\002\001'
   _globals['_TOOLSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None
   _globals['_TOOLSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\220\002\001'
-  _globals['_EXPORTFORMAT']._serialized_start=5840
-  _globals['_EXPORTFORMAT']._serialized_end=5963
-  _globals['_LISTTOOLSREQUEST']._serialized_start=288
-  _globals['_LISTTOOLSREQUEST']._serialized_end=485
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=488
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=756
-  _globals['_SEARCHTOOLSREQUEST']._serialized_start=759
-  _globals['_SEARCHTOOLSREQUEST']._serialized_end=990
-  _globals['_SEARCHHIT']._serialized_start=993
-  _globals['_SEARCHHIT']._serialized_end=1196
-  _globals['_SEARCHREASON']._serialized_start=1199
-  _globals['_SEARCHREASON']._serialized_end=1341
-  _globals['_SEARCHTOOLSRESPONSE']._serialized_start=1344
-  _globals['_SEARCHTOOLSRESPONSE']._serialized_end=1608
-  _globals['_GETTOOLREQUEST']._serialized_start=1610
-  _globals['_GETTOOLREQUEST']._serialized_end=1693
-  _globals['_GETTOOLRESPONSE']._serialized_start=1695
-  _globals['_GETTOOLRESPONSE']._serialized_end=1754
-  _globals['_TOOLSERVICEWATCHTOOLSREQUEST']._serialized_start=1757
-  _globals['_TOOLSERVICEWATCHTOOLSREQUEST']._serialized_end=1932
-  _globals['_TOOLSERVICEWATCHTOOLSRESPONSE']._serialized_start=1935
-  _globals['_TOOLSERVICEWATCHTOOLSRESPONSE']._serialized_end=2101
-  _globals['_EXPORTTOOLSREQUEST']._serialized_start=2104
-  _globals['_EXPORTTOOLSREQUEST']._serialized_end=2313
-  _globals['_EXPORTTOOLSRESPONSE']._serialized_start=2316
-  _globals['_EXPORTTOOLSRESPONSE']._serialized_end=2643
-  _globals['_EXPORTTOOLSRESPONSE_NAMESENTRY']._serialized_start=2587
-  _globals['_EXPORTTOOLSRESPONSE_NAMESENTRY']._serialized_end=2643
-  _globals['_INVOKEREQUEST']._serialized_start=2646
-  _globals['_INVOKEREQUEST']._serialized_end=3049
-  _globals['_INVOKERESPONSE']._serialized_start=3051
-  _globals['_INVOKERESPONSE']._serialized_end=3168
-  _globals['_INVOKESTREAMREQUEST']._serialized_start=3171
-  _globals['_INVOKESTREAMREQUEST']._serialized_end=3580
-  _globals['_INVOKESTREAMRESPONSE']._serialized_start=3583
-  _globals['_INVOKESTREAMRESPONSE']._serialized_end=3799
-  _globals['_SESSIONCALL']._serialized_start=3802
-  _globals['_SESSIONCALL']._serialized_end=4275
-  _globals['_INVOKESESSIONREQUEST']._serialized_start=4278
-  _globals['_INVOKESESSIONREQUEST']._serialized_end=4418
-  _globals['_SESSIONEVENT']._serialized_start=4421
-  _globals['_SESSIONEVENT']._serialized_end=4654
-  _globals['_INVOKESESSIONRESPONSE']._serialized_start=4656
-  _globals['_INVOKESESSIONRESPONSE']._serialized_end=4729
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=4731
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=4753
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=4755
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=4878
-  _globals['_SERVERINFO']._serialized_start=4881
-  _globals['_SERVERINFO']._serialized_end=5118
-  _globals['_ENTRANCE']._serialized_start=5120
-  _globals['_ENTRANCE']._serialized_end=5192
-  _globals['_SERVERLIMITS']._serialized_start=5195
-  _globals['_SERVERLIMITS']._serialized_end=5838
-  _globals['_TOOLSERVICE']._serialized_start=5966
-  _globals['_TOOLSERVICE']._serialized_end=6738
+  _globals['_EXPORTFORMAT']._serialized_start=5694
+  _globals['_EXPORTFORMAT']._serialized_end=5817
+  _globals['_LISTTOOLSREQUEST']._serialized_start=312
+  _globals['_LISTTOOLSREQUEST']._serialized_end=509
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=512
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=780
+  _globals['_SEARCHTOOLSREQUEST']._serialized_start=783
+  _globals['_SEARCHTOOLSREQUEST']._serialized_end=1014
+  _globals['_SEARCHHIT']._serialized_start=1017
+  _globals['_SEARCHHIT']._serialized_end=1220
+  _globals['_SEARCHREASON']._serialized_start=1223
+  _globals['_SEARCHREASON']._serialized_end=1365
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_start=1368
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_end=1632
+  _globals['_GETTOOLREQUEST']._serialized_start=1634
+  _globals['_GETTOOLREQUEST']._serialized_end=1683
+  _globals['_GETTOOLRESPONSE']._serialized_start=1685
+  _globals['_GETTOOLRESPONSE']._serialized_end=1744
+  _globals['_TOOLSERVICEWATCHTOOLSREQUEST']._serialized_start=1747
+  _globals['_TOOLSERVICEWATCHTOOLSREQUEST']._serialized_end=1922
+  _globals['_TOOLSERVICEWATCHTOOLSRESPONSE']._serialized_start=1925
+  _globals['_TOOLSERVICEWATCHTOOLSRESPONSE']._serialized_end=2091
+  _globals['_EXPORTTOOLSREQUEST']._serialized_start=2094
+  _globals['_EXPORTTOOLSREQUEST']._serialized_end=2303
+  _globals['_EXPORTTOOLSRESPONSE']._serialized_start=2306
+  _globals['_EXPORTTOOLSRESPONSE']._serialized_end=2633
+  _globals['_EXPORTTOOLSRESPONSE_NAMESENTRY']._serialized_start=2577
+  _globals['_EXPORTTOOLSRESPONSE_NAMESENTRY']._serialized_end=2633
+  _globals['_INVOKEREQUEST']._serialized_start=2636
+  _globals['_INVOKEREQUEST']._serialized_end=3005
+  _globals['_INVOKERESPONSE']._serialized_start=3007
+  _globals['_INVOKERESPONSE']._serialized_end=3124
+  _globals['_INVOKESTREAMREQUEST']._serialized_start=3127
+  _globals['_INVOKESTREAMREQUEST']._serialized_end=3502
+  _globals['_INVOKESTREAMRESPONSE']._serialized_start=3505
+  _globals['_INVOKESTREAMRESPONSE']._serialized_end=3721
+  _globals['_SESSIONCALL']._serialized_start=3724
+  _globals['_SESSIONCALL']._serialized_end=4129
+  _globals['_INVOKESESSIONREQUEST']._serialized_start=4132
+  _globals['_INVOKESESSIONREQUEST']._serialized_end=4272
+  _globals['_SESSIONEVENT']._serialized_start=4275
+  _globals['_SESSIONEVENT']._serialized_end=4508
+  _globals['_INVOKESESSIONRESPONSE']._serialized_start=4510
+  _globals['_INVOKESESSIONRESPONSE']._serialized_end=4583
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=4585
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=4607
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=4609
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=4732
+  _globals['_SERVERINFO']._serialized_start=4735
+  _globals['_SERVERINFO']._serialized_end=4972
+  _globals['_ENTRANCE']._serialized_start=4974
+  _globals['_ENTRANCE']._serialized_end=5046
+  _globals['_SERVERLIMITS']._serialized_start=5049
+  _globals['_SERVERLIMITS']._serialized_end=5692
+  _globals['_TOOLSERVICE']._serialized_start=5820
+  _globals['_TOOLSERVICE']._serialized_end=6592
 # @@protoc_insertion_point(module_scope)
