@@ -317,6 +317,22 @@ func TestCallWaitsForAHubThatIsStillStarting(t *testing.T) {
 	}
 }
 
+func TestOptionsOfTheProgramsOwnSeeEveryRPC(t *testing.T) {
+	clear(t)
+	servicer, address := serve(t, "127.0.0.1:0")
+	traced := grpc.WithChainUnaryInterceptor(func(
+		ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		options ...grpc.CallOption,
+	) error {
+		ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", "00-1-2-01")
+		return invoke(ctx, method, request, reply, connection, options...)
+	})
+	hub := connect(t, address, Config{Options: []grpc.DialOption{traced}})
+	if _, err := hub.GetTool(t.Context(), "t/a"); err != nil || servicer.metadata[0].Get("traceparent")[0] != "00-1-2-01" {
+		t.Errorf("%v, %v", err, servicer.metadata)
+	}
+}
+
 func TestRequestIDOfAConnectionIsMintedOnceUnlessItIsGiven(t *testing.T) {
 	clear(t)
 	idOf := func(hub *Hub, call Call) string {

@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { create } from "@bufbuild/protobuf";
 import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
-import { Code, ConnectError, type ConnectRouter } from "@connectrpc/connect";
+import { Code, ConnectError, type ConnectRouter, type Interceptor } from "@connectrpc/connect";
 
 import { type ErrorKind, ToolErrorSchema } from "../../../gen/ts/toolhub/v1/error_pb.js";
 import { ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
@@ -213,6 +213,19 @@ test("a call ends at the hub when its reader leaves the loop", async () => {
     break;
   }
   assert.ok(await end);
+});
+
+test("interceptors of the program's own see every RPC, such as one that carries a trace on", async () => {
+  const fake = await serve();
+  const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  const tracing: Interceptor = (next) => (request) => {
+    request.header.set("traceparent", traceparent);
+    return next(request);
+  };
+  const hub = connect(fake.url, { interceptors: [tracing] });
+  await hub.invoke({ tool: "t/a" });
+  await hub.tools.getTool({ name: "t/a" });
+  assert.deepEqual(fake.headers.map((headers) => headers.get("traceparent")), [traceparent, traceparent]);
 });
 
 test("the request id of a connection is minted once, unless it is given", async () => {
