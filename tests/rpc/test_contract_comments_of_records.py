@@ -173,3 +173,40 @@ async def test_pages_hold_what_is_asked_a_hundred_unasked(hub: RunningHub) -> No
 def test_the_header_that_carries_a_key_is_the_one_that_the_contract_names() -> None:
     assert_says("call", "send it on as the header `Idempotency-Key` where policy says that the host honours it.")
     assert IDEMPOTENCY_KEY == "idempotency-key"
+
+
+async def test_totals_count_by_the_words_of_the_enums(hub: RunningHub) -> None:
+    assert_says("registry_service", "By kind, such as `MCP`.")
+    assert_says("registry_service", "By state, such as `ACTIVE`.")
+    totals = (await hub.registry.GetSnapshot(registry_service_pb2.GetSnapshotRequest())).totals
+    assert dict(totals.by_kind) == {"CORE": totals.tools}
+    assert dict(totals.by_state) == {"ACTIVE": totals.tools}
+    assert dict(totals.by_source) == {"core": totals.tools}
+
+
+async def test_a_watch_of_several_jobs_begins_with_those_named_and_with_what_is_not_over(hub: RunningHub) -> None:
+    assert_says("job_service", "First the current state of each that is named or is not final,")
+    assert_says("job_service", "Ends once every named job is final; else never.")
+    over = await hub.submit(NOW)
+    await hub.watched(over.job_id)
+    waiting = await hub.submit(WRITE, {"path": "a", "text": "b"})
+    named = hub.jobs.WatchJobs(job_service_pb2.WatchJobsRequest(job_ids=[over.job_id]), timeout=60)
+    assert [answer.status.state async for answer in named] == [job_state_pb2.JOB_STATE_SUCCEEDED]
+    every = hub.jobs.WatchJobs(job_service_pb2.WatchJobsRequest(), timeout=60)
+    assert (await every.read()).status.job_id == waiting.job_id
+    every.cancel()
+
+
+async def test_the_steps_of_an_answer_are_those_before_it_is_recorded(hub: RunningHub) -> None:
+    assert_says("result", "Steps that were not reached are absent, and RECORD always is:")
+    whole, refused = await hub.invoke(NOW), await hub.invoke(NOW, {"timezone": 7})
+    assert [each.step for each in whole.durations] == list(range(1, step_pb2.STEP_NAME_RECORD))
+    assert step_pb2.STEP_NAME_RECORD not in {each.step for each in refused.durations}
+
+
+async def test_a_remedy_is_the_callers_or_an_operators(hub: RunningHub) -> None:
+    assert_says("error", "what its caller can do, or lines for an operator to add to policy.yaml.")
+    narrowed = await hub.invoke("core/fs.stat", {"path": "a"}, permissions=["write:fs"])
+    assert "context.permissions" in narrowed.error.rule.remedy
+    closed = await hub.invoke("core/http.fetchText", {"url": "http://example.com"})
+    assert "policy.yaml" in closed.error.rule.remedy

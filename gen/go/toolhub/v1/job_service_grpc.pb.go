@@ -45,9 +45,10 @@ type JobServiceClient interface {
 	// First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
 	// ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
 	WatchJob(ctx context.Context, in *WatchJobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJobResponse], error)
-	// Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-	// every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-	// Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+	// Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+	// final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+	// included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+	// of them.
 	WatchJobs(ctx context.Context, in *WatchJobsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJobsResponse], error)
 	// Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
 	CancelJob(ctx context.Context, in *CancelJobRequest, opts ...grpc.CallOption) (*CancelJobResponse, error)
@@ -157,9 +158,10 @@ type JobServiceServer interface {
 	// First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
 	// ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
 	WatchJob(*WatchJobRequest, grpc.ServerStreamingServer[WatchJobResponse]) error
-	// Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-	// every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-	// Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+	// Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+	// final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+	// included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+	// of them.
 	WatchJobs(*WatchJobsRequest, grpc.ServerStreamingServer[WatchJobsResponse]) error
 	// Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
 	CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error)

@@ -648,7 +648,7 @@ type SnapshotTotals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In all.
 	Tools int32 `protobuf:"varint,1,opt,name=tools,proto3" json:"tools,omitempty"`
-	// By kind, such as `mcp`. Kinds with none are absent.
+	// By kind, such as `MCP`. Kinds with none are absent.
 	ByKind map[string]int32 `protobuf:"bytes,2,rep,name=by_kind,json=byKind,proto3" json:"by_kind,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// By state, such as `ACTIVE`. States with none are absent.
 	ByState map[string]int32 `protobuf:"bytes,3,rep,name=by_state,json=byState,proto3" json:"by_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`

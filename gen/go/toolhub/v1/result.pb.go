@@ -218,7 +218,8 @@ type ToolResult struct {
 	Truncated bool `protobuf:"varint,14,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// JSON Pointers of the arguments that were filled in. Empty when the caller gave everything.
 	DefaultsApplied []string `protobuf:"bytes,15,rep,name=defaults_applied,json=defaultsApplied,proto3" json:"defaults_applied,omitempty"`
-	// Time per step, in the order they ran; steps that were not reached are absent.
+	// Time per step, in the order they ran. Steps that were not reached are absent, and RECORD always is: it is done as
+	// the answer is written.
 	Durations []*StepDuration `protobuf:"bytes,16,rep,name=durations,proto3" json:"durations,omitempty"`
 	// The adapter's unprocessed answer as JSON, redacted. Empty unless the hub is configured to send it.
 	RawJson []byte `protobuf:"bytes,17,opt,name=raw_json,json=rawJson,proto3" json:"raw_json,omitempty"`

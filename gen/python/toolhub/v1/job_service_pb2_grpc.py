@@ -104,9 +104,10 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-        every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-        Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+        """Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+        final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+        included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+        of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,9 +48,10 @@ class JobServiceStub:
     ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
-    """Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-    every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-    Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+    """Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+    final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+    included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+    of them.
     """
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already."""
@@ -75,9 +76,10 @@ class JobServiceAsyncStub(JobServiceStub):
     ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
-    """Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-    every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-    Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+    """Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+    final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+    included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+    of them.
     """
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already."""
@@ -129,9 +131,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
-        """Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-        every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-        Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+        """Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+        final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+        included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+        of them.
         """
 
     @_abc_1.abstractmethod

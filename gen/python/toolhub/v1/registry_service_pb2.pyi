@@ -410,7 +410,7 @@ class SnapshotTotals(_message.Message):
     """In all."""
     @_builtins.property
     def by_kind(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """By kind, such as `mcp`. Kinds with none are absent."""
+        """By kind, such as `MCP`. Kinds with none are absent."""
 
     @_builtins.property
     def by_state(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:

@@ -209,7 +209,9 @@ class ToolResult(_message.Message):
 
     @_builtins.property
     def durations(self) -> _containers.RepeatedCompositeFieldContainer[_step_pb2.StepDuration]:
-        """Time per step, in the order they ran; steps that were not reached are absent."""
+        """Time per step, in the order they ran. Steps that were not reached are absent, and RECORD always is: it is done as
+        the answer is written.
+        """
 
     def __init__(
         self,

@@ -486,9 +486,10 @@ export const JobService: GenService<{
     output: typeof WatchJobResponseSchema;
   },
   /**
-   * Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-   * every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-   * Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+   * Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+   * final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+   * included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+   * of them.
    *
    * @generated from rpc toolhub.v1.JobService.WatchJobs
    */

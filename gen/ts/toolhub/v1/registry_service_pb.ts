@@ -314,7 +314,7 @@ export type SnapshotTotals = Message<"toolhub.v1.SnapshotTotals"> & {
   tools: number;
 
   /**
-   * By kind, such as `mcp`. Kinds with none are absent.
+   * By kind, such as `MCP`. Kinds with none are absent.
    *
    * @generated from field: map<string, int32> by_kind = 2;
    */

@@ -203,7 +203,8 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   defaultsApplied: string[];
 
   /**
-   * Time per step, in the order they ran; steps that were not reached are absent.
+   * Time per step, in the order they ran. Steps that were not reached are absent, and RECORD always is: it is done as
+   * the answer is written.
    *
    * @generated from field: repeated toolhub.v1.StepDuration durations = 16;
    */

@@ -4564,7 +4564,8 @@ class RuleRef(betterproto2.Message):
 
     remedy: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    What would make the call pass: lines for an operator to add to policy.yaml. Empty when there are none.
+    What would make the call pass: what its caller can do, or lines for an operator to add to policy.yaml. Empty when
+    nothing would.
     """
 
     missing_capabilities: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
@@ -4959,7 +4960,7 @@ class SnapshotTotals(betterproto2.Message):
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_INT32)
     )
     """
-    By kind, such as `mcp`. Kinds with none are absent.
+    By kind, such as `MCP`. Kinds with none are absent.
     """
 
     by_state: "dict[str, int]" = betterproto2.field(
@@ -5583,7 +5584,8 @@ class ToolResult(betterproto2.Message):
 
     durations: "list[StepDuration]" = betterproto2.field(16, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Time per step, in the order they ran; steps that were not reached are absent.
+    Time per step, in the order they ran. Steps that were not reached are absent, and RECORD always is: it is done as
+    the answer is written.
     """
 
     raw_json: "bytes" = betterproto2.field(17, betterproto2.TYPE_BYTES)
@@ -6702,9 +6704,10 @@ class JobServiceSyncStub:
 
     def watch_jobs(self, message: "WatchJobsRequest") -> "Iterator[WatchJobsResponse]":
         """
-        Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-        every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-        Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+        Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+        final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+        included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+        of them.
         """
 
         yield from self._channel.unary_stream(
@@ -6828,9 +6831,10 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[WatchJobsResponse]":
         """
-        Several jobs in one stream: those named, or all that match. First the current state of each that is not final, then
-        every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile included.
-        Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing of them.
+        Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
+        final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
+        included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
+        of them.
         """
 
         async for response in self._unary_stream(
