@@ -64,6 +64,23 @@ async def test_watcher_goes_on_when_its_hub_was_killed_and_came_back(program: Pr
     await follow_a_job_over_a_kill(await asyncio.to_thread(program, "job", tmp_path), tmp_path)
 
 
+async def test_example_of_langchain_calls_a_tool_and_shows_the_model_a_refusal(tmp_path: Path) -> None:
+    async with running_hub(tmp_path / "hub") as hub:
+        calling = await asyncio.create_subprocess_exec(
+            *python("with_langchain", tmp_path),
+            hub.address,
+            cwd=ROOT,
+            env=environment(tmp_path),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(WITHIN_S):
+            told, _ = await calling.communicate()
+    assert calling.returncode == 0
+    answered, refused = told.decode().split("error: ", 1)
+    assert answered.startswith('success: {"sha256":"e3b0c442')
+    assert refused.startswith("PATH_OUTSIDE_SANDBOX: ")
+
+
 async def walk_the_tour(command: Sequence[str], folder: Path) -> None:
     async with running_hub(folder / "hub") as hub:
         touring = await asyncio.create_subprocess_exec(

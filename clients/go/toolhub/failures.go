@@ -33,7 +33,7 @@ type HubError struct {
 var (
 	// ErrUnavailable: no hub answers, or the connection broke. A call that was under way may have had its effect.
 	ErrUnavailable error = codeError(codes.Unavailable)
-	// ErrOverloaded: the hub carries as much as it takes, and did nothing.
+	// ErrOverloaded: the hub carries as much as it takes, or was sent more than it takes, as Reason says; it did nothing.
 	ErrOverloaded error = codeError(codes.ResourceExhausted)
 	// ErrUnauthenticated: the hub wants a credential, or knows the one that was sent no longer.
 	ErrUnauthenticated error = codeError(codes.Unauthenticated)

@@ -84,7 +84,9 @@ type Call struct {
 	// ExpectedToolDigest is ToolSpec.Digest of the tool as the model was shown it: with another definition the call is
 	// refused as TOOL_CHANGED.
 	ExpectedToolDigest string
-	Context            *toolhubv1.ExecContext // nil: that of Config, whose request id all calls share
+	// Context is in the place of that of Config; nil means that. Without a request id it has the connection's, and with
+	// it the workspace.
+	Context *toolhubv1.ExecContext
 }
 
 // Invoke makes one call. The result of a call that failed comes with a *CallFailed.
@@ -173,8 +175,15 @@ func (hub *Hub) InvokeStream(
 	}
 }
 
-// Value unmarshals a result's JSON into target.
+// Value unmarshals a result's JSON into target. A *CallFailed says that the call did not succeed; a result that became a
+// job has no value yet.
 func Value(result *toolhubv1.ToolResult, target any) error {
+	if _, err := judged(result); err != nil {
+		return err
+	}
+	if job := result.GetJob(); job != nil {
+		return fmt.Errorf("%s has no value yet: it goes on as job %s, whose end JobResult waits for", result.GetTool(), job.GetJobId())
+	}
 	if text := result.GetResultJson(); text != nil {
 		return json.Unmarshal(text, target)
 	}
@@ -313,9 +322,10 @@ func (hub *Hub) request(call Call) (*toolhubv1.InvokeRequest, error) {
 	if key == "" && hub.config.AutomaticKeys {
 		key = rand.Text()
 	}
-	under := call.Context
-	if under == nil {
-		under = hub.config.Context
+	under := hub.config.Context
+	if call.Context != nil {
+		under = proto.CloneOf(call.Context)
+		under.RequestId = firstOf(under.RequestId, hub.config.Context.RequestId)
 	}
 	return &toolhubv1.InvokeRequest{
 		Intent: &toolhubv1.ToolIntent{

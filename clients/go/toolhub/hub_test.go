@@ -355,9 +355,24 @@ func TestRequestIDOfAConnectionIsMintedOnceUnlessItIsGiven(t *testing.T) {
 	if id := idOf(hub, Call{Context: given}); id != "r1" {
 		t.Errorf("%q", id)
 	}
+	if id := idOf(hub, Call{Context: &toolhubv1.ExecContext{TaskId: "t1"}}); id != minted {
+		t.Errorf("%q", id)
+	}
 	t.Setenv("TOOLHUB_REQUEST_ID", "r2")
 	if id := idOf(connect(t, "", Config{}), Call{}); id != "r2" {
 		t.Errorf("%q", id)
+	}
+}
+
+func TestValueOfACallThatHasNoneIsAnErrorThatSaysWhatToDo(t *testing.T) {
+	job := &toolhubv1.JobRef{JobId: "job_1"}
+	var value map[string]any
+	if err := Value(&toolhubv1.ToolResult{Ok: true, Job: job}, &value); err == nil || !strings.Contains(err.Error(), "job_1") {
+		t.Errorf("%v", err)
+	}
+	var failed *CallFailed
+	if err := Value(&toolhubv1.ToolResult{Error: &toolhubv1.ToolError{Message: "No."}}, &value); !errors.As(err, &failed) {
+		t.Errorf("%v", err)
 	}
 }
 

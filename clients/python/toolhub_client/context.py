@@ -64,7 +64,7 @@ class CallOptions(TypedDict, total=False):
     expected_tool_digest: str
     """`ToolSpec.digest` of the tool as it was shown to the model: with another definition the call is refused."""
     context: Context
-    """In the place of the hub's."""
+    """In the place of the hub's. Without a `request_id` it has the hub's, and with it the workspace."""
 
 
 class ToolFields(TypedDict, total=False):

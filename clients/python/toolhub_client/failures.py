@@ -68,7 +68,8 @@ class HubUnavailable(HubError):
 
 
 class Overloaded(HubError):
-    """The hub carries as much as it takes, and did nothing; `retry_after_s` says when to come again."""
+    """The hub carries as much as it takes, or was sent more than it takes, as `reason` says. It did nothing; where
+    `retry_after_s` is set, come again then."""
 
 
 class Unauthenticated(HubError):

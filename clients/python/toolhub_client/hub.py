@@ -374,9 +374,12 @@ class Hub:
             idempotency_key=key,
             expected_tool_digest=options.get("expected_tool_digest", ""),
         )
+        context = options.get("context", self.context)
+        if not context.request_id:
+            context = replace(context, request_id=self.context.request_id)
         return {
             "intent": intent,
-            "context": options.get("context", self.context).to_proto(),
+            "context": context.to_proto(),
             "plan_digest": options.get("plan_digest", ""),
             "approval_id": options.get("approval_id", ""),
         }

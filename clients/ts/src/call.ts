@@ -22,7 +22,7 @@ export interface Call {
   approvalId?: string;
   /** `ToolSpec.digest` of the tool as the model was shown it: with another definition the call is refused. */
   expectedToolDigest?: string;
-  /** In the place of the hub's, whose request id all calls share. */
+  /** In the place of the hub's. Without a `requestId` it has the hub's, and with it the workspace. */
   context?: Context;
   /** Cancels the call. */
   signal?: AbortSignal;

@@ -347,7 +347,7 @@ export class Hub {
   private request(call: Call) {
     return {
       intent: intentOf(call, this.keyOf(call)),
-      context: call.context ?? this.context,
+      context: { ...(call.context ?? this.context), requestId: call.context?.requestId || this.context.requestId || "" },
       planDigest: call.planDigest ?? "",
       approvalId: call.approvalId ?? "",
     };

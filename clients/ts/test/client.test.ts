@@ -232,7 +232,7 @@ test("the request id of a connection is minted once, unless it is given", async 
   const fake = await serve();
   const hub = connect(fake.url);
   await hub.invoke({ tool: "t/a" });
-  await hub.invoke({ tool: "t/a" });
+  await hub.invoke({ tool: "t/a", context: { taskId: "t1" } });
   await connect(fake.url).invoke({ tool: "t/a" });
   await hub.invoke({ tool: "t/a", context: { requestId: "r1" } });
   await connect(fake.url, { context: { requestId: "r2" } }).invoke({ tool: "t/a" });

@@ -275,6 +275,8 @@ async def test_calls_of_one_client_share_a_workspace_unless_told_otherwise(
             assert hub.context.request_id.startswith("req_")
             await hub.invoke("core/fs.writeText", {"path": "a.txt", "text": "hi"}, purpose="a test")
             assert (await hub.invoke("core/fs.readText", {"path": "a.txt"})).unwrap()["text"] == "hi"
+            for_a_task = await hub.invoke("core/fs.readText", {"path": "a.txt"}, context=Context(task_id="t1"))
+            assert for_a_task.ok, "a context that names no request is of the client's"
             elsewhere = await hub.invoke("core/fs.readText", {"path": "a.txt"}, context=Context(request_id="other"))
             assert not elsewhere.ok
         monkeypatch.setenv("TOOLHUB_REQUEST_ID", "other")
