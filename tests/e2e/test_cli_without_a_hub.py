@@ -222,7 +222,7 @@ def test_a_second_key_of_a_principal_is_told_with_how_to_revoke_the_former(cli: 
     assert "revoke" not in first.err
     (former,) = (stored["id"] for stored in cli("keys", "list", "-o", "json").json)
     second = cli("keys", "create", "ann")
-    assert "The principal has now 2 keys." in second.err
+    assert "'ann' now has 2 keys." in second.err
     assert f"toolhub keys revoke {former}" in second.err
     assert second.out.startswith("thk_")
     assert "keys revoke" not in cli("keys", "create", "bob").err

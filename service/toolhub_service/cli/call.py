@@ -37,6 +37,8 @@ from toolhub_service.cli.progress import ProgressBar
 
 _TEXT_LINES_MAX = 200
 _BLOCK_CHARS = 100
+# What is shorter, such as PENDING, may stand in the message by chance.
+_REPEATED_CHARS = 16
 # Details that repeat the message or belong in the audit log.
 _NOT_SHOWN = ("remedy", "policy_revision", "did_you_mean", "approval", "args_digest")
 
@@ -71,7 +73,7 @@ def show_error(error: error_pb2.ToolError, again: str = "") -> None:
         if key not in _NOT_SHOWN and not _is_in(error.message, value)
     )
     if error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED:
-        click.echo("  Run the same command with --dry-run: it shows the plan and the command that runs it.")
+        print_prose("  Run the same command with --dry-run: it shows the plan and the command that runs it.", "  ")
     approval_id = details.get("approval_id")
     if again and error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED and approval_id:
         note("Next, an approver runs the first command, then you run the second:")
@@ -82,8 +84,8 @@ def show_error(error: error_pb2.ToolError, again: str = "") -> None:
 
 
 def _is_in(message: str, value: Any) -> bool:
-    """Whether a text of the details is a sentence that the message holds already."""
-    return isinstance(value, str) and " " in value and value.rstrip(".") in message
+    """Whether a text of the details, a sentence, an ID or a time, stands in the message already."""
+    return isinstance(value, str) and len(value) >= _REPEATED_CHARS and value.rstrip(".") in message
 
 
 def show_plan(plan: plan_pb2.Plan, again: str) -> None:

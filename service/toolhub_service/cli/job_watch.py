@@ -85,8 +85,10 @@ def print_job(job: job_pb2.Job) -> None:
 def how_to_approve(approval_id: str) -> str:
     """What the job waits for, and below it the command that decides."""
     if not approval_id:
-        return "The job waits for an approval. To see it:\ntoolhub approvals list"
-    return f"The job waits for an approval by another principal:\ntoolhub approvals approve {approval_id}"
+        return "The job waits for an approval. To list approvals:\ntoolhub approvals list"
+    return (
+        f"The job waits for an approval. Another principal approves it with:\ntoolhub approvals approve {approval_id}"
+    )
 
 
 def _row(job: job_pb2.Job, several: bool) -> tuple[str, ...]:
@@ -215,12 +217,12 @@ def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_p
                 if status.state in FINAL_STATES:
                     return status
     except KeyboardInterrupt:
-        click.echo(f"\n{job.job_id} continues in the hub. To follow it again, or to cancel it:", err=True)
+        click.echo(f"\n{job.job_id} keeps running in the hub. To follow or cancel it:", err=True)
         click.echo(f"toolhub jobs watch {job.job_id}\ntoolhub jobs cancel {job.job_id}", err=True)
         with suppress(BrokenPipeError):
             sys.stderr.flush()
         sys.exit(EXIT_INTERRUPTED)
-    raise click.ClickException("The hub ended the watch although the job has not ended. Run the command again.")
+    raise click.ClickException("The hub ended the watch before the job ended. Run the command again.")
 
 
 def _approval_of(connection: Connection, job: job_pb2.Job) -> str:

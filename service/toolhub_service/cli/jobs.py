@@ -97,7 +97,9 @@ def _show_submitted(job: job_pb2.Job) -> None:
         return
     if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
         click.echo(how_to_approve(job.approval_id))
-    note("Running in the background. Follow with:")
+        note("It then runs in the background. Follow with:")
+    else:
+        note("Running in the background. Follow with:")
     click.echo(f"toolhub jobs watch {job.job_id}")
 
 

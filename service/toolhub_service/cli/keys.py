@@ -55,10 +55,10 @@ def create(name: str, as_json: bool, **options: Any) -> None:
         print_json({"name": name, "key": key})
     else:
         click.echo(key)
-        note(f"This is the key of principal {name!r}. Save it now: only its hash is stored.", err=True)
-        note(f"policy.yaml says what principal {name!r} may do: grant capabilities there.", err=True)
+        note(f"API key of {name!r}. Save it now: only its hash is stored.", err=True)
+        note(f"Grant {name!r} capabilities in policy.yaml.", err=True)
     if former:
-        note(f"The principal has now {len(former) + 1} keys. To revoke a former one:", err=True)
+        note(f"{name!r} now has {len(former) + 1} keys. To revoke an older one:", err=True)
         for key_id in former:
             note(f"  toolhub keys revoke {key_id}", err=True)
 

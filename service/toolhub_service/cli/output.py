@@ -280,9 +280,9 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cu
     """
     is_pipe = not sys.stdout.isatty()
     shown = [[_cell(cell, is_pipe) for cell in row] for row in rows]
-    *fixed, _ = [max(map(_width, column)) for column in zip(headings, *shown, strict=True)]
+    *fixed, last = [max(map(_width, column)) for column in zip(headings, *shown, strict=True)]
     left = sum(fixed) + len(_GAP) * len(fixed)
-    is_narrow = not is_whole() and columns() - left < _LAST_COLUMN_MIN
+    is_narrow = not is_whole() and columns() - left < min(last, _LAST_COLUMN_MIN)
     while is_narrow and len(fixed) > 1 and left - len(_GAP) > columns():
         left -= fixed.pop() + len(_GAP)
     left = _SECOND_LINE_INDENT if is_narrow else left

@@ -73,7 +73,8 @@ def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
             click.secho(f"{status.source}: {revealed(status.message)}", fg=colour, err=is_pipe)
         if is_down(status):
             output = [line for line in status.diagnostics if line.startswith(_PROCESS_OUTPUT)]
-            tries = [line for line in status.diagnostics if line.startswith(_NEXT_TRY)]
+            tries = [line.removeprefix(_NEXT_TRY) for line in status.diagnostics if line.startswith(_NEXT_TRY)]
+            tries = [f"next connection attempt: {when}" for when in tries]
             for line in (*output[-1:], *tries):
                 click.echo(f"  {revealed(line)}", err=is_pipe)
 

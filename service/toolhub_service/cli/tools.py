@@ -367,5 +367,4 @@ def _show_schema(title: str, schema: dict[str, Any]) -> None:
 
 
 def _sources_note(sources: Iterable[source_pb2.SourceStatus]) -> str:
-    messages = [f"{source.source}: {revealed(source.message)}" for source in sources if source.message]
-    return "" if not messages else " · " + "; ".join(messages)
+    return "".join(f"\n{source.source}: {revealed(source.message)}" for source in sources if source.message)

@@ -225,7 +225,7 @@ class TestWatch:
             screen.type(b"\x03")
             text = await asyncio.to_thread(screen.rest)
             assert await asyncio.to_thread(process.wait, 60) == 130
-        assert f"{job_id} continues" in text
+        assert f"{job_id} keeps running" in text
         assert f"toolhub jobs watch {job_id}" in text
         assert "Traceback" not in text
         someone.go(2)

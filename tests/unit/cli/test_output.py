@@ -82,6 +82,14 @@ def test_last_columns_stand_on_a_second_line_where_the_terminal_is_narrow(
     assert max(map(len, lines)) <= 40
 
 
+def test_a_short_last_column_stays_on_its_line_where_it_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
+    print_table(("ID", "AGE"), [("x" * 34, "1 s")], is_cut=True)
+    assert shown(capsys)[1] == f"{'x' * 34}  1 s"
+
+
 def test_an_emoji_of_several_characters_takes_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
     family = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{GIRL}"
     print_table(("NAME", "IS"), [(family, "x"), ("tool", "y")])

@@ -82,7 +82,7 @@ async def test_list_tells_the_last_output_of_one_that_is_down_and_when_it_is_tri
     desk.sources[-1] = replace(DOWN, diagnose=lambda: said)
     shown = (await typed(sourced, tmp_path, "list")).text
     assert "  stderr: npm error ECONNREFUSED" in shown
-    assert "  next try: in 3.0 s" in shown
+    assert "  next connection attempt: in 3.0 s" in shown
     assert "resolving" not in shown
 
 
