@@ -119,7 +119,7 @@ def test_a_tool_that_is_not_there_is_told_with_the_nearest(hub: CommandLine) -> 
 def test_a_tool_that_the_policy_hides_is_told_from_one_that_does_not_exist(hub: CommandLine) -> None:
     hidden = hub("tools", "show", "core/fs.deletePath")
     assert hidden.code == 1
-    assert "core/fs.deletePath is hidden from you" in hidden.err
+    assert "Your policy does not allow core/fs.deletePath, which needs " in hidden.err
     assert "danger:destructive" in hidden.err
     assert "toolhub policy explain --tool core/fs.deletePath" in hidden.err
     unknown = hub("tools", "show", "core/nothing.like.it")
@@ -136,7 +136,7 @@ def test_kinds_of_tools_are_those_that_are_built(hub: CommandLine) -> None:
 def test_a_definition_with_a_wrong_field_is_told_in_words_of_json(hub: CommandLine) -> None:
     wrong = hub("tools", "register", "-", stdin='{"name": "crm/find", "version": 1}')
     assert wrong.code == 2
-    assert '`version` must be a text, not 1. Example: "version": "1.0.0"' in " ".join(wrong.err.split())
+    assert '`version` must be a string, not 1. Example: "version": "1.0.0"' in " ".join(wrong.err.split())
 
 
 def test_a_call_prints_its_result_and_its_error_as_json(hub: CommandLine) -> None:

@@ -52,7 +52,7 @@ def time_left(approval: Approval) -> str:
     if not is_open(approval):
         return "–"
     left_s = -seconds_since(approval.expires_at)
-    return span(left_s) if left_s > 0 else "over"
+    return span(left_s) if left_s > 0 else "expired"
 
 
 def row(approval: Approval) -> tuple[str, ...]:
@@ -127,9 +127,9 @@ def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
     if approval.HasField("used_at"):
         yield "used at", utc(approval.used_at)
     if approval.job_id:
-        yield "job", f"{approval.job_id} waits for it" if is_open(approval) else approval.job_id
+        yield "job", f"{approval.job_id}, waiting for this approval" if is_open(approval) else approval.job_id
     yield "call", revealed(f"{approval.call_id} of request {approval.request_id}")
-    yield "arguments", f"sha256 {approval.args_digest}"
+    yield "arguments", f"SHA-256 {approval.args_digest}"
 
 
 def _arguments(approval: Approval) -> str:

@@ -87,7 +87,7 @@ def _ask(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
         if typed == _NOTHING and not may_be_left_out:
             click.echo("This field is required.", err=True)
         elif typed != _NOTHING and choices and typed not in choices:
-            click.echo(f"One of: {revealed(', '.join(choices))}", err=True)
+            click.echo(f"Choose one of: {revealed(', '.join(choices))}", err=True)
         else:
             return typed
 
@@ -104,7 +104,7 @@ def _typed(typed: str, declared: Mapping[str, Any]) -> Any:
 _STATES = ("pending", "approved", "rejected", "expired", "used")
 _DECISIONS = {"a": approval_pb2.DECISION_APPROVE, "d": approval_pb2.DECISION_REJECT}
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1}
-_WHY = "Deny it. Reason for the caller (Enter: none, Ctrl-C: back)"
+_WHY = "Deny this call. Reason for the caller (Enter: none, Ctrl-C: go back)"
 _EVERY = "all"
 
 
@@ -112,7 +112,7 @@ _EVERY = "all"
 def approvals() -> None:
     """List, show, approve, deny and watch approvals: calls that wait for a person.
 
-    An ID may be cut to its beginning where that fits one of the newest 1,000 only.
+    An ID may be shortened to a prefix that matches only one of the newest 1,000 approvals.
     """
 
 
@@ -132,7 +132,7 @@ def approvals() -> None:
 @text_option
 @connection_options
 def list_approvals(count: int, as_json: bool, **options: Any) -> None:
-    """List the approvals that wait for a decision, newest first; with --state all, every approval.
+    """List pending approvals, newest first; with --state all, every approval.
 
     Without the role approver you see only the approvals that you requested.
 
@@ -148,7 +148,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
         print_json({"approvals": [message_as_json(approval) for approval in found], "totalSize": total})
         return
     if not found:
-        footnote("No approval waits for a decision." if options["states"] == ("pending",) else "No approval matches.")
+        footnote("No approval is pending." if options["states"] == ("pending",) else "No approval matches.")
         return
     print_approvals(found)
     footnote(f"{counted_of(len(found), total, 'approval')}. To see one in full: toolhub approvals show ID")
@@ -156,7 +156,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
 
 @approvals.command()
 @click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
-@click.option("--reveal", is_flag=True, help="Show the full arguments except known secrets; recorded in the audit log.")
+@click.option("--reveal", is_flag=True, help="Show the full arguments except known secrets; the audit log records it.")
 @json_option
 @connection_options
 def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
@@ -184,14 +184,14 @@ def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
 
 @approvals.command()
 @click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
-@click.option("-m", "--comment", default="", help="Reason; recorded in the audit log.")
+@click.option("-m", "--comment", default="", help="Reason, recorded in the audit log.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--answer",
     "words",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Answer to a question of the tool: one field; repeatable.",
+    help="One field of the answer to the tool's question; repeatable.",
 )
 @click.option(
     "--answer-json",
@@ -205,10 +205,10 @@ def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
 def approve(
     approval_id: str, comment: str, is_sure: bool, words: tuple[str, ...], document: str, as_json: bool, **options: Any
 ) -> None:
-    """Approve the call: it may run once, exactly as shown. Or answer the question of its tool.
+    """Approve the call, which may then run once, exactly as shown; or answer its tool's question.
 
-    On a terminal the command shows the call and asks for confirmation, and for each field of the tool's question. A
-    field that is left out gets the default that the tool declared.
+    On a terminal the command shows the call, asks for each field of the tool's question, and asks for confirmation. A
+    field left out gets its default.
 
     \b
     Examples:
@@ -227,7 +227,7 @@ def approve(
 
 @approvals.command()
 @click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
-@click.option("-m", "--comment", default="", help="Reason; shown to the caller and recorded in the audit log.")
+@click.option("-m", "--comment", default="", help="Reason, shown to the caller and recorded in the audit log.")
 @json_option
 @connection_options
 def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
@@ -248,7 +248,7 @@ def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
 @text_option
 @connection_options
 def watch(tool: str, as_json: bool, **options: Any) -> None:
-    """Show the approvals that wait, then every change, until interrupted.
+    """Show pending approvals, then every change, until interrupted.
 
     It reconnects after a restart of the hub. On a terminal it shows a live table with the time left, in which the keys
     a and d decide the selected approval as `approve` and `deny` do; without one it prints a line for each change, and
@@ -372,7 +372,9 @@ def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> byte
     if asked.HasField("question") and not answer:
         answer = asked_answer(schema_of(asked))
     if not click.confirm("Approve this call, once?", default=False, err=True):
-        raise click.ClickException(f"Nothing was decided. To refuse it: `toolhub approvals deny {asked.approval_id}`.")
+        raise click.ClickException(
+            f"Nothing was decided. To deny the call: `toolhub approvals deny {asked.approval_id}`."
+        )
     return answer
 
 

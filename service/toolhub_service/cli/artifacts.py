@@ -40,7 +40,7 @@ _SAFE_NAME = re.compile(r"[^./\\\x00-\x1f-][^/\\\x00-\x1f]*")
 def artifacts() -> None:
     """Upload, download, list and delete artifacts: large inputs and outputs that calls refer to.
 
-    An ARTIFACT is an ID, or the beginning of one where that fits one of the newest 1,000 artifacts only.
+    An ARTIFACT is an ID or a prefix of one that matches only one of the newest 1,000 artifacts.
     """
 
 
@@ -48,14 +48,14 @@ def artifacts() -> None:
 @click.argument("file")
 @click.option("--name", help="Name of the artifact; default: the name of FILE.")
 @click.option("--media-type", help="Media type such as text/csv; default: guessed from the name.")
-@click.option("--task-id", default="", help="ID of the task that it belongs to.")
+@click.option("--task-id", default="", help="ID of the task that the artifact belongs to.")
 @json_option
 @connection_options
 def put(file: str, name: str | None, media_type: str | None, task_id: str, as_json: bool, **options: Any) -> None:
     """Upload FILE (- for standard input) and print the artifact's ID, SHA-256 and size.
 
-    Where a call takes a long text, pass {"$artifact": "<id>"} instead. --timeout is the longest time without progress.
-    The upload of a file resumes by itself where its connection broke; that of standard input cannot.
+    A call takes {"$artifact": "<id>"} in place of a long text. The upload of a file resumes by itself when its
+    connection breaks; that of standard input cannot. --timeout is the longest time without progress.
 
     \b
     Examples:
@@ -80,8 +80,8 @@ def put(file: str, name: str | None, media_type: str | None, task_id: str, as_js
 def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Download an artifact, verify its SHA-256, and write the file completely or not at all.
 
-    A broken download resumes where it stopped, by itself and when the command is run again. --timeout is the longest
-    time without progress.
+    An interrupted download resumes where it stopped, by itself or when the command is run again. --timeout is the
+    longest time without progress.
 
     \b
     Examples:
@@ -118,13 +118,13 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
 
 @artifacts.command("list")
 @click.option("--task", "task_id", default="", help="Only artifacts of this task ID.")
-@click.option("--call", "call_id", default="", help="Only artifacts that this call made.")
-@click.option("--sha256", default="", help="Only this content: whether the hub has it already.")
-@click.option("--principal", default="", help="Only artifacts of this principal. Auditors see the artifacts of all.")
+@click.option("--call", "call_id", default="", help="Only artifacts created by this call.")
+@click.option("--sha256", default="", help="Only artifacts with this content.")
+@click.option("--principal", default="", help="Only artifacts of this principal; needs the role auditor.")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number to show."
 )
-@click.option("--all", "is_all", is_flag=True, help="Show all, whatever --limit says.")
+@click.option("--all", "is_all", is_flag=True, help="Show all; --limit is ignored.")
 @text_option
 @connection_options
 def list_artifacts(
@@ -158,7 +158,7 @@ def list_artifacts(
         return
     rows = ((one.artifact_id, f"{one.size_bytes:,}", utc(one.expires_at), one.name or "-") for one in shown)
     print_table(("ARTIFACT", "BYTES", "EXPIRES", "NAME"), rows)
-    more = "; there are more, --all lists all" if len(found) > len(shown) else ""
+    more = "; there are more: --all lists all" if len(found) > len(shown) else ""
     footnote(f"{counted(len(shown), 'artifact')}{more}. To download one: toolhub artifacts get ARTIFACT")
 
 
@@ -168,7 +168,7 @@ def list_artifacts(
 @json_option
 @connection_options
 def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **options: Any) -> None:
-    """Delete artifacts of your own before they expire. This cannot be undone; the audit log records it.
+    """Delete your own artifacts before they expire. This cannot be undone; the audit log records it.
 
     \b
     Example:
@@ -178,7 +178,7 @@ def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **option
         found = [_described(connection, artifact_id) for artifact_id in artifact_ids]
         if not is_sure:
             if not sys.stdin.isatty() or wants_json(as_json):
-                raise click.UsageError("There is no terminal to ask on. Pass --yes to delete without being asked.")
+                raise click.UsageError("Cannot ask for confirmation without a terminal. Pass --yes to delete.")
             for artifact in found:
                 print_pairs(_pairs(artifact))
             click.confirm(f"Delete {counted(len(found), 'artifact')}?", abort=True)

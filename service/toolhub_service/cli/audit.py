@@ -145,7 +145,9 @@ def _filter_options(command: Any) -> Any:
     for name, whose in _FILTERS.items():
         flag = f"--{name.replace('_', '-')}"
         command = click.option(flag, name, default="", help=f"Only events of {whose}.")(command)
-    types = click.option("--type", "types", multiple=True, help="Only events of this type, such as POLICY_DENIED.")
+    types = click.option(
+        "--type", "types", multiple=True, help="Only events of this type, such as POLICY_DENIED; repeatable."
+    )
     return types(command)
 
 
@@ -209,7 +211,7 @@ def export(data_dir: Path | None, **options: Any) -> None:
 @text_option
 @connection_options
 def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
-    """Verify the hash chains and checkpoints; exit 1 and print the first bad sequence when one was changed.
+    """Verify the hash chains and checkpoints; exit 1 and print the first bad event when one was changed.
 
     \b
     Examples:
@@ -274,16 +276,16 @@ def rotate_key(**options: Any) -> None:
 
     with explaining(OfflineRefused):
         key_id = rotate_audit_key(read_settings(**options))
-    click.echo(f"Key {key_id} is added. Restart the hub to sign new events with it.")
+    click.echo(f"Added key {key_id}. Restart the hub to sign new events with it.")
 
 
 @audit.command()
-@click.option("--reason", required=True, help="Why the old log is gone; recorded in the first event of the new log.")
+@click.option("--reason", required=True, help="Why the old log is gone, recorded in the first event of the new one.")
 @settings_options
 def begin(reason: str, **options: Any) -> None:
-    """Begin a new audit log with the existing key, after the old log was moved away or lost.
+    """Start a new audit log with the existing key, after the old log was moved away or lost.
 
-    A hub whose audit log is missing refuses to start. Only this command begins a new one, and its first event says so.
+    A hub whose audit log is missing does not start. Only this command starts a new log, whose first event says so.
 
     \b
     Example:
@@ -293,7 +295,7 @@ def begin(reason: str, **options: Any) -> None:
 
     with explaining(OfflineRefused):
         asyncio.run(begin_audit(read_settings(**options), reason))
-    click.echo("A new audit log is begun. Its first event records the reason.")
+    click.echo("Started a new audit log. Its first event records the reason.")
 
 
 def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:

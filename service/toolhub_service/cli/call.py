@@ -80,7 +80,7 @@ def show_error(error: error_pb2.ToolError, again: str = "") -> None:
         click.echo(f"toolhub approvals approve {approval_id}\n{again} --approval {approval_id}")
     if error.retryable:
         wait = f" after {error.retry_after.ToMilliseconds() / 1_000:.1f} s" if error.HasField("retry_after") else ""
-        click.echo(f"  Try again{wait}; the failure may be temporary.")
+        click.echo(f"  Retry{wait}; the failure may be temporary.")
 
 
 def _is_in(message: str, value: Any) -> bool:
@@ -196,7 +196,7 @@ def request_options(purpose: str) -> Callable[[Command], Command]:
                 help="Digest of the plan to run; `toolhub call --dry-run` prints it.",
             ),
             click.option(
-                "--purpose", default=purpose, show_default=True, help="Reason for the call; recorded in the audit log."
+                "--purpose", default=purpose, show_default=True, help="Reason for the call, recorded in the audit log."
             ),
         ):
             command = option(command)
@@ -229,7 +229,9 @@ def request_fields(
 @click.argument("arguments", nargs=-1, shell_complete=complete_argument)
 @click.option("--dry-run", is_flag=True, help="Show what each step would do; change nothing.")
 @click.option(
-    "--idempotency-key", default="", help="Key of the effect: a second call with the same key does not repeat it."
+    "--idempotency-key",
+    default="",
+    help="A second call with the same key returns the first result and has no second effect.",
 )
 @request_options(_PURPOSE)
 @json_option

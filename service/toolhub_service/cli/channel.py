@@ -51,7 +51,7 @@ def tls_options(command: Command) -> Command:
             "cert_file",
             envvar="TOOLHUB_CERT_FILE",
             type=click.Path(path_type=Path),
-            help="PEM client certificate, where the hub wants one; also TOOLHUB_CERT_FILE.",
+            help="PEM client certificate for mutual TLS; also TOOLHUB_CERT_FILE.",
         ),
         click.option(
             "--ca-file",
@@ -92,7 +92,7 @@ class Endpoint:
             return grpc.insecure_channel(self.address, _OPTIONS)
         ca = _read("--ca-file", self.ca_file)
         if ca is not None and _CERTIFICATE not in ca:
-            raise click.UsageError(f"--ca-file {self.ca_file}: the file holds no PEM certificate.")
+            raise click.UsageError(f"--ca-file {self.ca_file}: the file contains no PEM certificate.")
         key, certificate = _read("--key-file", self.key_file), _read("--cert-file", self.cert_file)
         return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS)
 
@@ -114,9 +114,7 @@ def endpoint(
     if rest and scheme.lower() in _SCHEMES:
         port, is_https = _SCHEMES[scheme.lower()]
         if tls and not is_https:
-            raise click.UsageError(
-                f"{address} asks for plaintext and --tls for TLS. Write https:// or leave out --tls."
-            )
+            raise click.UsageError(f"{address} means plaintext and --tls means TLS. Use https:// or leave out --tls.")
         address, is_encrypted = urlsplit(address).netloc, is_https
     if address.count(":") > 1 and not address.startswith(("[", "unix", "dns:", "ipv4:", "ipv6:")):
         address = f"[{address}]"
@@ -143,7 +141,7 @@ def unreachable_text(hub: Endpoint, details: str) -> str:
             "or TOOLHUB_CA_FILE."
         )
     if "Hostname Verification" in details:
-        return f"The certificate of {address} is for another host name. Use a name that the certificate holds."
+        return f"The certificate of {address} is for another host name. Use a host name that the certificate contains."
     if "andshake failed" in details:
         return f"The TLS handshake with {address} failed: {details.rpartition('last error: ')[2]}"
     if "Connection refused" not in details and not address.startswith("unix") and _speaks_tls(hub):
@@ -152,7 +150,7 @@ def unreachable_text(hub: Endpoint, details: str) -> str:
                 f"The server at {address} uses TLS. Add --ca-file FILE with its CA, or --tls if its CA is a public one."
             )
         if hub.cert_file is None:
-            return f"{address} ends TLS connections. It may want a client certificate: --cert-file and --key-file."
+            return f"{address} closes TLS connections. It may require a client certificate: --cert-file and --key-file."
     return f"No hub answers at {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
 
 

@@ -127,7 +127,7 @@ class Connection:
         fitting = [each for each in known if each.startswith(given)]
         if given not in fitting and len(fitting) > 1:
             several = ", ".join(fitting[:_SEVERAL_SHOWN]) + (", …" if fitting[_SEVERAL_SHOWN:] else "")
-            raise click.UsageError(f"{given} begins several IDs: {several}")
+            raise click.UsageError(f"`{given}` matches several IDs: {several}")
         return fitting[0] if len(fitting) == 1 else given
 
     def newest(self, rpc: Callable[..., Any], request: Any, records: str, count: int | None) -> tuple[list[Any], int]:
@@ -293,8 +293,10 @@ def explained(hub: Endpoint, error: grpc.RpcError) -> click.ClickException:
         text = unreachable_text(hub, details)
     elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
         text = f"{hub.address} did not answer in time. Allow more seconds with --timeout."
+    elif code is grpc.StatusCode.UNAUTHENTICATED and "leave it out" in details:
+        text = f"{details} Leave out --api-key and TOOLHUB_API_KEY."
     elif code is grpc.StatusCode.UNAUTHENTICATED:
-        text = f"{details} Pass a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create NAME` makes one."
+        text = f"{details} Pass a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create NAME` creates one."
     elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and not reason:
         text = (
             "The request is larger than the hub accepts. Upload the large text with `toolhub artifacts put FILE` and "

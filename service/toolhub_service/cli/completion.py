@@ -31,7 +31,7 @@ Items = Iterable[tuple[str, str]]
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete commands, options, names and ids.
+    """Print the completion script of SHELL, for commands, options, names and IDs.
 
     \b
     For this session, and for every one:

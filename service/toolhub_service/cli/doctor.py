@@ -68,7 +68,7 @@ def health(service: str, verbose: bool, as_json: bool, **options: Any) -> None:
         except grpc.RpcError as error:
             if status_of(error)[0] is grpc.StatusCode.NOT_FOUND:
                 raise click.ClickException(
-                    f"The hub has no service {service}. One that it has: toolhub.v1.ToolService"
+                    f"The hub has no service {service}. An example: toolhub.v1.ToolService"
                 ) from error
             raise
         info = _server_info(connection) if verbose else None
@@ -193,7 +193,7 @@ _NAME_CHARS = 13
 @settings_options
 @connection_options
 def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path | None, **options: Any) -> None:
-    """Check this machine and the configuration: what is missing, what to do, and which tools are disabled by it.
+    """Check this machine and the configuration: what is missing, what to do, and which tools it disables.
 
     It changes nothing and needs no running hub, except with --live. It reads the hub's files and connects to shared
     stores. When a hub answers at --address, its version, entrances and limits are shown. Exit 1 when something must be

@@ -57,7 +57,7 @@ from toolhub_service.cli.root import SuggestingGroup
     "--idempotency-key",
     "idempotency_key",
     default="",
-    help="Key of the effect: submitting it twice returns the same job.",
+    help="Idempotency key: submitting twice with the same key returns the same job.",
 )
 @request_options("submitted by hand")
 @json_option
@@ -65,8 +65,8 @@ from toolhub_service.cli.root import SuggestingGroup
 def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: bool, **options: Any) -> None:
     """Submit a call of TOOL with ARGUMENTS as a job, which continues when this command ends.
 
-    ARGUMENTS are those of `toolhub call`. The hub checks them and the policy before it answers. A call that a person
-    must approve waits and continues by itself. Without a terminal it prints JSON; with --watch lines, or
+    ARGUMENTS are those of `toolhub call`. The hub checks them and the policy before it answers. A call that needs an
+    approval waits for it, then runs by itself. Without a terminal it prints JSON; with --watch lines, or
     with -o json every status as one line of JSON.
 
     \b
@@ -116,8 +116,8 @@ job_argument = click.argument("job_id", metavar="JOB", shell_complete=complete_j
 def jobs() -> None:
     """Submit, list, watch and cancel jobs: long-running calls.
 
-    A job continues when the command that submitted or watches it ends, and after a restart of the hub. A JOB is an ID,
-    or the beginning of one where that fits one of the newest 1,000 jobs only.
+    A job continues when the command that submitted or watches it ends, and after a restart of the hub. A JOB is an ID
+    or a prefix of one that matches only one of the newest 1,000 jobs.
     """
 
 
@@ -135,14 +135,12 @@ jobs.add_command(submit)
     help="Only jobs in this state; `open` means every state that is not final; repeatable.",
 )
 @click.option("--tool", default="", help="Only this tool, or a glob such as 'core/fs.*'.")
-@click.option("--request", "request_id", default="", help="Only this request ID.")
-@click.option(
-    "--principal", default="", help="Only jobs of this principal. Operators and auditors see the jobs of all."
-)
+@click.option("--request", "request_id", default="", help="Only jobs of this request ID.")
+@click.option("--principal", default="", help="Only jobs of this principal; needs the role operator or auditor.")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number to show."
 )
-@click.option("--all", "is_all", is_flag=True, help="Show all, whatever --limit says.")
+@click.option("--all", "is_all", is_flag=True, help="Show all; --limit is ignored.")
 @text_option
 @connection_options
 def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
@@ -221,7 +219,7 @@ def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None
         if status.state not in FINAL_STATES:
             if not is_waiting:
                 raise HubRefused(
-                    f"{job_id} is {state_of(status)}. `toolhub jobs result {job_id} --wait` waits for its end."
+                    f"{job_id} is {state_of(status)}. `toolhub jobs result {job_id} --wait` waits until it ends."
                 )
             status = follow(connection, job, WaitingBar(job.tool))
     print_answer(status.result, as_json, show_result)
@@ -231,12 +229,12 @@ def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None
 
 @jobs.command()
 @job_argument
-@click.option("-m", "--reason", default="", help="Reason; recorded in the audit log.")
+@click.option("-m", "--reason", default="", help="Reason, recorded in the audit log.")
 @click.option("--wait", "is_waiting", is_flag=True, help="Wait until the job has stopped.")
 @json_option
 @connection_options
 def cancel(job_id: str, reason: str, is_waiting: bool, as_json: bool, **options: Any) -> None:
-    """Cancel JOB. What it has done already is not undone; exit 1 when it had ended in another way.
+    """Cancel JOB. What it has already done is not undone. Exit 1 when it had already ended otherwise.
 
     \b
     Examples:
@@ -259,7 +257,7 @@ def _show_cancelled(status: job_pb2.JobStatus) -> None:
     if status.state not in FINAL_STATES:
         note(f"The job was asked to stop. `toolhub jobs watch {status.job_id}` shows when it has.")
     elif status.state != job_state_pb2.JOB_STATE_CANCELLED:
-        note(f"The job had ended before it could be stopped. `toolhub jobs result {status.job_id}` shows its result.")
+        note(f"The job ended before it could be stopped. `toolhub jobs result {status.job_id}` shows its result.")
 
 
 def _filter(options: dict[str, Any]) -> pb.ListJobsRequest:

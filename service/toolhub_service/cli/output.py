@@ -51,12 +51,12 @@ _NAMES: Final = ("jobId", "approvalId", "artifactId", "callId", "id", "name", "s
 
 def json_option(command: Command) -> Command:
     """Add -o and --json to a command that prints one record: JSON in a pipe, which is what programs read of it."""
-    return _format_options(command, _keep_format, "Format of the output; without a terminal the default is json.")
+    return _format_options(command, _keep_format, "Output format; default: text on a terminal, json in a pipe.")
 
 
 def text_option(command: Command) -> Command:
     """Add -o and --json to a command that prints a list or a check: text in a pipe too."""
-    about = "Format of the output; default: table, also without a terminal. wide cuts nothing."
+    about = "Output format; default: table (plain text), also in a pipe. wide cuts nothing."
     return _format_options(command, _keep_format_of_text, about)
 
 

@@ -152,10 +152,8 @@ _EVERY = "all"
 _STATES = ("pending", "approved", "rejected", "superseded")
 
 digest_option = click.option("--digest", default="", help="Digest of the definition, at least its first 8 characters.")
-comment_option = click.option("-m", "--comment", default="", help="Reason; stored with the pin and in the audit log.")
-all_option = click.option(
-    "--all", "is_all", is_flag=True, help="Every definition of --source that waits for a decision."
-)
+comment_option = click.option("-m", "--comment", default="", help="Reason, stored with the pin and in the audit log.")
+all_option = click.option("--all", "is_all", is_flag=True, help="All pending definitions of --source.")
 source_option = click.option("--source", default="", shell_complete=complete_source, help="Only this source.")
 
 
@@ -180,7 +178,7 @@ def pins() -> None:
 @text_option
 @connection_options
 def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_json: bool, **options: Any) -> None:
-    """List the definitions that wait for a decision, newest first; with --state all, every one seen.
+    """List pending definitions, newest first; with --state all, every definition seen.
 
     \b
     Examples:
@@ -196,7 +194,7 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
         print_json({"pins": [message_as_json(pin) for pin in found], "totalSize": total})
         return
     if not found:
-        footnote("No definition waits for a decision." if states == ("pending",) else "No pin matches.")
+        footnote("No definition is pending." if states == ("pending",) else "No pin matches.")
         return
     print_table(_HEADINGS, (_row(pin) for pin in found), is_cut=True)
     footnote(f"{counted_of(len(found), total, 'definition')}. To see what changed: toolhub pins diff TOOL")
@@ -208,9 +206,9 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
 @json_option
 @connection_options
 def diff(tool: str, digest: str, as_json: bool, **options: Any) -> None:
-    """Show how the definition of TOOL differs from the approved one, and what looks dangerous in it.
+    """Show how the definition of TOOL differs from the approved one, and what in it looks dangerous.
 
-    Without --digest it shows the newest definition that waits for a decision, else the newest one.
+    Without --digest it shows the newest pending definition, else the newest one.
 
     \b
     Example:
@@ -236,7 +234,7 @@ def accept(
     """Accept the current definition of TOOL, so that it may be called; it replaces the approved one.
 
     Without --digest the command shows the difference and asks for confirmation; without a terminal it needs --yes.
-    It accepts exactly the definition that it showed: one that changed in the meantime still waits.
+    It accepts exactly the definition shown; one that changed meanwhile stays pending.
 
     \b
     Examples:
@@ -262,7 +260,7 @@ def accept(
 @json_option
 @connection_options
 def reject(tool: str, digest: str, comment: str, is_all: bool, source: str, as_json: bool, **options: Any) -> None:
-    """Reject the current definition of TOOL, so that it cannot be called; revoke an accepted one by --digest.
+    """Reject the current definition of TOOL, so that it cannot be called. To revoke an accepted one, pass --digest.
 
     \b
     Examples:
@@ -286,7 +284,7 @@ def _pins_to_decide(connection: Connection, tool: str, digest: str, source: str,
     if not digest and not is_pending(pin):
         state = state_of(pin).lower()
         raise HubRefused(
-            f"{tool} has no definition that waits: {pin.digest[:12]} is {state}. Decide again with --digest."
+            f"{tool} has no pending definition; {pin.digest[:12]} is {state}. To change that decision, pass --digest."
         )
     return [pin]
 
@@ -295,14 +293,14 @@ def _confirm(found: Sequence[pin_pb2.Pin], *, can_ask: bool) -> None:
     """Show what would be accepted and ask. Answering no decides nothing: the pins stay pending."""
     if not can_ask:
         raise click.UsageError(
-            "There is no terminal to ask on. Look at `toolhub pins diff TOOL`, then pass --digest or --yes."
+            "Cannot ask for confirmation without a terminal. See `toolhub pins diff TOOL`, then pass --digest or --yes."
         )
     for pin in found:
         print_pin(pin)
         click.echo()
     asked = "Accept this definition?" if len(found) == 1 else f"Accept these {len(found)} definitions?"
     if not click.confirm(asked, default=False, err=True):
-        raise click.ClickException("Nothing was decided. To refuse it: `toolhub pins reject TOOL`.")
+        raise click.ClickException("Nothing was decided. To reject: `toolhub pins reject TOOL`.")
 
 
 def _decide(
@@ -324,4 +322,4 @@ def _decide(
     if wants_json(as_json):
         print_json({"pins": [message_as_json(pin) for pin in decided]})
     elif not decided:
-        note("No definition waits for a decision.")
+        note("No definition is pending.")

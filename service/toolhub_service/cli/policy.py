@@ -196,7 +196,7 @@ def explain_command(
     try:
         explanation = asyncio.run(explain_call(settings, snapshot, principal, tool, args))
     except ToolFailure as refused:
-        text = f"The call fails before the policy is asked: {refused.error.message}"
+        text = f"The call fails before the policy is evaluated: {refused.error.message}"
         lacks_args = not args and refused.error.kind is ErrorKind.INPUT_SCHEMA_INVALID
         raise click.ClickException(f"{text} Give arguments with --args." if lacks_args else text) from refused
     if wants_json(as_json):

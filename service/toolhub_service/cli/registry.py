@@ -35,9 +35,9 @@ _SCHEMAS = ("inputSchema", "outputSchema")
 _COMPUTED = ("digest", "state", "stateReason")
 _FIELD_NAMES = {"inputSchemaJson": "inputSchema", "outputSchemaJson": "outputSchema", "argsJson": "args"}
 _JSON_TYPES = {
-    FieldDescriptor.TYPE_STRING: ("a text", '"1.0.0"'),
+    FieldDescriptor.TYPE_STRING: ("a string", '"1.0.0"'),
     FieldDescriptor.TYPE_BOOL: ("true or false", "true"),
-    FieldDescriptor.TYPE_BYTES: ("base64 text", '"e30="'),
+    FieldDescriptor.TYPE_BYTES: ("a base64 string", '"e30="'),
 }
 _SHOWN_CHARS = 60
 
@@ -99,8 +99,8 @@ def _fault(given: dict[str, Any], message: Descriptor, path: str) -> str:
         if field is None:
             names = [_FIELD_NAMES.get(field.json_name, field.json_name) for field in message.fields]
             near = difflib.get_close_matches(key, names, n=1)
-            advice = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(names)}"
-            return f"there is no field `{path}{key}`; {advice}"
+            advice = f"did you mean `{near[0]}`?" if near else f"known fields: {', '.join(names)}"
+            return f"unknown field `{path}{key}`; {advice}"
         try:
             ParseDict({key: value}, GetMessageClass(message)())
         except ParseError:
@@ -122,7 +122,7 @@ def _expected(field: FieldDescriptor) -> tuple[str, str]:
         names = [value.name for value in field.enum_type.values[1:]]
         return f"one of {', '.join(names)}", f'"{names[0]}"'
     if field.message_type and field.message_type.full_name == "google.protobuf.Duration":
-        return "a time in seconds", '"30s"'
+        return "a duration in seconds", '"30s"'
     words, example = ("an object", "{}") if field.message_type else _JSON_TYPES.get(field.type, ("a number", "1"))
     return (f"a list, each entry {words}", f"[{example}]") if field.is_repeated else (words, example)
 

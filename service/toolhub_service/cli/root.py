@@ -17,7 +17,7 @@ _COMMANDS = {
     "tools": ("toolhub_service.cli.tools:tools", "List, search, show, export and register tools."),
     "sources": (
         "toolhub_service.cli.sources:sources",
-        "List, show, add, check, refresh and remove the sources of tools.",
+        "List, show, add, check, refresh and remove sources of tools.",
     ),
     "workflows": (
         "toolhub_service.cli.workflows:workflows",
@@ -25,21 +25,27 @@ _COMMANDS = {
     ),
     "pins": ("toolhub_service.cli.pins:pins", "Review changed definitions of remote tools; accept or reject them."),
     "jobs": ("toolhub_service.cli.jobs:jobs", "Submit, list, watch and cancel jobs (long-running calls)."),
-    "artifacts": ("toolhub_service.cli.artifacts:artifacts", "Upload, download and show artifacts (stored files)."),
+    "artifacts": (
+        "toolhub_service.cli.artifacts:artifacts",
+        "Upload, download, list and delete artifacts (stored files).",
+    ),
     "approvals": ("toolhub_service.cli.approvals:approvals", "List, show, approve, deny and watch approvals."),
     "policy": ("toolhub_service.cli.policy:policy", "Create and check policy.yaml, and explain its decisions."),
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
     "keys": ("toolhub_service.cli.keys:keys", "Create, list and revoke API keys."),
-    "health": ("toolhub_service.cli.doctor:health", "Check whether the hub is serving: exit code 0."),
-    "doctor": ("toolhub_service.cli.doctor:doctor", "Check this machine and the configuration; say what to fix."),
+    "health": ("toolhub_service.cli.doctor:health", "Exit 0 when the hub is serving."),
+    "doctor": (
+        "toolhub_service.cli.doctor:doctor",
+        "Check this machine, the configuration and the hub; say what to fix.",
+    ),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
 _NAME_COLUMNS = 10
 _SECTIONS = {
     "Use tools": ("call", "tools", "jobs", "artifacts"),
-    "Decide and check": ("approvals", "policy", "audit"),
-    "Bring tools in": ("sources", "workflows", "pins"),
+    "Control calls": ("approvals", "policy", "audit"),
+    "Add tools": ("sources", "workflows", "pins"),
     "Run the hub": ("serve", "doctor", "health", "config", "keys", "completion"),
 }
 # Options that may stand before the command.

@@ -100,7 +100,8 @@ def _advice_for(refused: OSError, settings: Settings) -> str:
 @click.option("--workers", type=click.IntRange(1, 256), help="Number of server processes on the port.")
 @settings_options
 def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: Path | None) -> None:
-    """Run the hub until SIGTERM or Ctrl-C. Without a configuration: for this machine only, with the starter policy.
+    """Run the hub until SIGTERM or Ctrl-C. Without a configuration it serves this machine only, with the
+    starter policy.
 
     It reloads policy, API keys and sources when their files change (checked every two seconds) and on SIGHUP.
 

@@ -287,7 +287,7 @@ def _report(
         for problem in missing[source.name]:
             click.secho(legible(f"! {problem}"), fg="yellow", err=True)
     for name, why in refused.items():
-        click.secho(legible(f"{name} is not added: {why}"), fg="red", err=True)
+        click.secho(legible(f"{name} was not added: {why}"), fg="red", err=True)
 
 
 def _show_next(added: list[Converted], place: list[str]) -> None:
@@ -295,9 +295,9 @@ def _show_next(added: list[Converted], place: list[str]) -> None:
     names = " ".join(source.name for source in added)
     hub = "a running hub that reads this file" if "--file" in place else "a running hub"
     note(
-        f"\nTo look for what it needs on this machine: toolhub sources check {shlex.join([added[0].name, *place])}\n"
-        f"To see its state in {hub}: toolhub sources refresh {names}\n"
-        "To let a principal call its tools, in policy.yaml (append to a key that is already there):"
+        f"\nTo check that this machine has what it needs: toolhub sources check {shlex.join([added[0].name, *place])}\n"
+        f"To load it into {hub} and see its state: toolhub sources refresh {names}\n"
+        "To let a principal call its tools, add to policy.yaml (under `grants`, if that is already there):"
     )
     click.echo(f"  {_grant(added)}")
 

@@ -102,7 +102,7 @@ def remove(name: str, *, as_json: bool, sources_file: Path | None, **options: An
         return
     click.echo(f"{name} is removed from {path}.")
     if left:
-        note(f"Its secrets are still in {', '.join(left)}. Delete the files if you do not need them.")
+        note(f"Its secrets were kept in {', '.join(left)}. Delete the files if you do not need them.")
 
 
 def _advice(text: str, name: str) -> str:
@@ -125,7 +125,7 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
 
     NAME checks only this source of the file. FILE checks another file than the hub's.
 
-    Programs, files and variables are looked up in this shell's environment, which may differ from the hub's.
+    It looks up programs, files and variables in this shell's environment, which may differ from the hub's.
 
     \b
     Examples:

@@ -126,8 +126,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
     yield "endpoint", status.endpoint
     yield "server", f"{status.server} (as it calls itself)" if status.server else ""
     yield "protocol", status.protocol
-    yield "read", f"{_ago(status)}, took {_took(status)}" if status.HasField("refreshed_at") else "never"
-    yield "read next", _until(status) if status.HasField("next_refresh_at") else _when_asked(status)
+    yield "last read", f"{_ago(status)}, took {_took(status)}" if status.HasField("refreshed_at") else "never"
+    yield "next read", _until(status) if status.HasField("next_refresh_at") else _when_asked(status)
     yield "breaker", _breaker(status)
 
 
@@ -188,7 +188,7 @@ _AT_ONCE = 8
 
 @click.group(cls=SuggestingGroup)
 def sources() -> None:
-    """Sources of tools outside the hub: list, show, add, check, refresh and remove them."""
+    """List, show, add, check, refresh and remove sources: servers and programs that tools come from."""
 
 
 @sources.command("list")
@@ -236,9 +236,9 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 @text_option
 @connection_options
 def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Read the tools of the named sources again, or of all; exit 1 when one cannot be read.
+    """Read the tools of the named sources again, or of all sources; exit 1 when one cannot be read.
 
-    The hub reloads sources.yaml first, so that it finds what was just added.
+    The hub reloads sources.yaml first, so it finds sources that were just added.
 
     \b
     Examples:

@@ -141,17 +141,28 @@ for command in (register, unregister, snapshot):
 
 def _filter_options(command: Any) -> Any:
     for option in (
-        click.option("--capability", "capabilities", multiple=True, help="Only tools with this capability."),
-        click.option("--tag", "tags", multiple=True, shell_complete=complete_tag, help="Only tools with this tag."),
         click.option(
-            "--source", "sources", multiple=True, shell_complete=complete_source, help="Only tools of this source."
+            "--capability",
+            "capabilities",
+            multiple=True,
+            help="Only tools that need this capability, such as write:fs or 'write:*'; repeatable.",
+        ),
+        click.option(
+            "--tag", "tags", multiple=True, shell_complete=complete_tag, help="Only tools with this tag; repeatable."
+        ),
+        click.option(
+            "--source",
+            "sources",
+            multiple=True,
+            shell_complete=complete_source,
+            help="Only tools of this source; repeatable.",
         ),
         click.option(
             "--kind",
             "kinds",
             multiple=True,
             type=click.Choice(_KINDS, case_sensitive=False),
-            help="Only tools of this kind.",
+            help="Only tools of this kind; repeatable.",
         ),
     ):
         command = option(command)
@@ -203,13 +214,13 @@ def _print_tools(found: Sequence[tool_pb2.ToolSpec], first: pb.ListToolsResponse
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
     summary = f"{counted(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
-    denied = f" {counted(first.denied_size, 'tool')} denied to you." if first.denied_size else ""
-    footnote((summary if found else "No tool matches that your policy allows.") + denied + _sources_note(first.sources))
+    denied = f" {counted(first.denied_size, 'tool')} denied." if first.denied_size else ""
+    footnote((summary if found else "No tool allowed by your policy matches.") + denied + _sources_note(first.sources))
 
 
 @tools.command()
 @click.argument("query", nargs=-1, required=True)
-@click.option("--limit", default=10, show_default=True, help="Number of tools to show.")
+@click.option("--limit", default=10, show_default=True, help="Maximum number of tools to show.")
 @_filter_options
 @text_option
 @connection_options
@@ -260,7 +271,14 @@ def _show_tool(tool: tool_pb2.ToolSpec) -> None:
 
 
 @tools.command()
-@click.option("--format", "format_name", type=click.Choice(list(_FORMATS)), default="openai", show_default=True)
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(list(_FORMATS)),
+    default="openai",
+    show_default=True,
+    help="API that the definitions are for.",
+)
 @_filter_options
 @connection_options
 def export(format_name: str, **options: Any) -> None:
@@ -296,7 +314,7 @@ def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
     if hidden is not None:
         needs = ", ".join(hidden.capabilities) or "no capability"
         raise HubRefused(
-            f"{name} is hidden from you, because the policy cannot allow you to call it. It needs {needs}. "
+            f"Your policy does not allow {name}, which needs {needs}. "
             f"To see what is missing: toolhub policy explain --tool {name} --args ARGUMENTS"
         )
     known = [tool.name for page in _pages(connection, tool_pb2.ToolFilter()) for tool in page.tools]

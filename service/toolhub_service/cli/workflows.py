@@ -92,7 +92,7 @@ def workflows() -> None:
 def check(
     places: tuple[str, ...], *, sources_file: Path | None, object_info: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Show which tools the files become, and what is wrong with them; exit 1 when something is, or nothing is there.
+    """Show the tools that the files define, and their problems; exit 1 when there are problems or no tools.
 
     PATH is a ComfyUI sidecar or a folder of them. Without PATH the n8n and ComfyUI sources of sources.yaml are checked;
     paths in it are relative to its folder. The check contacts no server: save what the server knows about its nodes and
@@ -193,8 +193,8 @@ def _check_sources(chosen: Path | None, nodes: JsonObject | None, options: dict[
     report = preview_sources(document.sources, nodes)
     if report.tools or report.problems or report.notes:
         return report
-    what = "has no enabled source of n8n or ComfyUI with workflows" if place.exists() else "is not there"
-    return WorkflowReport((), (f"{place} {what}: name sidecars or folders of them, or another file with --sources",))
+    what = "has no enabled n8n or ComfyUI source with workflows" if place.exists() else "does not exist"
+    return WorkflowReport((), (f"{place} {what}. Give sidecars or folders of them, or another file with --sources.",))
 
 
 def _report(report: WorkflowReport, *, as_json: bool) -> None:

@@ -83,7 +83,7 @@ async def test_terminal_asks_for_each_field_then_whether_it_may_run(
     yes = await typed(hub, tmp_path, *words, keys=b"\nblue\nred\nopen\ny\n", after=after)
     assert yes.code == 0, yes.text
     assert "This field is required." in yes.text
-    assert "One of: red, green" in yes.text
+    assert "Choose one of: red, green" in yes.text
     assert (await it.call(approval_id)).ok
     assert it.adapter.done == [{"colour": "red", "password": "open"}]
 

@@ -80,7 +80,7 @@ class TestList:
 
     async def test_table_tells_who_wants_what_and_how_long_it_waits(self, hub: ApprovalHub, tmp_path: Path) -> None:
         empty = await typed(hub, tmp_path, "list")
-        assert "No approval waits for a decision" in empty.text
+        assert "No approval is pending" in empty.text
         approval_id = await hub.harness.ask("hello")
         shown = await typed(hub, tmp_path, "list")
         assert "APPROVAL" in shown.text
@@ -364,7 +364,7 @@ async def test_canary_is_shown_by_no_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "told"), [(-1, "over"), (30.4, "30 s"), (119, "119 s"), (150, "2 min"), (7_300, "2 h"), (200_000, "2 d")]
+    ("left_s", "told"), [(-1, "expired"), (30.4, "30 s"), (119, "119 s"), (150, "2 min"), (7_300, "2 h"), (200_000, "2 d")]
 )
 def test_time_that_is_left_is_told_in_fit_units(left_s: float, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)

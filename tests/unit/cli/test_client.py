@@ -114,7 +114,7 @@ async def test_a_hub_with_tls_is_told_from_one_that_is_away(tmp_path: Path) -> N
     async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority, client_ca=clients)) as running:
         assert "uses TLS. Add --ca-file" in await reached(running)
         assert "is not trusted" in await reached(running, ca_file=other)
-        assert "may want a client certificate" in await reached(running, ca_file=ca)
+        assert "may require a client certificate" in await reached(running, ca_file=ca)
         assert await reached(running, ca_file=ca, cert_file=me, key_file=key) == "SERVING"
     async with running_hub(tmp_path / "plain") as running:
         assert "does not use TLS" in await reached(running, ca_file=ca)

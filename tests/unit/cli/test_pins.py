@@ -86,7 +86,7 @@ class TestList:
         assert NEW.digest[:12] in shown.text
         assert "\u202e" not in shown.text
         someone.desk.kept = []
-        assert "No definition waits for a decision" in (await someone.typed("list")).text
+        assert "No definition is pending" in (await someone.typed("list")).text
 
 
 class TestDiff:
@@ -151,7 +151,7 @@ class TestDecide:
 
     async def test_what_does_not_wait_is_decided_by_its_digest_only(self, someone: Someone) -> None:
         await someone("accept", OTHER.tool, "--yes")
-        assert "has no definition that waits" in (await someone("reject", OTHER.tool, code=1)).stderr
+        assert "has no pending definition" in (await someone("reject", OTHER.tool, code=1)).stderr
         await someone("reject", OTHER.tool, "--digest", OTHER.digest)
         assert someone.state(OTHER) is PinState.REJECTED
 

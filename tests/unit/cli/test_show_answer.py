@@ -82,7 +82,7 @@ def test_a_refusal_names_kind_violations_details_and_when_to_try_again(capsys: p
         "  /a/0  Wrong. Do right.",
         "  line   3",
         '  names  ["a"]',
-        "  Try again after 2.5 s; the failure may be temporary.",
+        "  Retry after 2.5 s; the failure may be temporary.",
     ]
 
 

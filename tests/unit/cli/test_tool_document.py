@@ -44,17 +44,17 @@ def test_anything_else_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"version": 1}, '`version` must be a text, not 1. Example: "version": "1.0.0"'),
-        ({"tags": "crm"}, '`tags` must be a list, each entry a text, not "crm". Example: "tags": ["1.0.0"]'),
+        ({"version": 1}, '`version` must be a string, not 1. Example: "version": "1.0.0"'),
+        ({"tags": "crm"}, '`tags` must be a list, each entry a string, not "crm". Example: "tags": ["1.0.0"]'),
         ({"kind": "mcp"}, "`kind` must be one of TOOL_KIND_CORE, TOOL_KIND_MCP"),
         ({"annotations": {"readOnly": "yes"}}, '`annotations.readOnly` must be true or false, not "yes".'),
         (
             {"defaultLimits": {"timeout": 5}},
-            '`defaultLimits.timeout` must be a time in seconds, not 5. Example: "timeout": "30s"',
+            '`defaultLimits.timeout` must be a duration in seconds, not 5. Example: "timeout": "30s"',
         ),
-        ({"descripton": "x"}, "there is no field `descripton`; did you mean `description`?"),
-        ({"examples": [{"arg": {}}]}, "there is no field `examples.arg`; did you mean `args`?"),
-        ({"annotations": {"zzz": 1}}, "there is no field `annotations.zzz`; known are readOnly, destructive"),
+        ({"descripton": "x"}, "unknown field `descripton`; did you mean `description`?"),
+        ({"examples": [{"arg": {}}]}, "unknown field `examples.arg`; did you mean `args`?"),
+        ({"annotations": {"zzz": 1}}, "unknown field `annotations.zzz`; known fields: readOnly, destructive"),
     ],
 )
 def test_a_field_that_cannot_be_read_is_named_with_what_it_must_be_and_an_example(

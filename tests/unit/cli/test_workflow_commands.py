@@ -192,10 +192,10 @@ def test_a_check_that_finds_nothing_says_where_it_looked_and_fails(tmp_path: Pat
     assert checked("--sources", str(tmp_path / "none.yaml"), code=1)["problems"]
     place = tmp_path / "sources.yaml"
     (problem,) = checked("--data-dir", str(tmp_path), code=1)["problems"]
-    assert problem.startswith(f"{place} is not there: ")
+    assert problem.startswith(f"{place} does not exist. ")
     sources(tmp_path, docs={"kind": "mcp", "command": "docs-server"})
     (problem,) = checked("--data-dir", str(tmp_path), code=1)["problems"]
-    assert problem.startswith(f"{place} has no enabled source of n8n or ComfyUI")
+    assert problem.startswith(f"{place} has no enabled n8n or ComfyUI source")
     (tmp_path / "none").mkdir()
     (problem,) = checked(str(tmp_path / "none"), code=1)["problems"]
     assert problem.startswith(f"there is no sidecar in {tmp_path / 'none'}")
