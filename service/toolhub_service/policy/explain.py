@@ -57,9 +57,11 @@ def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
 def _identity(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Consideration:
     what = "agent_id and user_id are the caller's own"
     if not acts_for_another(planned.call.context, planned.call.principal.id):
-        return Consideration(IDENTITY, what, matched=False, why="the message names nobody else")
+        return Consideration(IDENTITY, what, matched=False, why="the call names nobody else")
     if snapshot.is_impostor(planned, row):
-        return Consideration(IDENTITY, what, matched=True, why="the message names somebody else and the caller may not")
+        return Consideration(
+            IDENTITY, what, matched=True, why="the call names somebody else, and the caller may not act for others"
+        )
     return Consideration(IDENTITY, what, matched=False, why="the caller may act for others")
 
 
@@ -71,11 +73,11 @@ def _grants(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Iterato
             yield Consideration(f"grants[{index}]", what, matched=False, why="names other principals")
             continue
         covered = sorted(row.needs - set(Holdings(grant.capabilities).lack(row.needs)))
-        why = f"`{pattern.text}` names the caller; covers {', '.join(covered) or 'none'} of what the tool needs"
+        why = f"`{pattern.text}` names the caller; covers {', '.join(covered) or 'none'}"
         yield Consideration(f"grants[{index}]", what, matched=True, why=why)
     what = f"the tool needs {', '.join(sorted(row.needs)) or 'no capability'}"
     if not row.is_known:
-        yield Consideration(CAPABILITIES, what, matched=True, why="no grant and no role `agent` is the caller's")
+        yield Consideration(CAPABILITIES, what, matched=True, why="the caller has neither a grant nor the role `agent`")
     else:
         why = f"missing: {', '.join(row.missing)}" if row.missing else "all held"
         yield Consideration(CAPABILITIES, what, matched=bool(row.missing), why=why)
@@ -83,9 +85,9 @@ def _grants(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Iterato
 
 def _permissions(planned: PlannedCall, row: Row) -> Consideration:
     permissions = planned.call.context.permissions
-    what = "the call's own permissions narrow the grant"
+    what = "the call's own permissions limit the grant"
     if permissions is None:
-        return Consideration(PERMISSIONS, what, matched=False, why="the call gives none: the grant as it is")
+        return Consideration(PERMISSIONS, what, matched=False, why="the call gives none")
     lacking = Holdings(permissions).lack(row.needs)
     why = f"they leave out {', '.join(lacking)}" if lacking else "they cover what the tool needs"
     return Consideration(PERMISSIONS, what, matched=bool(lacking), why=why)
@@ -99,7 +101,7 @@ def _rule(
     matched, why = _applies(compiled, planned, row)
     wants_plan = snapshot is not None and snapshot.table.wants_plan(row.needs)
     if matched and wants_plan and compiled.is_vague_about(planned.spec.name):
-        matched, why = False, "an ALLOW by a star lifts no plan: name the tool or danger:destructive"
+        matched, why = False, "an ALLOW by a wildcard does not replace the plan: name the tool or danger:destructive"
     return Consideration(rule.id, what, matched, why)
 
 
@@ -115,19 +117,19 @@ def _applies(compiled: CompiledRule, planned: PlannedCall, row: Row) -> tuple[bo
     try:
         holds = compiled.condition.holds(planned)
     except ConditionFault as fault:
-        return True, f"`{compiled.condition.text}` could not be answered, which is a deny: {fault}"
+        return True, f"`{compiled.condition.text}` could not be evaluated, which counts as a deny: {fault}"
     return holds, f"`{compiled.condition.text}` is {'true' if holds else 'false'}"
 
 
 def _guards(planned: PlannedCall, row: Row) -> Iterator[Consideration]:
     for argument in planned.spec.guarded:
         refusal = judge_argument(planned, argument, row.constraints)
-        what = f"judges `{argument.name}` as {argument.role.value}"
+        what = f"checks `{argument.name}` as {argument.role.value}"
         if refusal is not None:
             yield Consideration(refusal.rule_id, what, matched=True, why=refusal.error.message)
         else:
             given = planned.args.get(argument.name) is not None
-            why = "agrees" if given else "nothing to judge: the argument is absent"
+            why = "passes" if given else "not checked: the argument is absent"
             yield Consideration(RULE_IDS[argument.role], what, matched=False, why=why)
 
 

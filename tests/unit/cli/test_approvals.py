@@ -364,7 +364,8 @@ async def test_canary_is_shown_by_no_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "told"), [(-1, "expired"), (30.4, "30 s"), (119, "119 s"), (150, "2 min"), (7_300, "2 h"), (200_000, "2 d")]
+    ("left_s", "told"),
+    [(-1, "expired"), (30.4, "30 s"), (119, "119 s"), (150, "2 min"), (7_300, "2 h"), (200_000, "2 d")],
 )
 def test_time_that_is_left_is_told_in_fit_units(left_s: float, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)

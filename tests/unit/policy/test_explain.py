@@ -64,7 +64,7 @@ def test_tells_why_each_rule_did_or_did_not_match() -> None:
     assert (entries["bots"].matched, entries["bots"].why) == (False, "names other principals")
     assert (entries["nets"].matched, entries["nets"].why) == (False, "the tool has none of its capabilities")
     assert (entries["times"].matched, entries["times"].why) == (False, "names other tools")
-    assert entries["grants[0]"].why.endswith("covers read:fs of what the tool needs")
+    assert entries["grants[0]"].why.endswith("covers read:fs")
     assert entries["grants[2]"].why == "names other principals"
 
 
@@ -78,8 +78,8 @@ def test_tells_why_a_star_lifts_no_plan() -> None:
 def test_tells_a_fault_of_a_condition() -> None:
     entries = considered(a_call(READ_TEXT, {}))
     assert entries["secret"].matched
-    assert "which is a deny" in entries["secret"].why
-    assert entries["guard:path"].why == "nothing to judge: the argument is absent"
+    assert "which counts as a deny" in entries["secret"].why
+    assert entries["guard:path"].why == "not checked: the argument is absent"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def _database(name: str, path: Path, version_max: int = 0) -> Iterator[Finding]:
         size_bytes = path.stat().st_size
         problem, version = _looked_at(path, is_read_whole=size_bytes <= _READ_MAX_BYTES)
     except sqlite3.OperationalError as unreadable:
-        yield fail(name, f"{path}: {unreadable}", "Look at its owner and mode, and at the disk.")
+        yield fail(name, f"{path}: {unreadable}", "Check its owner and mode, and the disk.")
     except (sqlite3.DatabaseError, OSError) as damaged:
         yield fail(name, f"{path}: {damaged}", _RESTORE)
     else:
@@ -235,7 +235,7 @@ def _port(name: str, setting: str, address: str, is_ours: Callable[[str, int], b
         if taken.errno == errno.EADDRINUSE and is_ours(host, port):
             return ok(name, f"{address}: a hub serves there")
         text = f"{address}: {taken.strerror}"
-        return warn(name, text, "If that is no hub of yours, stop what listens there or choose another port.")
+        return warn(name, text, "If that is not your hub, stop what listens there or choose another port.")
     return ok(name, f"{address} is free")
 
 
@@ -244,7 +244,7 @@ def _policy(settings: Settings) -> Finding:
     try:
         revision = policy_of(file).revision[:12]
     except InvalidPolicy as invalid:
-        return fail("policy", f"{file}: {invalid}", "Correct it; `toolhub policy check` says when it is right.")
+        return fail("policy", f"{file}: {invalid}", "Correct it, then run `toolhub policy check`.")
     except OfflineRefused as unreadable:
         return fail("policy", str(unreadable), "Let the hub's user read it.")
     if file is None:
@@ -265,7 +265,7 @@ def _auth(settings: Settings) -> Finding:
     if settings.auth.modes == ("api-key",) and not keys:
         return warn("auth", "api-key, and there is no key yet", "Make one: `toolhub keys create NAME`.")
     if unknown := _unknown(settings, sorted({key.name for key in keys.values()})):
-        text = f"keys of principals that the policy names nowhere, which may do nothing: {', '.join(unknown)}"
+        text = f"keys of principals that the policy does not name, which may do nothing: {', '.join(unknown)}"
         return warn("auth", text, "Name them under `grants` or `roles` in policy.yaml, or revoke their keys.")
     return ok("auth", f"{modes}; API keys: {len(keys)}")
 
@@ -285,9 +285,9 @@ def _loose_files(settings: Settings, config_file: Path | None) -> Iterator[Findi
     commands = repairs(settings, config_file)
     tell = fail if settings.loose_files == "refuse" else warn
     for command in commands:
-        yield tell("file modes", "others may write (or read a key) what this hub trusts", command)
+        yield tell("file modes", "other users may write files that this hub trusts, or read a key", command)
     if not commands:
-        yield ok("file modes", "policy, keys, sources, databases and the folders above them are nobody else's to write")
+        yield ok("file modes", "other users cannot write policy, keys, sources, databases and the folders above them")
 
 
 def _secret_files(paths: Paths) -> Iterator[Finding]:
@@ -348,7 +348,7 @@ async def _tools(settings: Settings) -> list[Finding]:
         return [fail("tools", refused.error.message, "Correct tools.custom or tools.trusted_namespaces.")]
     lacking = sorted((tool.state_reason, tool.name) for tool in tools if tool.state is ToolState.UNAVAILABLE)
     findings = [
-        warn("tools", reason, "See to what it says, or leave these tools out.", *(name for _, name in group))
+        warn("tools", reason, "Fix this, or leave these tools out.", *(name for _, name in group))
         for reason, group in groupby(lacking, key=lambda each: each[0])
     ]
     active = sum(tool.state is ToolState.ACTIVE for tool in tools)

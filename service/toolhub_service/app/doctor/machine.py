@@ -96,8 +96,10 @@ def _versions() -> Iterator[str]:
 def _opening() -> Finding:
     if best_opening() is open_beneath:
         return ok("file opening", "openat2(2) with RESOLVE_BENEATH")
-    advice = "Nothing need be done; Linux 5.6 without a seccomp filter against openat2 follows links that stay inside."
-    return warn("file opening", "step by step, no link is followed: this kernel has no openat2(2)", advice)
+    advice = "No action is needed; Linux 5.6 without a seccomp filter against openat2 follows links that stay inside."
+    return warn(
+        "file opening", "this kernel has no openat2(2): paths are opened step by step, and no link is followed", advice
+    )
 
 
 def _prlimit(confinement: Confinement) -> Finding:

@@ -21,7 +21,7 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
     try:
         sources = SourcesFile(path, required=bool(settings.sources.file)).load().sources
     except SettingsInvalid as invalid:
-        yield fail("sources", str(invalid), "Correct it; `toolhub sources check` says when it is right.")
+        yield fail("sources", str(invalid), "Correct it, then run `toolhub sources check`.")
         return
     if not sources:
         yield ok("sources", "none besides the hub itself; `toolhub sources add --help` shows how to add some")
@@ -29,10 +29,10 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
     lacking = {name: list(missing_for(source, settings)) for name, source in sources.items() if source.enabled}
     for name, problems in lacking.items():
         for problem in problems:
-            yield warn("sources", f"{name}: {problem}", "See to it; until then the source is DOWN.", f"{name}/*")
+            yield warn("sources", f"{name}: {problem}", "Fix this; until then the source is DOWN.", f"{name}/*")
     whole = sum(not problems for problems in lacking.values())
     off = f" {len(sources) - len(lacking)} switched off;" if len(lacking) < len(sources) else ""
-    advice = "`toolhub sources list` tells how a running hub fares with them"
+    advice = "`toolhub sources list` shows their state in a running hub"
     yield ok("sources", f"{whole} of {len(lacking)} have what they need;{off} {advice}")
 
 
