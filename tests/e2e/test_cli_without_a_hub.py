@@ -282,7 +282,7 @@ def test_a_changed_event_is_named_when_the_hub_is_gone(tmp_path: Path) -> None:
     [
         (("--address", "unix:/nowhere.sock"), 3, "No hub answers at unix:/nowhere.sock. Start one"),
         (("--ca-file", "policy.yaml"), 2, "--ca-file policy.yaml: "),
-        (("--ca-file", __file__), 2, "the file holds no PEM certificate"),
+        (("--ca-file", __file__), 2, "the file contains no PEM certificate"),
     ],
 )
 def test_why_a_hub_cannot_be_asked_is_told(cli: CommandLine, words: tuple[str, ...], code: int, told: str) -> None:
