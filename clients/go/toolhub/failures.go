@@ -117,7 +117,14 @@ func (failed *CallFailed) Details() map[string]any { return failed.Reason.GetDet
 // ApprovalID is the approval that a person must grant, of APPROVAL_REQUIRED; empty of others.
 func (failed *CallFailed) ApprovalID() string {
 	id, _ := failed.Details()["approval_id"].(string)
-	return id
+	return firstOf(failed.Reason.GetApproval().GetApprovalId(), id)
+}
+
+// Remedy is what an operator could change so that the call is allowed, of POLICY_DENIED and its like; empty where
+// nothing is known.
+func (failed *CallFailed) Remedy() string {
+	remedy, _ := failed.Details()["remedy"].(string)
+	return firstOf(failed.Reason.GetRule().GetRemedy(), remedy)
 }
 
 // Retryable says whether the very same call may succeed later.

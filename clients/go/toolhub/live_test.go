@@ -201,6 +201,17 @@ func TestToolThatIsNotAsItWasShownIsRefused(t *testing.T) {
 	}
 }
 
+func TestRefusalByPolicyNamesWhatWouldAllowTheCall(t *testing.T) {
+	call := Call{Tool: "core/http.fetchText", Args: map[string]any{"url": "https://example.com/"}, Purpose: "a test"}
+	var failed *CallFailed
+	if _, err := live(t).Invoke(t.Context(), call); !errors.As(err, &failed) || failed.Kind() != KindPolicyDenied {
+		t.Fatal(err)
+	}
+	if failed.Remedy() == "" || failed.Advice() == "" || failed.ApprovalID() != "" {
+		t.Errorf("%v", failed.Details())
+	}
+}
+
 func TestToolCallsOfModelsAreMadeAndAnsweredInTheirForm(t *testing.T) {
 	hub, ctx := live(t), t.Context()
 	filter := &toolhubv1.ToolFilter{Names: []string{hashing}}

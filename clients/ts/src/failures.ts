@@ -132,7 +132,16 @@ export class CallFailed extends Error {
 
   /** The approval that a person must grant, of APPROVAL_REQUIRED; empty of others. */
   get approvalId(): string {
-    const id = this.details["approval_id"];
-    return typeof id === "string" ? id : "";
+    return this.reason.approval?.approvalId || this.textOf("approval_id");
+  }
+
+  /** What an operator could change so that the call is allowed, of POLICY_DENIED and its like; empty where nothing is known. */
+  get remedy(): string {
+    return this.reason.rule?.remedy || this.textOf("remedy");
+  }
+
+  private textOf(name: string): string {
+    const value = this.details[name];
+    return typeof value === "string" ? value : "";
   }
 }

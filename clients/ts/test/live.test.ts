@@ -122,6 +122,14 @@ test("a tool that is not as it was shown is refused", options, async () => {
   assert.ok((await hub.invoke({ ...call, expectedToolDigest: digest })).ok);
 });
 
+test("a refusal by policy names what would allow the call", options, async () => {
+  const call = { tool: "core/http.fetchText", args: { url: "https://example.com/" }, purpose: "a test" };
+  const refused = await connect(address).invoke(call);
+  assert.throws(() => valueOf(refused), (error: unknown) => {
+    return error instanceof CallFailed && error.kind === "POLICY_DENIED" && error.remedy !== "" && error.approvalId === "";
+  });
+});
+
 test("an artifact comes back as it was put", options, async () => {
   const hub = connect(address);
   const content = new TextEncoder().encode("0123456789".repeat(100_000));
