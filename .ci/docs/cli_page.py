@@ -16,12 +16,12 @@ The options of every command. {NOTICE.format(source="the commands' own help")} C
 ([configuration](configuration.md#variables-that-are-no-settings)).
 
 On a terminal the output is text. In a pipe or a file, lists are plain rows: a line of headings and one line for each
-record, of whole cells without colours, parted by at least two spaces; how many there are and what to do next goes to
-standard error. Checks (`doctor`, `audit verify`, `policy check` …) are plain text. Commands about one record (`call`,
-`jobs submit`, `tools show` …) print its JSON. `-o json`, `jsonl`, `yaml`, `name`, `table` and `wide` choose otherwise.
+record, of whole cells without colours, separated by at least two spaces; counts and hints go to standard error.
+Checks (`doctor`, `audit verify`, `policy check` …) are plain text. Commands about one record (`call`, `jobs submit`,
+`tools show` …) print its JSON. `-o json`, `jsonl`, `yaml`, `name`, `table` and `wide` choose otherwise.
 
 Exit codes: 0 success, 1 refused or failed (a tool, the policy or a check), 2 wrong usage, 3 the hub could not be
-reached.
+reached, 130 interrupted by Ctrl-C.
 """
 _WIDTH = 100
 

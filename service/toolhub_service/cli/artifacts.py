@@ -119,7 +119,7 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
 @artifacts.command("list")
 @click.option("--task", "task_id", default="", help="Only artifacts of this task ID.")
 @click.option("--call", "call_id", default="", help="Only artifacts created by this call.")
-@click.option("--sha256", default="", help="Only artifacts with this content.")
+@click.option("--sha256", default="", help="Only artifacts with this SHA-256.")
 @click.option("--principal", default="", help="Only artifacts of this principal; needs the role auditor.")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number to show."

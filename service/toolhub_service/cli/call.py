@@ -240,6 +240,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
     """Call TOOL with ARGUMENTS: a JSON object, @file, - for standard input, or key=value pairs.
 
     The value in key=value is text where the tool takes text (text=@file reads it from a file), and JSON elsewhere.
+    Ctrl-C cancels the call (exit code 130) and prints how to see what it did.
 
     \b
     Examples:

@@ -54,7 +54,9 @@ _VALUED = frozenset(
     | {"--config", "--data-dir"}
 )
 _SWITCHES = frozenset({"--json", "--tls"})
-_EXIT_CODES = "Exit codes: 0 success; 1 refused or failed; 2 wrong usage; 3 the hub could not be reached; 130 Ctrl-C."
+_EXIT_CODES = (
+    "Exit codes: 0 success; 1 refused or failed; 2 wrong usage; 3 the hub could not be reached; 130 interrupted."
+)
 
 
 class SuggestingGroup(click.Group):
@@ -121,7 +123,7 @@ def toolhub(context: click.Context) -> None:
       toolhub serve
       toolhub tools list
 
-    Options of a command may stand before it: toolhub --address HOST:PORT tools list
+    Options may also precede the command: toolhub --address HOST:PORT tools list
     """
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False  # no-color.org
