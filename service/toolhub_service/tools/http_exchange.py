@@ -286,10 +286,16 @@ class HttpTool(Tool[Input, Output]):
         """`timeout_ms` narrows the call's own deadline; less than the tool's default is the caller's choice."""
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + timeout_ms / 1000)
         if context.idempotency_key:
-            request = replace(request, idempotency_key=context.idempotency_key)
+            request = replace(request, idempotency_key=self._upstream_key(context))
         return self._services.client.open(
             request, context.constraints.egress, deadline_s=ends_s, fair_s=_ALMOST * self.default_timeout_ms / 1000
         )
+
+    def _upstream_key(self, context: ToolContext) -> str:
+        """The call's key within its scope, principal and tool: at a host that both use without credentials, one caller
+        must not be given what came of another's call. The same for every attempt, and names nobody."""
+        scope = f"{context.principal_id}\0{self.name}".encode("utf-8", "replace")
+        return f"{hashlib.sha256(scope).hexdigest()[:16]}-{context.idempotency_key}"
 
     async def _answer(
         self, args: Input, context: ToolContext, *, timeout_ms: int, max_bytes: int, needs_success: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,15 @@ async def test_deadline_of_the_call_is_stronger_than_the_argument(tools: dict[st
         with pytest.raises(ToolFailure) as caught:
             await tool.run(tool.In(url=server.url()), egress_context(server.rule(), timeout_s=0.05))
         assert caught.value.error.kind is ErrorKind.HTTP_TIMEOUT
+
+
+async def test_two_principals_with_one_key_have_two_at_the_host(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    tool = tools["core/http.request"]
+    async with serving(always(response())) as server:
+        rule = replace(server.rule(), retry_with_key=True)
+        for principal_id in ("ann", "bob", "ann"):
+            context = replace(egress_context(rule), principal_id=principal_id, idempotency_key="order-1")
+            await tool.run(tool.In(url=server.url(), method="POST"), context)
+        anns, bobs, again = (asked.headers["idempotency-key"] for asked in server.asked)
+        assert anns == again != bobs
+        assert "ann" not in anns

@@ -324,7 +324,8 @@ type ToolIntent struct {
 	// something: a GET by a tool that can also POST needs none.
 	Purpose string `protobuf:"bytes,4,opt,name=purpose,proto3" json:"purpose,omitempty"`
 	// Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
-	// HTTP tools send it on as the header `Idempotency-Key` where policy says that the host honours it.
+	// Where policy says that a host honours the header `Idempotency-Key`, HTTP tools send it there, behind 16 hex digits
+	// that stand for principal and tool.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
 	// refused with TOOL_CHANGED before anything happens. Empty is not compared.

@@ -204,7 +204,7 @@ type Event struct {
 	Outcome string `protobuf:"bytes,17,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// The kind of failure. UNSPECIFIED when it did not fail.
 	ErrorKind ErrorKind `protobuf:"varint,18,opt,name=error_kind,json=errorKind,proto3,enum=toolhub.v1.ErrorKind" json:"error_kind,omitempty"`
-	// How long it took. Unset where nothing ended.
+	// How long it took. Zero where nothing ended.
 	Duration *durationpb.Duration `protobuf:"bytes,19,opt,name=duration,proto3" json:"duration,omitempty"`
 	// Further facts by name, such as `approval_id`, `job_id`, `attempt`. Redacted.
 	Attributes map[string]string `protobuf:"bytes,20,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`

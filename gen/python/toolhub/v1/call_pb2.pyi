@@ -218,7 +218,8 @@ class ToolIntent(_message.Message):
     """
     idempotency_key: _builtins.str
     """Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
-    HTTP tools send it on as the header `Idempotency-Key` where policy says that the host honours it.
+    Where policy says that a host honours the header `Idempotency-Key`, HTTP tools send it there, behind 16 hex digits
+    that stand for principal and tool.
     """
     expected_tool_digest: _builtins.str
     """`ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is

@@ -266,7 +266,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it took. Unset where nothing ended."""
+        """How long it took. Zero where nothing ended."""
 
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:

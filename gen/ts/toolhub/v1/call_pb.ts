@@ -171,7 +171,8 @@ export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
 
   /**
    * Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
-   * HTTP tools send it on as the header `Idempotency-Key` where policy says that the host honours it.
+   * Where policy says that a host honours the header `Idempotency-Key`, HTTP tools send it there, behind 16 hex digits
+   * that stand for principal and tool.
    *
    * @generated from field: string idempotency_key = 5;
    */

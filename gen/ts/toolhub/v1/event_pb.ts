@@ -150,7 +150,7 @@ export type Event = Message<"toolhub.v1.Event"> & {
   errorKind: ErrorKind;
 
   /**
-   * How long it took. Unset where nothing ended.
+   * How long it took. Zero where nothing ended.
    *
    * @generated from field: google.protobuf.Duration duration = 19;
    */

@@ -109,7 +109,7 @@ def from_event(chained: ChainedEvent) -> event_pb2.Event:
         event,
         chained,
         error_kind=ERRORS.to_wire[kind] if kind else error_pb2.ERROR_KIND_UNSPECIFIED,
-        duration=duration(event.duration_us / 1e6) if event.duration_us else None,
+        duration=duration(event.duration_us / 1e6),
     )
 
 

@@ -2805,7 +2805,7 @@ class Event(betterproto2.Message):
         19, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    How long it took. Unset where nothing ended.
+    How long it took. Zero where nothing ended.
     """
 
     attributes: "dict[str, str]" = betterproto2.field(
@@ -5446,7 +5446,8 @@ class ToolIntent(betterproto2.Message):
     idempotency_key: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
     Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
-    HTTP tools send it on as the header `Idempotency-Key` where policy says that the host honours it.
+    Where policy says that a host honours the header `Idempotency-Key`, HTTP tools send it there, behind 16 hex digits
+    that stand for principal and tool.
     """
 
     expected_tool_digest: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
