@@ -99,8 +99,8 @@ def test_a_name_that_fits_nothing_known_is_a_warning_and_fails_a_strict_check(cl
     loose, strict = (cli("policy", "check", str(file), *more, "-o", "json") for more in ((), ("--strict",)))
     assert (loose.code, strict.code) == (0, 1)
     assert loose.json["warnings"] == [
-        "line 5, rules[0].tools[0]: `core/fs.deletPath` fits no tool that is known; did you mean `core/fs.deletePath`?",
-        "line 5, rules[0].tools[1]: `files/*` fits no tool that is known",
+        "line 5, rules[0].tools[0]: `core/fs.deletPath` matches no known tool; did you mean `core/fs.deletePath`?",
+        "line 5, rules[0].tools[1]: `files/*` matches no known tool",
     ]
     assert "did you mean `core/fs.deletePath`?" in " ".join(cli.shown("policy", "check", str(file)).text.split())
     cli.data_dir.mkdir(parents=True, exist_ok=True)

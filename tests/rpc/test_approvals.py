@@ -118,7 +118,7 @@ async def test_call_waits_for_a_person_and_then_runs_once(office: Office) -> Non
     assert office.written == ["a.txt"]
     again = await office.call(approval_id)
     assert again.error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
-    assert "used already" in again.error.message
+    assert "already been used" in again.error.message
 
 
 @pytest.mark.promise("errors.typed-refusals")

@@ -98,7 +98,7 @@ async def test_one_that_overran_its_template_is_timed_out_with_advice(tmp_path: 
         comfy.release()
         end = (await agent.ended(job_id))[-1]
         assert (state(end), end.error.kind) == ("TIMED_OUT", error_pb2.ERROR_KIND_TIMEOUT)
-        assert "Ask for less" in end.error.message
+        assert "Request less" in end.error.message
         assert end.error.details["stopped"] is True
 
 

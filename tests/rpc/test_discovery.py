@@ -85,7 +85,7 @@ async def test_get_tool_answers_alike_for_what_is_denied_and_what_is_not_there(r
     assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "TOOL_NOT_FOUND")
     assert (
         failure.message.replace(name, "")
-        == "There is no tool named '' that you could call; SearchTools finds one by what it does."
+        == "There is no tool named '' that you may call. SearchTools finds a tool by what it does."
     )
 
 

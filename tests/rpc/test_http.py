@@ -51,10 +51,10 @@ async def test_a_cut_text_says_so_itself_and_evidence_says_why_the_rest_is_not_k
 async def test_the_policys_bound_is_told_and_not_the_argument_that_cannot_help(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b'["' + b"x" * 5_000 + b'"]', "sandbox: {max_http_bytes: 2000}\n") as (hub, server):
         text = (await hub.value("core/http.fetchText", {"url": server.url()}))["text"]
-        assert "the policy reads no more than 2000 bytes" in text
+        assert "the policy limits a response to 2000 bytes" in text
         assert "raise maxBytes" not in text
         refused = await hub.invoke("core/http.fetchJson", {"url": server.url()})
-        assert refused.error.message.endswith("The policy allows no more: ask for less.")
+        assert refused.error.message.endswith("The policy allows no more: request less.")
 
 
 @pytest.mark.promise("evidence.cut-says-so")

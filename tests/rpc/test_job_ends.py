@@ -140,7 +140,7 @@ async def test_job_that_waits_for_a_person_is_cancelled_and_the_person_is_asked_
     assert await harness.robot.cancel(job.job_id, "not needed") == "CANCELLED"
     over = (await anext(watch)).approval
     assert (over.approval_id, over.state) == (job.approval_id, APPROVAL_STATE_EXPIRED)
-    assert over.comment == "robot has cancelled the job that asked for it: not needed"
+    assert over.comment == "robot cancelled the job that requested it: not needed"
     late = await failed(harness.judge.decide(job.approval_id))
     assert (late.code, late.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "APPROVAL_WITHDRAWN")
     assert "not needed" in late.message
@@ -164,7 +164,7 @@ async def test_audit_log_tells_why_a_job_ended(harness: JobHarness) -> None:
         "boss",
     )
     assert cancelled[-1]["cancel_reason"] == "token: ***"
-    assert "boss has cancelled the job" in lapsed[-1]["withdrawn_because"]
+    assert "boss cancelled the job" in lapsed[-1]["withdrawn_because"]
     timed_out = (await of(late.job_id, EventType.JOB_STATE))[-1]
     assert (timed_out["from"], timed_out["cause"]) == ("QUEUED", "TIMEOUT")
     assert 0.01 <= float(timed_out["timeout_s"]) < 1

@@ -145,7 +145,7 @@ async def test_question_is_answered_on_the_command_line_and_reaches_the_server_o
     assert json.loads(result.result_json) == {"result": "3 large soup for Ann"}
     again = await restaurant.order(approval_id)
     assert again.error.kind == REQUIRED
-    assert "used already" in again.error.message
+    assert "already been used" in again.error.message
     assert restaurant.kitchen.orders == [ORDERED]
 
 

@@ -93,7 +93,7 @@ async def test_a_no_stops_the_task(office: Works) -> None:
     assert (state, result.error.kind) == ("CANCELLED", error_pb2.ERROR_KIND_CANCELLED)
     job = await office.running.hub.stores.jobs.get(job_id)
     assert job is not None
-    assert job.cancel_reason == "it was not approved: judge said no: not today"
+    assert job.cancel_reason == "it was not approved: judge denied it: not today"
     assert (office.given, office.script.cancelled) == ([], ["t-1"])
 
 

@@ -100,7 +100,7 @@ async def test_job_whose_task_is_forgotten_is_lost_and_says_why(tmp_path: Path, 
         end = (await agent.ended(job_id))[-1]
         assert state(end) == "LOST"
         assert end.result.error.details["cause"] == "END_UNCLEAR"
-        for words in ("does not know the task any more", "t-1", "Look for it there"):
+        for words in ("no longer knows the task", "t-1", "Check it there"):
             assert words in end.result.error.message
 
 

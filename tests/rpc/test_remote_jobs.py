@@ -84,7 +84,9 @@ async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: Agent, 
     history = await agent.ended(job_id)
     assert state(history[-1]) == "CANCELLED"
     assert [task.state for task in server.memory.tasks.values()] == ["cancelled"]
-    assert any("until it confirms" in entry.progress.message for entry in history if state(entry) == "CANCELLING")
+    assert any(
+        "waiting for its confirmation" in entry.progress.message for entry in history if state(entry) == "CANCELLING"
+    )
 
 
 @pytest.mark.promise("jobs.cancel-is-a-request")
@@ -105,7 +107,7 @@ async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(agent:
     assert state(end) == "LOST"
     assert end.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
     assert server.url in end.error.message
-    assert "Look for it there" in end.error.message
+    assert "Check it there" in end.error.message
 
 
 async def test_a_deadline_ends_it_and_asks_the_remote_side_to_stop(agent: Agent, server: JobServer) -> None:

@@ -35,7 +35,7 @@ async def test_one_principal_does_not_use_up_the_watches_of_a_hub(tmp_path: Path
         refused = await failed_stream(robot.watch(job.job_id))
         assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "WATCH_SHARE_TAKEN")
         assert (refused.metadata, refused.retry_after_s) == ({"max_watches": "4", "yours": "2"}, 1.0)
-        assert "close some" in refused.message
+        assert "Close some" in refused.message
         await follow(other, another.job_id, streams)
         waits.let_go.set()
 

@@ -46,7 +46,7 @@ async def test_the_key_of_a_client_comes_out_nowhere_whether_it_is_one_or_not(tm
                 if status.state == source_pb2.SOURCE_STATE_DOWN
             }
             assert down.keys() == {"broken", "unfit"}
-            assert "is no PEM private key" in down["broken"]
+            assert "is not a PEM private key" in down["broken"]
             assert "cannot sign with ES256" in down["unfit"]
             prowler = Prowler(hub, exits)
             assert "echo/say" in await prowler.call_all("echo")

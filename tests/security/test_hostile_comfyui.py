@@ -137,7 +137,7 @@ async def test_an_endless_answer_ends() -> None:
             await asyncio.sleep(0.01)
 
     async with answering(drip) as url, client_at(url, read_timeout_s=0.05) as client:
-        with pytest.raises(NoReply, match="did not end in time"):
+        with pytest.raises(NoReply, match="did not finish in time"):
             await client.get("/queue")
 
 

@@ -44,7 +44,7 @@ class Fate(NamedTuple):
 
 
 NOT_YET = "nobody has approved"
-CUT_OFF = "larger than the source allows"
+CUT_OFF = "larger than the source's limit"
 GARBLED = "cannot be decoded"
 FATES: dict[str, Fate] = {
     "shadow": Fate(PARTIAL, "`core/fs.readText` was left out", {"core.fs.readText": "reads like a tool of another"}),
@@ -52,7 +52,7 @@ FATES: dict[str, Fate] = {
     "exponential": Fate(READY, bad={"exponential": "too_complex"}),
     "cyclic": Fate(READY, bad={"cycle_self": "endless", "cycle_two": "endless"}, good=("echo", "add", "cycle_tree")),
     "patterns": Fate(READY, bad={"pattern_4": "linear", "pattern_5": "broken"}, total=8),
-    "remote-ref": Fate(READY, bad={"remote_ref": "does not lead into the document itself"}),
+    "remote-ref": Fate(READY, bad={"remote_ref": "points outside the document"}),
     "surrogate": Fate(DOWN, GARBLED, good=()),
     "hidden": Fate(
         READY,
@@ -75,12 +75,12 @@ FATES: dict[str, Fate] = {
     "liar": Fate(READY, good=("echo", "add", "erase_everything")),
     "many": Fate(PARTIAL, "cut at 2000 tools", total=2_000),
     "endless": Fate(PARTIAL, "cut at 2000 tools", total=2_000),
-    "cursor-loop": Fate(PARTIAL, "leads in circles"),
+    "cursor-loop": Fate(PARTIAL, "form a loop"),
     "list-never": Fate(DOWN, f"did not answer within {READING_S:g} s", good=()),
     "list-error": Fate(DOWN, "The server says", good=()),
     "list-garbage": Fate(DOWN, "no tools", good=()),
     "list-half": Fate(DOWN, "", good=()),
-    "many page-error": Fate(PARTIAL, "was not read to its end", total=100),
+    "many page-error": Fate(PARTIAL, "read only in part", total=100),
     "hello-never": Fate(DOWN, "did not answer the handshake", good=()),
     "hello-garbage": Fate(DOWN, "", good=()),
     "hello-exit": Fate(DOWN, "", good=()),
@@ -99,7 +99,7 @@ NAN = {
 }
 """The SDK reads what comes over HTTP, and the hub what comes by pipes: strictly, and deeper."""
 HTTP = {
-    "http-redirect": "origin that the source does not name",
+    "http-redirect": "origin that the source does not allow",
     "http-401": "credentials",
     "http-500": "HTTP error",
     "http-html": "refused the handshake",

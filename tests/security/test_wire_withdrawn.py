@@ -148,7 +148,7 @@ async def test_a_watch_of_everybodys_approvals_ends_when_only_ones_own_may_be_se
     failure = await broken(watch.read())
     assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
     assert failure.metadata["role"] == "approver"
-    assert "open it again" in failure.message
+    assert "open the stream again" in failure.message
 
 
 async def test_an_overseer_hears_nothing_more_of_anothers_job(the: Withdrawing) -> None:

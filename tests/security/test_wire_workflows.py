@@ -81,7 +81,7 @@ class TestOtherPeoplesExecutions:
             await n8n.ended(execution.id)
             (*_, theft) = await agent.ended(await agent.begin("parrot", {"executionId": execution.id}))
         assert state(theft) == "LOST"
-        assert "which another call has begun" in theft.result.error.message
+        assert "which another call started" in theft.result.error.message
         assert "of somebody" not in str(theft)
 
     def test_a_key_in_a_callers_words_makes_no_execution_another_callers(self) -> None:

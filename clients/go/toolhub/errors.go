@@ -6,104 +6,104 @@ package toolhub
 const (
 	// No tool has that name.
 	KindToolNotFound = "TOOL_NOT_FOUND"
-	// The definition that the tool's source gives was never approved, differs from the approved one, was rejected,
-	// or cannot be used (a broken schema).
+	// The tool's definition was never approved, differs from the approved one, was rejected, or is invalid (a broken
+	// schema).
 	KindToolQuarantined = "TOOL_QUARANTINED"
-	// The tool is listed but cannot run now: its source cannot be reached, or a store that the call needs (jobs,
-	// idempotency keys, approvals, artifacts) cannot: nothing was done, and retry_after is set. Or a remote side
-	// certainly did not take the work. Not retryable where an operator must act first: a built-in or custom tool
-	// lacks something on the machine or could not be loaded, the tool was disabled, or the policy wants bubblewrap
-	// for commands and it does not work here.
+	// The tool exists but cannot run now: its source, or a store that the call needs (jobs, idempotency keys,
+	// approvals, artifacts), cannot be reached. Nothing was done, and retry_after is set. Or a remote server did not
+	// accept the work. Not retryable where an operator must act first: a built-in or custom tool lacks a dependency
+	// on the machine or could not be loaded, the tool is disabled, or the policy requires bubblewrap for commands
+	// and it does not work here.
 	KindToolUnavailable = "TOOL_UNAVAILABLE"
-	// The arguments break the tool's input schema. They are validated as sent, before defaults are filled in.
+	// The arguments do not match the tool's input schema. They are validated as sent, before defaults are applied.
 	KindInputSchemaInvalid = "INPUT_SCHEMA_INVALID"
-	// The arguments cannot be read as strict JSON, or fit the schema and still make no sense to the tool: a
-	// malformed path, URL, command, pattern or query, an ambiguous edit, a missing purpose.
+	// The arguments are not strict JSON, or match the schema and are still invalid: a malformed path, URL, command,
+	// pattern or query, an ambiguous edit, a missing purpose.
 	KindInvalidInput = "INVALID_INPUT"
-	// No grant names the caller or covers the tool's capabilities; a DENY rule applies, or a condition could not be
-	// evaluated; the command, its flags or its environment are not in the grammar, or the command is a danger that
-	// no policy allows; replacing files is not allowed.
+	// No grant covers the caller and the tool's capabilities; a DENY rule applies, or a condition could not be
+	// evaluated; the command, its flags or its environment are not allowed, or the command is too dangerous for any
+	// policy to allow; replacing files is not allowed.
 	KindPolicyDenied = "POLICY_DENIED"
-	// The message's agent_id or user_id names someone else than the verified caller, and the policy does not let the
+	// agent_id or user_id in the message differs from the authenticated caller, and the policy does not let the
 	// caller act for others.
 	KindPermissionDenied = "PERMISSION_DENIED"
-	// A REQUIRE_APPROVAL rule applies, and a person has been asked: the approval in details is open, made by this
-	// call or by an equal one before it. Also when the approval_id that was sent cannot be used, because it is not
-	// the caller's, was given for another call, or has been used: the one in details is the right one then. As a
-	// job, such a call waits in AWAITING_APPROVAL and continues by itself. Also when the tool itself asks a person
-	// something in the middle of the call: the approval carries the question, and the yes an answer.
+	// A REQUIRE_APPROVAL rule applies, and a person has been asked: `details` names the open approval, requested by
+	// this call or an identical earlier one. Also when the approval_id that was sent is not the caller's, belongs to
+	// another call, or has been used: use the one in `details`. A job waits in AWAITING_APPROVAL and continues by
+	// itself. Also when the tool asks a person a question during the call: the approval carries the question, and
+	// the decision the answer.
 	KindApprovalRequired = "APPROVAL_REQUIRED"
-	// A person said no; or nobody decided in time, which counts as no; or a yes was not used in time.
+	// A person denied the request; nobody decided in time, which counts as a denial; or the approval was not used in
+	// time.
 	KindApprovalRejected = "APPROVAL_REJECTED"
-	// A destructive tool, or a REQUIRE_PLAN rule, wants a dry run first; or the plan_digest does not fit the call:
-	// it has expired, is not this hub's, or caller, tool definition, arguments or policy verdict are not those of
-	// the plan.
+	// A destructive tool, or a REQUIRE_PLAN rule, requires a dry run first; or the plan_digest does not match the
+	// call: it expired, was not issued by this hub, or caller, tool definition, arguments or policy verdict differ
+	// from those of the plan.
 	KindPlanRequired = "PLAN_REQUIRED"
-	// A path is absolute, leaves the workspace, or leads through a link.
+	// A path is absolute, leaves the workspace, or goes through a symbolic link.
 	KindPathOutsideSandbox = "PATH_OUTSIDE_SANDBOX"
-	// The file or folder does not exist, or an allowed command is not installed. A job or an artifact is unknown,
-	// expired, or somebody else's. A job has no result yet (retryable).
+	// The file or folder does not exist, or an allowed command is not installed. A job or an artifact does not
+	// exist, expired, or belongs to somebody else. A job has no result yet (retryable).
 	KindNotFound = "NOT_FOUND"
 	// The destination exists and overwrite is false.
 	KindAlreadyExists = "ALREADY_EXISTS"
-	// The file, or what would be written, is larger than the policy's sandbox allows; or an artifact would be larger
+	// The file, or the content to write, is larger than the policy's sandbox allows; or an artifact would be larger
 	// than `artifacts.max_bytes`.
 	KindFileTooLarge = "FILE_TOO_LARGE"
-	// No egress entry of the policy matches host, scheme, port and method, or the name leads to an address that is
-	// not public. Redirects are checked anew.
+	// No egress entry of the policy matches host, scheme, port and method, or the name resolves to an address that
+	// is not public. Each redirect is checked.
 	KindHTTPDisallowedHost = "HTTP_DISALLOWED_HOST"
-	// No connection was made in time, the answer stalled, or the whole exchange took too long. Retryable when
-	// nothing can have happened twice.
+	// The connection, the response or the whole exchange took too long. Retryable when a repeat cannot cause a
+	// second effect.
 	KindHTTPTimeout = "HTTP_TIMEOUT"
-	// A body that must be whole (JSON, a download) is larger than maxBytes.
+	// A body that must be complete (JSON, a download) is larger than maxBytes.
 	KindHTTPTooLarge = "HTTP_TOO_LARGE"
-	// The name does not resolve, nobody accepts the connection, TLS fails, or the connection broke. Retryable when
-	// nothing can have happened twice.
+	// The name does not resolve, the connection was refused or broke, or TLS failed. Retryable when a repeat cannot
+	// cause a second effect.
 	KindNetworkError = "NETWORK_ERROR"
-	// The disk refused: denied, full, busy, too many open files, or the workspace root cannot be opened. With
-	// component `audit` the audit log cannot be written, and nothing with an effect runs until it can (retryable,
-	// after 1 s). Bytes of an artifact are damaged, or the hub may not use its place for them.
+	// The file system failed: access denied, full, busy, too many open files, or the workspace root cannot be
+	// opened. With component `audit` the audit log cannot be written, and no call with an effect runs until it can
+	// (retryable, after 1 s). Bytes of an artifact are damaged, or the hub cannot access the artifact store.
 	KindIOError = "IO_ERROR"
-	// A command could not be started, or was ended because it flooded its output (a non-zero exit code is a result
-	// and no error). Or a LangChain tool failed, reported a failure, or gave more than may be kept. Or a workflow of
-	// n8n or a graph of ComfyUI ran and failed, in its own words.
+	// A command could not be started, or was killed because it wrote too much output (a non-zero exit code is a
+	// result, not an error). Or a LangChain tool failed, reported a failure, or returned too much. Or a workflow of
+	// n8n or a graph of ComfyUI ran and failed.
 	KindExecutionError = "EXECUTION_ERROR"
-	// The calls of this request are used up (budget.max_tool_calls), or budget.timeout is zero, or the caller's
-	// artifacts would pass `artifacts.quota_bytes`. Or a ComfyUI server ran out of memory (retryable).
+	// The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or the caller's
+	// artifacts would exceed `artifacts.quota_bytes`. Or a ComfyUI server ran out of memory (retryable).
 	KindBudgetExceeded = "BUDGET_EXCEEDED"
-	// A limit's rate or quota is used up, too many calls are in flight, or this one would have to wait longer than
-	// its deadline. Or the hub holds as much as it takes: open jobs (`jobs.max_open`, half of them for one caller),
-	// idempotency keys, undecided approvals of one caller. retry_after is set where the hub knows it.
+	// A rate or quota is used up, too many calls are in flight, or this one would wait longer than its deadline. Or
+	// a limit of the hub is reached: open jobs (`jobs.max_open`, half of them for one caller), idempotency keys,
+	// undecided approvals of one caller. retry_after is set where the hub knows it.
 	KindRateLimited = "RATE_LIMITED"
-	// The upstream failed repeatedly, for this principal or for several, and is not asked for a while. retry_after
+	// The upstream failed repeatedly, for this principal or for several, so its circuit breaker is open. retry_after
 	// is set.
 	KindCircuitOpen = "CIRCUIT_OPEN"
-	// The deadline passed: before the tool was started (nothing happened), or while it ran. A call with an effect
-	// that ran out of time, a command that did not end among them, ends as OUTCOME_UNKNOWN instead, with these
-	// details.
+	// The deadline passed before the tool was started (nothing happened), or while it ran. A call with an effect
+	// that timed out, such as a command, ends as OUTCOME_UNKNOWN instead, with these details.
 	KindTimeout = "TIMEOUT"
-	// The caller cancelled, or its connection broke; in a session or a job somebody is left to read it. The message
-	// says whether a cancelled job had begun and may have had a part of its effect.
+	// The caller cancelled, or its connection broke. The message says whether a cancelled job had started and may
+	// have had part of its effect.
 	KindCancelled = "CANCELLED"
-	// The remote side answered with an error status, something that is not what it should be (JSON, HTTP/1.1, an
-	// encoding), far more chunks or framing than content, JSON of too many values, or too many redirects; or an MCP
-	// server says of its tool that the call failed (`isError`). `upstream` holds status and a redacted excerpt.
-	// Retryable for 408, 425, 429 and 503, for other 5xx where the request can be repeated without harm (GET, HEAD,
-	// OPTIONS, or with a key), and for 409 with a key; `retry_after` is the remote's own.
+	// The remote server answered with an error status, with an invalid response (JSON, HTTP/1.1, encoding), with far
+	// more framing than content, with JSON of too many values, or with too many redirects; or an MCP server reported
+	// that its tool failed (`isError`). `upstream` holds the status and a redacted excerpt. Retryable for 408, 425,
+	// 429 and 503, for other 5xx where the request is safe to repeat (GET, HEAD, OPTIONS, or with a key), and for
+	// 409 with a key; `retry_after` is the server's own.
 	KindUpstreamError = "UPSTREAM_ERROR"
-	// The tool ran, and its result breaks its own output schema. The result is not shown.
+	// The tool ran, and its result does not match its own output schema. The result is withheld.
 	KindOutputSchemaInvalid = "OUTPUT_SCHEMA_INVALID"
-	// The same idempotency_key was used with other arguments, or before the tool's definition changed.
+	// The idempotency_key was already used with other arguments, or before the tool's definition changed.
 	KindIdempotencyConflict = "IDEMPOTENCY_CONFLICT"
-	// A call with an effect did not answer in time, was cut off, broke in the middle by a defect, or its hub
-	// stopped, and it is not safe to repeat. It may have happened. A job that ended so is LOST, or TIMED_OUT when
-	// its deadline had passed. Its details are also those of the kind in `cause`.
+	// A call with an effect timed out, was cut off, failed by a defect, or its hub stopped, and it is not safe to
+	// repeat. The effect may have happened. Such a job ends LOST, or TIMED_OUT when its deadline had passed.
+	// `details` also has the entries of the kind in `cause`.
 	KindOutcomeUnknown = "OUTCOME_UNKNOWN"
-	// A defect of the hub or a tool, or a custom tool raised what it did not expect, and the call had no effect:
-	// before its tool was asked, or in one that only reads or is safe to repeat (else OUTCOME_UNKNOWN). The
-	// traceback is in the log (`call_crashed`) under the call id, never in the answer.
+	// A defect in the hub or a tool, or an unexpected exception of a custom tool, in a call without an effect:
+	// before the tool was started, or in a tool that only reads or is safe to repeat (otherwise OUTCOME_UNKNOWN).
+	// The traceback is in the log (`call_crashed`) under the call id, never in the answer.
 	KindInternal = "INTERNAL"
-	// The tool has another definition than that of `expected_tool_digest`, that the caller knows; nothing was done.
+	// The tool's definition no longer matches `expected_tool_digest`. Nothing was done.
 	KindToolChanged = "TOOL_CHANGED"
 )
 
@@ -113,130 +113,130 @@ const (
 	ReasonMalformedRequest = "MALFORMED_REQUEST"
 	// The request is not a message of the contract: its bytes cannot be parsed.
 	ReasonUnreadableRequest = "UNREADABLE_REQUEST"
-	// The client ended its side of the RPC without a message.
+	// The client closed its side of the RPC without sending a request.
 	ReasonRequestMissing = "REQUEST_MISSING"
-	// The request took longer than 30 seconds to come in, or more than one while others waited for its place.
+	// The request took longer than 30 seconds to arrive, or longer than one second while other requests waited.
 	ReasonRequestTooSlow = "REQUEST_TOO_SLOW"
-	// No credential was sent that `auth.modes` knows.
+	// The request has no credential that `auth.modes` accepts.
 	ReasonCredentialMissing = "CREDENTIAL_MISSING"
 	// The API key is unknown or was revoked.
 	ReasonCredentialRefused = "CREDENTIAL_REFUSED"
 	// Neither a grant nor an entry of `roles` in the policy names the caller.
 	ReasonPrincipalUnknown = "PRINCIPAL_UNKNOWN"
-	// The caller lacks the role that the service needs, or holds the role no longer with which the stream was
-	// opened.
+	// The caller lacks the role that the service requires, or lost the role while its stream was open.
 	ReasonRoleMissing = "ROLE_MISSING"
-	// `server.max_in_flight` calls, or `server.max_watches` streams that follow something, are in flight in this
-	// process.
+	// This process already has `server.max_in_flight` calls in flight, or `server.max_watches` watch streams open.
 	ReasonOverloaded = "OVERLOADED"
-	// The caller has as many streams that follow something open as are free for all others of `server.max_watches`.
+	// The caller has as many watch streams open as are left of `server.max_watches` for all other callers.
 	ReasonWatchShareTaken = "WATCH_SHARE_TAKEN"
-	// This hub is leaving.
+	// This hub is shutting down.
 	ReasonDraining = "DRAINING"
-	// The client of WriteArtifact left before the artifact was whole; nothing was kept.
+	// The client of WriteArtifact disconnected before the artifact was complete. Nothing was stored.
 	ReasonCancelled = "CANCELLED"
-	// No such tool, or none that the caller could call.
+	// The tool does not exist, or the caller may not call it.
 	ReasonToolNotFound = "TOOL_NOT_FOUND"
-	// The tool waits for an operator's decision, and is shown to operators alone until then.
+	// The tool's definition awaits an operator's decision. Until then only operators can see it.
 	ReasonToolQuarantined = "TOOL_QUARANTINED"
-	// sources.yaml, which a refresh looks at first, is not valid; nothing was read, and the sources there are stay.
+	// sources.yaml is invalid, so the refresh was refused. The running sources are unchanged.
 	ReasonSourcesInvalid = "SOURCES_INVALID"
-	// No source of that name is configured.
+	// No source has that name.
 	ReasonSourceNotFound = "SOURCE_NOT_FOUND"
-	// No source that is configured runs such a tool, or its kind is configured, not registered; nothing was kept.
+	// No configured source can run such a tool, or tools of this kind come from configuration only. Nothing was
+	// stored.
 	ReasonSourceNotConfigured = "SOURCE_NOT_CONFIGURED"
-	// A registered tool is not one that its source could offer, or one more than the 1,000 that it may have.
+	// The tool is not valid for its source, or the source already has 1,000 registered tools.
 	ReasonToolInvalid = "TOOL_INVALID"
-	// That digest of that tool was never seen.
+	// The tool has no recorded definition with this digest.
 	ReasonPinNotFound = "PIN_NOT_FOUND"
-	// What the store holds of a source's pins cannot be read; nothing of it may be called.
+	// The stored pins of the source cannot be read, so none of its tools may be called.
 	ReasonPinUnreadable = "PIN_UNREADABLE"
-	// The answer does not fit the question's schema; violations name the fields.
+	// The answer does not match the question's schema; `violations` names the fields.
 	ReasonAnswerUnfit = "ANSWER_UNFIT"
-	// An answer came with a decision that answers no question.
+	// The decision carries an answer, but the approval asks no question.
 	ReasonNothingToAnswer = "NOTHING_TO_ANSWER"
 	// page_size is negative.
 	ReasonPageSizeInvalid = "PAGE_SIZE_INVALID"
-	// The token is not ours or belongs to another question.
+	// The token was not issued by this hub, or belongs to a request with other parameters.
 	ReasonPageTokenInvalid = "PAGE_TOKEN_INVALID"
-	// The catalog changed between two pages of a search, and the ranking with it, or of GetSnapshot.
+	// The catalog changed between two pages of SearchTools or GetSnapshot.
 	ReasonCatalogChanged = "CATALOG_CHANGED"
-	// A name breaks the grammar `namespace/path.verb` or has more than 128 characters.
+	// A tool name does not match `namespace/path.verb`, or has more than 128 characters.
 	ReasonToolNameInvalid = "TOOL_NAME_INVALID"
-	// The namespace is `core`, or reads like it.
+	// The namespace is `core`, or looks like it.
 	ReasonToolNameReserved = "TOOL_NAME_RESERVED"
-	// The name differs from another one by case or separators only.
+	// The name differs from an existing one only in case or separators.
 	ReasonToolNameConfusable = "TOOL_NAME_CONFUSABLE"
-	// The name is taken, by a tool of the source or by a registered one.
+	// A tool of the source, or a registered tool, already has this name.
 	ReasonToolExists = "TOOL_EXISTS"
-	// A schema is no JSON Schema, leaves its document, or could cost without bound.
+	// A schema is not valid JSON Schema, refers outside its document, or could take unbounded time to validate.
 	ReasonToolSchemaInvalid = "TOOL_SCHEMA_INVALID"
-	// The digest sent is not that of the definition sent, or not that of the bytes of an upload; nothing was kept.
+	// The digest does not match the definition, or the uploaded bytes. Nothing was stored.
 	ReasonDigestMismatch = "DIGEST_MISMATCH"
-	// A field of a registered tool that must be a JSON object is none.
+	// A field of a registered tool must be a JSON object and is not.
 	ReasonNotJSON = "NOT_JSON"
-	// A tool of a source would be taken away from one of several workers only.
+	// Removing a tool of a source would affect only one of several workers.
 	ReasonSeveralWorkers = "SEVERAL_WORKERS"
-	// Approvals changed faster than the watcher took them.
+	// Approvals changed faster than the client read them.
 	ReasonWatchLagged = "WATCH_LAGGED"
-	// Events came faster than the watcher took them.
+	// Events arrived faster than the client read them.
 	ReasonTailLagged = "TAIL_LAGGED"
-	// The PostgreSQL that keeps the audit log cannot be reached; at the start it keeps the hub down.
+	// The PostgreSQL server of the audit log cannot be reached. A hub does not start without it.
 	ReasonAuditUnreachable = "AUDIT_UNREACHABLE"
 	// The audit database cannot be read.
 	ReasonAuditDamaged = "AUDIT_DAMAGED"
-	// No such approval, or not the caller's to see.
+	// The approval does not exist, or the caller may not see it.
 	ReasonApprovalNotFound = "APPROVAL_NOT_FOUND"
-	// Whoever asks, or is asked for, neither decides nor has the arguments revealed.
+	// You cannot approve your own request or reveal its arguments; the same holds for whom it was made for.
 	ReasonOwnRequest = "OWN_REQUEST"
-	// The rule names who may decide, and the caller is none of them.
+	// The rule lists who may decide, and the caller is not listed.
 	ReasonNotAmongApprovers = "NOT_AMONG_APPROVERS"
-	// The approval is for other arguments than the digest says that were shown.
+	// args_digest does not match the arguments of the approval.
 	ReasonArgsDigestDiffers = "ARGS_DIGEST_DIFFERS"
-	// It was decided, otherwise or by somebody else.
+	// The approval was already decided: the other way, or by somebody else.
 	ReasonAlreadyDecided = "ALREADY_DECIDED"
-	// The job that asked has ended, mostly because it was cancelled; the message tells why.
+	// The job that requested approval has ended; the message says why.
 	ReasonApprovalWithdrawn = "APPROVAL_WITHDRAWN"
-	// The arguments of an approval are revealed only while it is open.
+	// Arguments can be revealed only while the approval is open.
 	ReasonApprovalEnded = "APPROVAL_ENDED"
-	// Arguments of more than 64 KiB are not revealed.
+	// The arguments are larger than 64 KiB, the most that can be revealed.
 	ReasonArgumentsTooLarge = "ARGUMENTS_TOO_LARGE"
-	// The arguments are kept, in memory, by the hub that asked; this is another, or was started again since, or had
-	// to make room.
+	// Only the hub process that took the request holds its arguments, in memory. This is another process, or it
+	// restarted, or dropped them to free memory.
 	ReasonArgumentsNotHere = "ARGUMENTS_NOT_HERE"
-	// Nobody decided in time, which counts as no.
+	// Nobody decided in time, which counts as a denial.
 	ReasonApprovalExpired = "APPROVAL_EXPIRED"
 	// The first message of WriteArtifact is not the header.
 	ReasonHeaderMissing = "HEADER_MISSING"
-	// A message after the header is no chunk.
+	// A message after the header is not a chunk.
 	ReasonChunkMissing = "CHUNK_MISSING"
-	// The name of an upload has folders or control characters.
+	// The name of an upload contains folders or control characters.
 	ReasonBadName = "BAD_NAME"
-	// The media type of an upload is none.
+	// The media type of an upload is not a valid media type.
 	ReasonBadMediaType = "BAD_MEDIA_TYPE"
-	// More or fewer bytes came than the header declared; nothing was kept.
+	// The number of bytes differs from the size in the header. Nothing was stored.
 	ReasonSizeMismatch = "SIZE_MISMATCH"
-	// The upload is larger than `artifacts.max_bytes`; nothing was kept.
+	// The upload is larger than `artifacts.max_bytes`. Nothing was stored.
 	ReasonArtifactTooLarge = "ARTIFACT_TOO_LARGE"
-	// The caller's artifacts would pass `artifacts.quota_bytes`; nothing was kept.
+	// The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored.
 	ReasonQuotaExceeded = "QUOTA_EXCEEDED"
-	// The process that answers holds no such upload: another has it, it has been held too long, or never was.
+	// This hub process does not have the upload: another process has it, it expired, or it never existed.
 	ReasonUploadNotFound = "UPLOAD_NOT_FOUND"
-	// The upload does not go on at offset_bytes: more or fewer bytes have come, or it is over.
+	// offset_bytes differs from the number of bytes received, or the upload is complete.
 	ReasonUploadOffsetWrong = "UPLOAD_OFFSET_WRONG"
-	// A header has an upload_id without size and digest, an offset without upload_id, or is not its upload's first.
+	// The header has an upload_id without size and digest, or an offset without upload_id, or differs from the
+	// upload's first header.
 	ReasonUploadHeaderInvalid = "UPLOAD_HEADER_INVALID"
-	// Another stream has gone on with the upload, or begun it anew.
+	// Another stream continued the upload or started it again.
 	ReasonUploadTakenOver = "UPLOAD_TAKEN_OVER"
-	// Bytes of the artifact are missing, or are not those that its sha256 names.
+	// Bytes of the artifact are missing, or do not match its sha256.
 	ReasonArtifactDamaged = "ARTIFACT_DAMAGED"
-	// offset_bytes lies beyond the artifact's end.
+	// offset_bytes is beyond the end of the artifact.
 	ReasonOffsetPastEnd = "OFFSET_PAST_END"
-	// A defect.
+	// A defect in the hub.
 	ReasonInternal = "INTERNAL"
-	// Two sources have, but for case and separators, the same name; told as the state of the second.
+	// Two source names differ only in case or separators; reported as the state of the second source.
 	ReasonSourceExists = "SOURCE_EXISTS"
-	// A source reads like the hub's own; told as its state.
+	// The name of a source looks like one of the hub's own; reported as the state of the source.
 	ReasonSourceNameReserved = "SOURCE_NAME_RESERVED"
 )
 
@@ -244,67 +244,67 @@ const (
 func Advice(kind string) string {
 	switch kind {
 	case KindToolNotFound:
-		return "Take a name from `did_you_mean`, or search by what the tool should do. Do not guess names."
+		return "Use a name from `did_you_mean`, or search by what the tool should do. Do not guess names."
 	case KindToolQuarantined:
-		return "Use another tool. An operator must decide."
+		return "Use another tool. An operator must decide on this one."
 	case KindToolUnavailable:
-		return "Repeat, after retry_after where it is set, only when the error says retryable; else use another tool."
+		return "If the error is retryable, repeat the call, after retry_after if set. Otherwise use another tool."
 	case KindInputSchemaInvalid:
-		return "Repair every entry of `violations` (path, keyword, what was expected, a hint), then call again."
+		return "Fix every entry of `violations` (path, keyword, what was expected, a hint), then call again."
 	case KindInvalidInput:
 		return "Do what the message says and call again."
 	case KindPolicyDenied:
-		return "Stay inside what details allow, or give up and say so; repeating changes nothing. `remedy` is for the operator: it holds the lines to add to policy.yaml."
+		return "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` is for the operator: lines to add to policy.yaml."
 	case KindPermissionDenied:
-		return "Leave agent_id and user_id out."
+		return "Leave agent_id and user_id empty."
 	case KindApprovalRequired:
-		return "Tell the user that a person must decide; then invoke again with the approval_id and the very same arguments. Do not look for a way around."
+		return "Tell the user that a person must decide. After the decision, invoke again with the approval_id and the same arguments. Do not try to work around it."
 	case KindApprovalRejected:
-		return "After a no, do not ask for the same again. After an expiry, invoke without approval_id if the call is still wanted: that asks anew."
+		return "After a denial, do not request the same again. After an expiry, invoke without approval_id to request approval again."
 	case KindPlanRequired:
-		return "Invoke with DRY_RUN, look at the plan, then invoke with its plan_digest and the same arguments."
+		return "Invoke with DRY_RUN, check the plan, then invoke with its plan_digest and the same arguments."
 	case KindPathOutsideSandbox:
-		return "Use a path relative to the workspace, without links."
+		return "Use a path relative to the workspace, without symbolic links."
 	case KindNotFound:
-		return "List the folder and use a name that is there; make or upload the artifact again; look at the job with core/job.status and ask for its result once it is final."
+		return "List the folder and use an existing name; create or upload the artifact again; check the job with core/job.status and get its result once its state is final."
 	case KindAlreadyExists:
-		return "Choose another path, or set overwrite where replacing is meant."
+		return "Choose another path, or set overwrite to replace it."
 	case KindFileTooLarge:
 		return "Work with a smaller part."
 	case KindHTTPDisallowedHost:
-		return "Use an allowed host and method. Other spellings of the same host lead nowhere."
+		return "Use an allowed host and method. Another spelling of the same host does not help."
 	case KindHTTPTimeout:
-		return "Ask for less, or with a larger timeoutMs."
+		return "Request less, or raise timeoutMs."
 	case KindHTTPTooLarge:
-		return "Ask for less, raise maxBytes where policy lets it, or download to a file."
+		return "Request less, raise maxBytes where policy allows it, or download to a file."
 	case KindNetworkError:
-		return "Check the host; try again when the error says so."
+		return "Check the host. Try again if the error is retryable."
 	case KindIOError:
-		return "Try another path; try again when the error says so. Tell the user that an operator must look."
+		return "Try another path, or try again if the error is retryable. An operator must check the disk."
 	case KindExecutionError:
-		return "Ask the command or the tool for less, or for what its message says."
+		return "Request less of the command or tool, or follow its message."
 	case KindBudgetExceeded:
-		return "Answer with what is known."
+		return "Answer with what you have."
 	case KindRateLimited:
-		return "Wait retry_after, then send the same call; send fewer at once."
+		return "Wait for retry_after, then send the same call. Send fewer calls at once."
 	case KindCircuitOpen:
 		return "Use another tool, or wait."
 	case KindTimeout:
-		return "Ask for less, or allow more time."
+		return "Request less, or allow more time."
 	case KindCancelled:
-		return "Nothing; it was asked for."
+		return "Nothing."
 	case KindUpstreamError:
-		return "Correct the request by what the excerpt says, or wait when the error is retryable."
+		return "Correct the request as the excerpt says, or wait if the error is retryable."
 	case KindOutputSchemaInvalid:
 		return "Do not repeat a call that may have had an effect; use another tool."
 	case KindIdempotencyConflict:
 		return "Use a new key for a new effect."
 	case KindOutcomeUnknown:
-		return "Look whether the effect is there before calling again."
+		return "Check whether the effect happened before calling again."
 	case KindInternal:
-		return "Try another way; tell the user the call id."
+		return "Try another tool, and tell the user the call id."
 	case KindToolChanged:
-		return "Get the tool again, look whether the call still means the same, and call with the digest of now."
+		return "Get the tool again, check that the call still fits, and call with the new digest."
 	}
 	return ""
 }

@@ -11,109 +11,106 @@ class ErrorKind(StrEnum):
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
     """No tool has that name."""
     TOOL_QUARANTINED = "TOOL_QUARANTINED"
-    """The definition that the tool's source gives was never approved, differs from the approved one, was
-    rejected, or cannot be used (a broken schema)."""
+    """The tool's definition was never approved, differs from the approved one, was rejected, or is invalid (a
+    broken schema)."""
     TOOL_UNAVAILABLE = "TOOL_UNAVAILABLE"
-    """The tool is listed but cannot run now: its source cannot be reached, or a store that the call needs
-    (jobs, idempotency keys, approvals, artifacts) cannot: nothing was done, and retry_after is set. Or a
-    remote side certainly did not take the work. Not retryable where an operator must act first: a built-in
-    or custom tool lacks something on the machine or could not be loaded, the tool was disabled, or the
-    policy wants bubblewrap for commands and it does not work here."""
+    """The tool exists but cannot run now: its source, or a store that the call needs (jobs, idempotency keys,
+    approvals, artifacts), cannot be reached. Nothing was done, and retry_after is set. Or a remote server
+    did not accept the work. Not retryable where an operator must act first: a built-in or custom tool
+    lacks a dependency on the machine or could not be loaded, the tool is disabled, or the policy requires
+    bubblewrap for commands and it does not work here."""
     INPUT_SCHEMA_INVALID = "INPUT_SCHEMA_INVALID"
-    """The arguments break the tool's input schema. They are validated as sent, before defaults are filled in."""
+    """The arguments do not match the tool's input schema. They are validated as sent, before defaults are
+    applied."""
     INVALID_INPUT = "INVALID_INPUT"
-    """The arguments cannot be read as strict JSON, or fit the schema and still make no sense to the tool: a
-    malformed path, URL, command, pattern or query, an ambiguous edit, a missing purpose."""
+    """The arguments are not strict JSON, or match the schema and are still invalid: a malformed path, URL,
+    command, pattern or query, an ambiguous edit, a missing purpose."""
     POLICY_DENIED = "POLICY_DENIED"
-    """No grant names the caller or covers the tool's capabilities; a DENY rule applies, or a condition could
-    not be evaluated; the command, its flags or its environment are not in the grammar, or the command is a
-    danger that no policy allows; replacing files is not allowed."""
+    """No grant covers the caller and the tool's capabilities; a DENY rule applies, or a condition could not
+    be evaluated; the command, its flags or its environment are not allowed, or the command is too
+    dangerous for any policy to allow; replacing files is not allowed."""
     PERMISSION_DENIED = "PERMISSION_DENIED"
-    """The message's agent_id or user_id names someone else than the verified caller, and the policy does not
-    let the caller act for others."""
+    """agent_id or user_id in the message differs from the authenticated caller, and the policy does not let
+    the caller act for others."""
     APPROVAL_REQUIRED = "APPROVAL_REQUIRED"
-    """A REQUIRE_APPROVAL rule applies, and a person has been asked: the approval in details is open, made by
-    this call or by an equal one before it. Also when the approval_id that was sent cannot be used, because
-    it is not the caller's, was given for another call, or has been used: the one in details is the right
-    one then. As a job, such a call waits in AWAITING_APPROVAL and continues by itself. Also when the tool
-    itself asks a person something in the middle of the call: the approval carries the question, and the
-    yes an answer."""
+    """A REQUIRE_APPROVAL rule applies, and a person has been asked: `details` names the open approval,
+    requested by this call or an identical earlier one. Also when the approval_id that was sent is not the
+    caller's, belongs to another call, or has been used: use the one in `details`. A job waits in
+    AWAITING_APPROVAL and continues by itself. Also when the tool asks a person a question during the call:
+    the approval carries the question, and the decision the answer."""
     APPROVAL_REJECTED = "APPROVAL_REJECTED"
-    """A person said no; or nobody decided in time, which counts as no; or a yes was not used in time."""
+    """A person denied the request; nobody decided in time, which counts as a denial; or the approval was not
+    used in time."""
     PLAN_REQUIRED = "PLAN_REQUIRED"
-    """A destructive tool, or a REQUIRE_PLAN rule, wants a dry run first; or the plan_digest does not fit the
-    call: it has expired, is not this hub's, or caller, tool definition, arguments or policy verdict are
-    not those of the plan."""
+    """A destructive tool, or a REQUIRE_PLAN rule, requires a dry run first; or the plan_digest does not match
+    the call: it expired, was not issued by this hub, or caller, tool definition, arguments or policy
+    verdict differ from those of the plan."""
     PATH_OUTSIDE_SANDBOX = "PATH_OUTSIDE_SANDBOX"
-    """A path is absolute, leaves the workspace, or leads through a link."""
+    """A path is absolute, leaves the workspace, or goes through a symbolic link."""
     NOT_FOUND = "NOT_FOUND"
-    """The file or folder does not exist, or an allowed command is not installed. A job or an artifact is
-    unknown, expired, or somebody else's. A job has no result yet (retryable)."""
+    """The file or folder does not exist, or an allowed command is not installed. A job or an artifact does
+    not exist, expired, or belongs to somebody else. A job has no result yet (retryable)."""
     ALREADY_EXISTS = "ALREADY_EXISTS"
     """The destination exists and overwrite is false."""
     FILE_TOO_LARGE = "FILE_TOO_LARGE"
-    """The file, or what would be written, is larger than the policy's sandbox allows; or an artifact would be
+    """The file, or the content to write, is larger than the policy's sandbox allows; or an artifact would be
     larger than `artifacts.max_bytes`."""
     HTTP_DISALLOWED_HOST = "HTTP_DISALLOWED_HOST"
-    """No egress entry of the policy matches host, scheme, port and method, or the name leads to an address
-    that is not public. Redirects are checked anew."""
+    """No egress entry of the policy matches host, scheme, port and method, or the name resolves to an address
+    that is not public. Each redirect is checked."""
     HTTP_TIMEOUT = "HTTP_TIMEOUT"
-    """No connection was made in time, the answer stalled, or the whole exchange took too long. Retryable when
-    nothing can have happened twice."""
+    """The connection, the response or the whole exchange took too long. Retryable when a repeat cannot cause
+    a second effect."""
     HTTP_TOO_LARGE = "HTTP_TOO_LARGE"
-    """A body that must be whole (JSON, a download) is larger than maxBytes."""
+    """A body that must be complete (JSON, a download) is larger than maxBytes."""
     NETWORK_ERROR = "NETWORK_ERROR"
-    """The name does not resolve, nobody accepts the connection, TLS fails, or the connection broke. Retryable
-    when nothing can have happened twice."""
+    """The name does not resolve, the connection was refused or broke, or TLS failed. Retryable when a repeat
+    cannot cause a second effect."""
     IO_ERROR = "IO_ERROR"
-    """The disk refused: denied, full, busy, too many open files, or the workspace root cannot be opened. With
-    component `audit` the audit log cannot be written, and nothing with an effect runs until it can
-    (retryable, after 1 s). Bytes of an artifact are damaged, or the hub may not use its place for them."""
+    """The file system failed: access denied, full, busy, too many open files, or the workspace root cannot be
+    opened. With component `audit` the audit log cannot be written, and no call with an effect runs until
+    it can (retryable, after 1 s). Bytes of an artifact are damaged, or the hub cannot access the artifact
+    store."""
     EXECUTION_ERROR = "EXECUTION_ERROR"
-    """A command could not be started, or was ended because it flooded its output (a non-zero exit code is a
-    result and no error). Or a LangChain tool failed, reported a failure, or gave more than may be kept. Or
-    a workflow of n8n or a graph of ComfyUI ran and failed, in its own words."""
+    """A command could not be started, or was killed because it wrote too much output (a non-zero exit code is
+    a result, not an error). Or a LangChain tool failed, reported a failure, or returned too much. Or a
+    workflow of n8n or a graph of ComfyUI ran and failed."""
     BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
-    """The calls of this request are used up (budget.max_tool_calls), or budget.timeout is zero, or the
-    caller's artifacts would pass `artifacts.quota_bytes`. Or a ComfyUI server ran out of memory
-    (retryable)."""
+    """The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or the caller's
+    artifacts would exceed `artifacts.quota_bytes`. Or a ComfyUI server ran out of memory (retryable)."""
     RATE_LIMITED = "RATE_LIMITED"
-    """A limit's rate or quota is used up, too many calls are in flight, or this one would have to wait longer
-    than its deadline. Or the hub holds as much as it takes: open jobs (`jobs.max_open`, half of them for
-    one caller), idempotency keys, undecided approvals of one caller. retry_after is set where the hub
-    knows it."""
+    """A rate or quota is used up, too many calls are in flight, or this one would wait longer than its
+    deadline. Or a limit of the hub is reached: open jobs (`jobs.max_open`, half of them for one caller),
+    idempotency keys, undecided approvals of one caller. retry_after is set where the hub knows it."""
     CIRCUIT_OPEN = "CIRCUIT_OPEN"
-    """The upstream failed repeatedly, for this principal or for several, and is not asked for a while.
+    """The upstream failed repeatedly, for this principal or for several, so its circuit breaker is open.
     retry_after is set."""
     TIMEOUT = "TIMEOUT"
-    """The deadline passed: before the tool was started (nothing happened), or while it ran. A call with an
-    effect that ran out of time, a command that did not end among them, ends as OUTCOME_UNKNOWN instead,
-    with these details."""
+    """The deadline passed before the tool was started (nothing happened), or while it ran. A call with an
+    effect that timed out, such as a command, ends as OUTCOME_UNKNOWN instead, with these details."""
     CANCELLED = "CANCELLED"
-    """The caller cancelled, or its connection broke; in a session or a job somebody is left to read it. The
-    message says whether a cancelled job had begun and may have had a part of its effect."""
+    """The caller cancelled, or its connection broke. The message says whether a cancelled job had started and
+    may have had part of its effect."""
     UPSTREAM_ERROR = "UPSTREAM_ERROR"
-    """The remote side answered with an error status, something that is not what it should be (JSON, HTTP/1.1,
-    an encoding), far more chunks or framing than content, JSON of too many values, or too many redirects;
-    or an MCP server says of its tool that the call failed (`isError`). `upstream` holds status and a
-    redacted excerpt. Retryable for 408, 425, 429 and 503, for other 5xx where the request can be repeated
-    without harm (GET, HEAD, OPTIONS, or with a key), and for 409 with a key; `retry_after` is the remote's
-    own."""
+    """The remote server answered with an error status, with an invalid response (JSON, HTTP/1.1, encoding),
+    with far more framing than content, with JSON of too many values, or with too many redirects; or an MCP
+    server reported that its tool failed (`isError`). `upstream` holds the status and a redacted excerpt.
+    Retryable for 408, 425, 429 and 503, for other 5xx where the request is safe to repeat (GET, HEAD,
+    OPTIONS, or with a key), and for 409 with a key; `retry_after` is the server's own."""
     OUTPUT_SCHEMA_INVALID = "OUTPUT_SCHEMA_INVALID"
-    """The tool ran, and its result breaks its own output schema. The result is not shown."""
+    """The tool ran, and its result does not match its own output schema. The result is withheld."""
     IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
-    """The same idempotency_key was used with other arguments, or before the tool's definition changed."""
+    """The idempotency_key was already used with other arguments, or before the tool's definition changed."""
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
-    """A call with an effect did not answer in time, was cut off, broke in the middle by a defect, or its hub
-    stopped, and it is not safe to repeat. It may have happened. A job that ended so is LOST, or TIMED_OUT
-    when its deadline had passed. Its details are also those of the kind in `cause`."""
+    """A call with an effect timed out, was cut off, failed by a defect, or its hub stopped, and it is not
+    safe to repeat. The effect may have happened. Such a job ends LOST, or TIMED_OUT when its deadline had
+    passed. `details` also has the entries of the kind in `cause`."""
     INTERNAL = "INTERNAL"
-    """A defect of the hub or a tool, or a custom tool raised what it did not expect, and the call had no
-    effect: before its tool was asked, or in one that only reads or is safe to repeat (else
+    """A defect in the hub or a tool, or an unexpected exception of a custom tool, in a call without an
+    effect: before the tool was started, or in a tool that only reads or is safe to repeat (otherwise
     OUTCOME_UNKNOWN). The traceback is in the log (`call_crashed`) under the call id, never in the answer."""
     TOOL_CHANGED = "TOOL_CHANGED"
-    """The tool has another definition than that of `expected_tool_digest`, that the caller knows; nothing was
-    done."""
+    """The tool's definition no longer matches `expected_tool_digest`. Nothing was done."""
 
 
 class Reason(StrEnum):
@@ -124,190 +121,186 @@ class Reason(StrEnum):
     UNREADABLE_REQUEST = "UNREADABLE_REQUEST"
     """The request is not a message of the contract: its bytes cannot be parsed."""
     REQUEST_MISSING = "REQUEST_MISSING"
-    """The client ended its side of the RPC without a message."""
+    """The client closed its side of the RPC without sending a request."""
     REQUEST_TOO_SLOW = "REQUEST_TOO_SLOW"
-    """The request took longer than 30 seconds to come in, or more than one while others waited for its place."""
+    """The request took longer than 30 seconds to arrive, or longer than one second while other requests
+    waited."""
     CREDENTIAL_MISSING = "CREDENTIAL_MISSING"
-    """No credential was sent that `auth.modes` knows."""
+    """The request has no credential that `auth.modes` accepts."""
     CREDENTIAL_REFUSED = "CREDENTIAL_REFUSED"
     """The API key is unknown or was revoked."""
     PRINCIPAL_UNKNOWN = "PRINCIPAL_UNKNOWN"
     """Neither a grant nor an entry of `roles` in the policy names the caller."""
     ROLE_MISSING = "ROLE_MISSING"
-    """The caller lacks the role that the service needs, or holds the role no longer with which the stream was
-    opened."""
+    """The caller lacks the role that the service requires, or lost the role while its stream was open."""
     OVERLOADED = "OVERLOADED"
-    """`server.max_in_flight` calls, or `server.max_watches` streams that follow something, are in flight in
-    this process."""
+    """This process already has `server.max_in_flight` calls in flight, or `server.max_watches` watch streams
+    open."""
     WATCH_SHARE_TAKEN = "WATCH_SHARE_TAKEN"
-    """The caller has as many streams that follow something open as are free for all others of
-    `server.max_watches`."""
+    """The caller has as many watch streams open as are left of `server.max_watches` for all other callers."""
     DRAINING = "DRAINING"
-    """This hub is leaving."""
+    """This hub is shutting down."""
     CANCELLED = "CANCELLED"
-    """The client of WriteArtifact left before the artifact was whole; nothing was kept."""
+    """The client of WriteArtifact disconnected before the artifact was complete. Nothing was stored."""
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
-    """No such tool, or none that the caller could call."""
+    """The tool does not exist, or the caller may not call it."""
     TOOL_QUARANTINED = "TOOL_QUARANTINED"
-    """The tool waits for an operator's decision, and is shown to operators alone until then."""
+    """The tool's definition awaits an operator's decision. Until then only operators can see it."""
     SOURCES_INVALID = "SOURCES_INVALID"
-    """sources.yaml, which a refresh looks at first, is not valid; nothing was read, and the sources there are
-    stay."""
+    """sources.yaml is invalid, so the refresh was refused. The running sources are unchanged."""
     SOURCE_NOT_FOUND = "SOURCE_NOT_FOUND"
-    """No source of that name is configured."""
+    """No source has that name."""
     SOURCE_NOT_CONFIGURED = "SOURCE_NOT_CONFIGURED"
-    """No source that is configured runs such a tool, or its kind is configured, not registered; nothing was
-    kept."""
+    """No configured source can run such a tool, or tools of this kind come from configuration only. Nothing
+    was stored."""
     TOOL_INVALID = "TOOL_INVALID"
-    """A registered tool is not one that its source could offer, or one more than the 1,000 that it may have."""
+    """The tool is not valid for its source, or the source already has 1,000 registered tools."""
     PIN_NOT_FOUND = "PIN_NOT_FOUND"
-    """That digest of that tool was never seen."""
+    """The tool has no recorded definition with this digest."""
     PIN_UNREADABLE = "PIN_UNREADABLE"
-    """What the store holds of a source's pins cannot be read; nothing of it may be called."""
+    """The stored pins of the source cannot be read, so none of its tools may be called."""
     ANSWER_UNFIT = "ANSWER_UNFIT"
-    """The answer does not fit the question's schema; violations name the fields."""
+    """The answer does not match the question's schema; `violations` names the fields."""
     NOTHING_TO_ANSWER = "NOTHING_TO_ANSWER"
-    """An answer came with a decision that answers no question."""
+    """The decision carries an answer, but the approval asks no question."""
     PAGE_SIZE_INVALID = "PAGE_SIZE_INVALID"
     """page_size is negative."""
     PAGE_TOKEN_INVALID = "PAGE_TOKEN_INVALID"  # noqa: S105 - no password
-    """The token is not ours or belongs to another question."""
+    """The token was not issued by this hub, or belongs to a request with other parameters."""
     CATALOG_CHANGED = "CATALOG_CHANGED"
-    """The catalog changed between two pages of a search, and the ranking with it, or of GetSnapshot."""
+    """The catalog changed between two pages of SearchTools or GetSnapshot."""
     TOOL_NAME_INVALID = "TOOL_NAME_INVALID"
-    """A name breaks the grammar `namespace/path.verb` or has more than 128 characters."""
+    """A tool name does not match `namespace/path.verb`, or has more than 128 characters."""
     TOOL_NAME_RESERVED = "TOOL_NAME_RESERVED"
-    """The namespace is `core`, or reads like it."""
+    """The namespace is `core`, or looks like it."""
     TOOL_NAME_CONFUSABLE = "TOOL_NAME_CONFUSABLE"
-    """The name differs from another one by case or separators only."""
+    """The name differs from an existing one only in case or separators."""
     TOOL_EXISTS = "TOOL_EXISTS"
-    """The name is taken, by a tool of the source or by a registered one."""
+    """A tool of the source, or a registered tool, already has this name."""
     TOOL_SCHEMA_INVALID = "TOOL_SCHEMA_INVALID"
-    """A schema is no JSON Schema, leaves its document, or could cost without bound."""
+    """A schema is not valid JSON Schema, refers outside its document, or could take unbounded time to
+    validate."""
     DIGEST_MISMATCH = "DIGEST_MISMATCH"
-    """The digest sent is not that of the definition sent, or not that of the bytes of an upload; nothing was
-    kept."""
+    """The digest does not match the definition, or the uploaded bytes. Nothing was stored."""
     NOT_JSON = "NOT_JSON"
-    """A field of a registered tool that must be a JSON object is none."""
+    """A field of a registered tool must be a JSON object and is not."""
     SEVERAL_WORKERS = "SEVERAL_WORKERS"
-    """A tool of a source would be taken away from one of several workers only."""
+    """Removing a tool of a source would affect only one of several workers."""
     WATCH_LAGGED = "WATCH_LAGGED"
-    """Approvals changed faster than the watcher took them."""
+    """Approvals changed faster than the client read them."""
     TAIL_LAGGED = "TAIL_LAGGED"
-    """Events came faster than the watcher took them."""
+    """Events arrived faster than the client read them."""
     AUDIT_UNREACHABLE = "AUDIT_UNREACHABLE"
-    """The PostgreSQL that keeps the audit log cannot be reached; at the start it keeps the hub down."""
+    """The PostgreSQL server of the audit log cannot be reached. A hub does not start without it."""
     AUDIT_DAMAGED = "AUDIT_DAMAGED"
     """The audit database cannot be read."""
     APPROVAL_NOT_FOUND = "APPROVAL_NOT_FOUND"
-    """No such approval, or not the caller's to see."""
+    """The approval does not exist, or the caller may not see it."""
     OWN_REQUEST = "OWN_REQUEST"
-    """Whoever asks, or is asked for, neither decides nor has the arguments revealed."""
+    """You cannot approve your own request or reveal its arguments; the same holds for whom it was made for."""
     NOT_AMONG_APPROVERS = "NOT_AMONG_APPROVERS"
-    """The rule names who may decide, and the caller is none of them."""
+    """The rule lists who may decide, and the caller is not listed."""
     ARGS_DIGEST_DIFFERS = "ARGS_DIGEST_DIFFERS"
-    """The approval is for other arguments than the digest says that were shown."""
+    """args_digest does not match the arguments of the approval."""
     ALREADY_DECIDED = "ALREADY_DECIDED"
-    """It was decided, otherwise or by somebody else."""
+    """The approval was already decided: the other way, or by somebody else."""
     APPROVAL_WITHDRAWN = "APPROVAL_WITHDRAWN"
-    """The job that asked has ended, mostly because it was cancelled; the message tells why."""
+    """The job that requested approval has ended; the message says why."""
     APPROVAL_ENDED = "APPROVAL_ENDED"
-    """The arguments of an approval are revealed only while it is open."""
+    """Arguments can be revealed only while the approval is open."""
     ARGUMENTS_TOO_LARGE = "ARGUMENTS_TOO_LARGE"
-    """Arguments of more than 64 KiB are not revealed."""
+    """The arguments are larger than 64 KiB, the most that can be revealed."""
     ARGUMENTS_NOT_HERE = "ARGUMENTS_NOT_HERE"
-    """The arguments are kept, in memory, by the hub that asked; this is another, or was started again since,
-    or had to make room."""
+    """Only the hub process that took the request holds its arguments, in memory. This is another process, or
+    it restarted, or dropped them to free memory."""
     APPROVAL_EXPIRED = "APPROVAL_EXPIRED"
-    """Nobody decided in time, which counts as no."""
+    """Nobody decided in time, which counts as a denial."""
     HEADER_MISSING = "HEADER_MISSING"
     """The first message of WriteArtifact is not the header."""
     CHUNK_MISSING = "CHUNK_MISSING"
-    """A message after the header is no chunk."""
+    """A message after the header is not a chunk."""
     BAD_NAME = "BAD_NAME"
-    """The name of an upload has folders or control characters."""
+    """The name of an upload contains folders or control characters."""
     BAD_MEDIA_TYPE = "BAD_MEDIA_TYPE"
-    """The media type of an upload is none."""
+    """The media type of an upload is not a valid media type."""
     SIZE_MISMATCH = "SIZE_MISMATCH"
-    """More or fewer bytes came than the header declared; nothing was kept."""
+    """The number of bytes differs from the size in the header. Nothing was stored."""
     ARTIFACT_TOO_LARGE = "ARTIFACT_TOO_LARGE"
-    """The upload is larger than `artifacts.max_bytes`; nothing was kept."""
+    """The upload is larger than `artifacts.max_bytes`. Nothing was stored."""
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
-    """The caller's artifacts would pass `artifacts.quota_bytes`; nothing was kept."""
+    """The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored."""
     UPLOAD_NOT_FOUND = "UPLOAD_NOT_FOUND"
-    """The process that answers holds no such upload: another has it, it has been held too long, or never was."""
+    """This hub process does not have the upload: another process has it, it expired, or it never existed."""
     UPLOAD_OFFSET_WRONG = "UPLOAD_OFFSET_WRONG"
-    """The upload does not go on at offset_bytes: more or fewer bytes have come, or it is over."""
+    """offset_bytes differs from the number of bytes received, or the upload is complete."""
     UPLOAD_HEADER_INVALID = "UPLOAD_HEADER_INVALID"
-    """A header has an upload_id without size and digest, an offset without upload_id, or is not its upload's
-    first."""
+    """The header has an upload_id without size and digest, or an offset without upload_id, or differs from
+    the upload's first header."""
     UPLOAD_TAKEN_OVER = "UPLOAD_TAKEN_OVER"
-    """Another stream has gone on with the upload, or begun it anew."""
+    """Another stream continued the upload or started it again."""
     ARTIFACT_DAMAGED = "ARTIFACT_DAMAGED"
-    """Bytes of the artifact are missing, or are not those that its sha256 names."""
+    """Bytes of the artifact are missing, or do not match its sha256."""
     OFFSET_PAST_END = "OFFSET_PAST_END"
-    """offset_bytes lies beyond the artifact's end."""
+    """offset_bytes is beyond the end of the artifact."""
     INTERNAL = "INTERNAL"
-    """A defect."""
+    """A defect in the hub."""
     SOURCE_EXISTS = "SOURCE_EXISTS"
-    """Two sources have, but for case and separators, the same name; told as the state of the second."""
+    """Two source names differ only in case or separators; reported as the state of the second source."""
     SOURCE_NAME_RESERVED = "SOURCE_NAME_RESERVED"
-    """A source reads like the hub's own; told as its state."""
+    """The name of a source looks like one of the hub's own; reported as the state of the source."""
 
 
 ADVICE: dict[str, str] = {
     ErrorKind.TOOL_NOT_FOUND: (
-        "Take a name from `did_you_mean`, or search by what the tool should do. Do not guess names."
+        "Use a name from `did_you_mean`, or search by what the tool should do. Do not guess names."
     ),
-    ErrorKind.TOOL_QUARANTINED: "Use another tool. An operator must decide.",
+    ErrorKind.TOOL_QUARANTINED: "Use another tool. An operator must decide on this one.",
     ErrorKind.TOOL_UNAVAILABLE: (
-        "Repeat, after retry_after where it is set, only when the error says retryable; else use another tool."
+        "If the error is retryable, repeat the call, after retry_after if set. Otherwise use another tool."
     ),
     ErrorKind.INPUT_SCHEMA_INVALID: (
-        "Repair every entry of `violations` (path, keyword, what was expected, a hint), then call again."
+        "Fix every entry of `violations` (path, keyword, what was expected, a hint), then call again."
     ),
     ErrorKind.INVALID_INPUT: "Do what the message says and call again.",
     ErrorKind.POLICY_DENIED: (
-        "Stay inside what details allow, or give up and say so; repeating changes nothing. `remedy` is for the "
-        "operator: it holds the lines to add to policy.yaml."
+        "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` is"
+        " for the operator: lines to add to policy.yaml."
     ),
-    ErrorKind.PERMISSION_DENIED: "Leave agent_id and user_id out.",
+    ErrorKind.PERMISSION_DENIED: "Leave agent_id and user_id empty.",
     ErrorKind.APPROVAL_REQUIRED: (
-        "Tell the user that a person must decide; then invoke again with the approval_id and the very same "
-        "arguments. Do not look for a way around."
+        "Tell the user that a person must decide. After the decision, invoke again with the approval_id and the"
+        " same arguments. Do not try to work around it."
     ),
     ErrorKind.APPROVAL_REJECTED: (
-        "After a no, do not ask for the same again. After an expiry, invoke without approval_id if the call is "
-        "still wanted: that asks anew."
+        "After a denial, do not request the same again. After an expiry, invoke without approval_id to request "
+        "approval again."
     ),
     ErrorKind.PLAN_REQUIRED: (
-        "Invoke with DRY_RUN, look at the plan, then invoke with its plan_digest and the same arguments."
+        "Invoke with DRY_RUN, check the plan, then invoke with its plan_digest and the same arguments."
     ),
-    ErrorKind.PATH_OUTSIDE_SANDBOX: "Use a path relative to the workspace, without links.",
+    ErrorKind.PATH_OUTSIDE_SANDBOX: "Use a path relative to the workspace, without symbolic links.",
     ErrorKind.NOT_FOUND: (
-        "List the folder and use a name that is there; make or upload the artifact again; look at the job with "
-        "core/job.status and ask for its result once it is final."
+        "List the folder and use an existing name; create or upload the artifact again; check the job with "
+        "core/job.status and get its result once its state is final."
     ),
-    ErrorKind.ALREADY_EXISTS: "Choose another path, or set overwrite where replacing is meant.",
+    ErrorKind.ALREADY_EXISTS: "Choose another path, or set overwrite to replace it.",
     ErrorKind.FILE_TOO_LARGE: "Work with a smaller part.",
-    ErrorKind.HTTP_DISALLOWED_HOST: "Use an allowed host and method. Other spellings of the same host lead nowhere.",
-    ErrorKind.HTTP_TIMEOUT: "Ask for less, or with a larger timeoutMs.",
-    ErrorKind.HTTP_TOO_LARGE: "Ask for less, raise maxBytes where policy lets it, or download to a file.",
-    ErrorKind.NETWORK_ERROR: "Check the host; try again when the error says so.",
-    ErrorKind.IO_ERROR: "Try another path; try again when the error says so. Tell the user that an operator must look.",
-    ErrorKind.EXECUTION_ERROR: "Ask the command or the tool for less, or for what its message says.",
-    ErrorKind.BUDGET_EXCEEDED: "Answer with what is known.",
-    ErrorKind.RATE_LIMITED: "Wait retry_after, then send the same call; send fewer at once.",
+    ErrorKind.HTTP_DISALLOWED_HOST: "Use an allowed host and method. Another spelling of the same host does not help.",
+    ErrorKind.HTTP_TIMEOUT: "Request less, or raise timeoutMs.",
+    ErrorKind.HTTP_TOO_LARGE: "Request less, raise maxBytes where policy allows it, or download to a file.",
+    ErrorKind.NETWORK_ERROR: "Check the host. Try again if the error is retryable.",
+    ErrorKind.IO_ERROR: "Try another path, or try again if the error is retryable. An operator must check the disk.",
+    ErrorKind.EXECUTION_ERROR: "Request less of the command or tool, or follow its message.",
+    ErrorKind.BUDGET_EXCEEDED: "Answer with what you have.",
+    ErrorKind.RATE_LIMITED: "Wait for retry_after, then send the same call. Send fewer calls at once.",
     ErrorKind.CIRCUIT_OPEN: "Use another tool, or wait.",
-    ErrorKind.TIMEOUT: "Ask for less, or allow more time.",
-    ErrorKind.CANCELLED: "Nothing; it was asked for.",
-    ErrorKind.UPSTREAM_ERROR: "Correct the request by what the excerpt says, or wait when the error is retryable.",
+    ErrorKind.TIMEOUT: "Request less, or allow more time.",
+    ErrorKind.CANCELLED: "Nothing.",
+    ErrorKind.UPSTREAM_ERROR: "Correct the request as the excerpt says, or wait if the error is retryable.",
     ErrorKind.OUTPUT_SCHEMA_INVALID: "Do not repeat a call that may have had an effect; use another tool.",
     ErrorKind.IDEMPOTENCY_CONFLICT: "Use a new key for a new effect.",
-    ErrorKind.OUTCOME_UNKNOWN: "Look whether the effect is there before calling again.",
-    ErrorKind.INTERNAL: "Try another way; tell the user the call id.",
-    ErrorKind.TOOL_CHANGED: (
-        "Get the tool again, look whether the call still means the same, and call with the digest of now."
-    ),
+    ErrorKind.OUTCOME_UNKNOWN: "Check whether the effect happened before calling again.",
+    ErrorKind.INTERNAL: "Try another tool, and tell the user the call id.",
+    ErrorKind.TOOL_CHANGED: "Get the tool again, check that the call still fits, and call with the new digest.",
 }
 """What a model should do about each."""

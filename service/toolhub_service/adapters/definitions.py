@@ -206,9 +206,7 @@ def _compiled(glob: str, pattern: str) -> FindsError | None:
     try:
         compiled: Any = re2.compile(pattern, _OPTIONS)
     except re2.error as error:
-        raise ValueError(
-            f"the error_pattern of `{glob}` is not a regular expression that runs in linear time"
-        ) from error
+        raise ValueError(f"the error_pattern of `{glob}` is not a valid RE2 regular expression") from error
 
     def finds(text: str) -> bool:
         return compiled.search(text) is not None

@@ -33,11 +33,11 @@ _SENT_AT: Final = "sent_at_unix_ms"
 _REFUSED: Final = "refused"
 _STOP_AT: Final = "stop_asked_at_unix_ms"
 
-WILL_STOP: Final = "asked the remote side to stop; waiting until it confirms"
-CANNOT_STOP: Final = "the remote side cannot stop it; it goes on to its end"
-WILL_NOT_STOP: Final = "it goes on to its end, for the remote side refuses to stop it"
-LEFT_BEHIND: Final = "its time is up, and the remote side could not be asked to stop"
-STOPPED_LATE: Final = "its time is up; the remote side was asked to stop"
+WILL_STOP: Final = "asked the remote server to stop; waiting for its confirmation"
+CANNOT_STOP: Final = "the remote server cannot stop it; it runs to its end"
+WILL_NOT_STOP: Final = "the remote server refuses to stop it; it runs to its end"
+LEFT_BEHIND: Final = "its deadline passed, and the remote server could not be asked to stop"
+STOPPED_LATE: Final = "its deadline passed; the remote server was asked to stop"
 
 
 class UnclearPoint(Enum):
@@ -49,9 +49,9 @@ class UnclearPoint(Enum):
 
 
 _HOW: Final[Mapping[UnclearPoint, str]] = {
-    UnclearPoint.START: "was sent, and nobody can tell whether it was taken",
-    UnclearPoint.END: "was taken and may have run, or may still run, but nobody can tell how it ended",
-    UnclearPoint.RESULT: "was taken and has ended, but what it brought cannot be had",
+    UnclearPoint.START: "was sent, and it is unknown whether it was accepted",
+    UnclearPoint.END: "was accepted and may have run, or may still be running; its outcome is unknown",
+    UnclearPoint.RESULT: "was accepted and has ended, but its result cannot be fetched",
 }
 
 
@@ -121,7 +121,7 @@ def unknown(call: GrantedCall, mark: RemoteMark, point: UnclearPoint, why: Excep
     advice = (
         "It is safe to call it again."
         if call.safe_to_repeat
-        else "Look for it there before you ask for it again: it may have had its effect."
+        else "Check it there before you call it again: it may have had its effect."
     )
     at = f"{call.spec.name} at {_place(call, mark)}, {_name(mark)}"
     message = f"{at}: it {_HOW[point]}. {reason.rstrip('. ')}. {advice}"
@@ -135,12 +135,12 @@ def located(call: GrantedCall, mark: RemoteMark, error: ToolError) -> ToolFailur
 
 
 def never_sent(call: GrantedCall) -> ToolFailure:
-    return refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled before it began; nothing happened.")
+    return refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled before it started; nothing happened.")
 
 
 def not_taken(call: GrantedCall, mark: RemoteMark, starts: int, reason: str) -> ToolFailure:
     """It was sent `starts` times, and the remote side certainly has it not. `reason`: why not."""
-    message = f"{_place(call, mark)} did not take {call.spec.name}, and nothing runs there. {reason.rstrip('. ')}."
+    message = f"{_place(call, mark)} did not accept {call.spec.name}; nothing runs there. {reason.rstrip('. ')}."
     details: JsonObject = {**facts(call, mark), "starts": starts, "reason": reason}
     return ToolFailure(ToolError(ErrorKind.TOOL_UNAVAILABLE, f"{message} Try again later.", details=details))
 
@@ -148,8 +148,8 @@ def not_taken(call: GrantedCall, mark: RemoteMark, starts: int, reason: str) -> 
 def no_job(call: GrantedCall) -> ToolFailure:
     """A defect of the hub: work on a remote side was about to run without a record by which to find it again."""
     message = (
-        f"{call.spec.name} runs somewhere else and takes long, so it runs as a job only, and this call has none. "
-        "Nothing was sent. Submit it as a job, and tell an operator."
+        f"{call.spec.name} runs only as a job, and this call has no job. Nothing was sent. Submit it as a job, and "
+        "tell an operator."
     )
     return ToolFailure(ToolError(ErrorKind.INTERNAL, message, details={NOTHING_HAPPENED: True}))
 
@@ -159,9 +159,9 @@ def unforeseen(call: GrantedCall, mark: RemoteMark) -> ToolFailure:
     may = "Nothing was sent"
     where: JsonObject = {NOTHING_HAPPENED: True}
     if may_run(mark):
-        may = "It may still run, and have its effect, on the remote side. Look there first"
+        may = "It may still run, and have its effect, on the remote server. Check there first"
         where = facts(call, mark)
-    message = f"The hub failed while it ran {call.spec.name}; operators find it logged. {may}."
+    message = f"The hub failed while it ran {call.spec.name}. Operators find the error in the log. {may}."
     return ToolFailure(ToolError(ErrorKind.INTERNAL, message, details=where))
 
 

@@ -38,9 +38,9 @@ class SourceInvalid(ValueError):
 class SecretRef(Section, frozen=True):
     """A value that does not stand in the file. Files that are not absolute count from the folder of sources.yaml."""
 
-    env: Annotated[str, Meta(description="Environment variable of the hub that holds it.")] = ""
-    file: Annotated[str, Meta(description="File that holds it; white space at its end is cut off.")] = ""
-    prefix: Annotated[str, Meta(description='What is put before it, such as "Bearer ".')] = ""
+    env: Annotated[str, Meta(description="Environment variable of the hub with the value.")] = ""
+    file: Annotated[str, Meta(description="File with the value; trailing white space is removed.")] = ""
+    prefix: Annotated[str, Meta(description='Prefix of the value, such as "Bearer ".')] = ""
 
 
 Value = str | SecretRef
@@ -51,47 +51,56 @@ class ToolTerms(Section, frozen=True):
 
     offered: Annotated[bool, Meta(description="false: not offered at all.")] = True
     read_only: Annotated[
-        bool | None, Meta(description="true: calls change nothing. A source is not believed when it says so.")
+        bool | None, Meta(description="true: calls change nothing. A source's own claim is not trusted.")
     ] = None
-    idempotent: Annotated[bool | None, Meta(description="true: calling twice does what calling once does.")] = None
+    idempotent: Annotated[bool | None, Meta(description="true: calling twice has the same effect as calling once.")] = (
+        None
+    )
     destructive: Annotated[bool | None, Meta(description="false: not destructive, whatever the source says.")] = None
     capabilities: Annotated[
-        tuple[str, ...] | None, Meta(description="What a principal must hold, instead of the source's.")
+        tuple[str, ...] | None, Meta(description="Capabilities that a principal needs, instead of the source's.")
     ] = None
-    timeout_s: Annotated[float, Meta(description="Seconds a call gets at most.", gt=0)] | None = None
+    timeout_s: Annotated[float, Meta(description="Time limit of a call in seconds.", gt=0)] | None = None
     error_pattern: Annotated[
-        str, Meta(description="Linear-time regular expression: a text result that it finds is an error.")
+        str, Meta(description="RE2 regular expression: a text result that matches is an error.")
     ] = ""
 
 
 class Source(Section, frozen=True, tag_field="kind"):
-    enabled: Annotated[bool, Meta(description="false: known and not read.")] = True
+    enabled: Annotated[bool, Meta(description="false: configured, but not connected.")] = True
     capabilities: Annotated[
-        tuple[str, ...], Meta(description="What a principal must hold to call its tools; empty: `<kind>:<name>`.")
+        tuple[str, ...],
+        Meta(description="Capabilities that a principal needs to call its tools; empty: `<kind>:<name>`."),
     ] = ()
     tags: Annotated[tuple[str, ...], Meta(description="Tags of all its tools.")] = ()
     timeout_s: Annotated[
         float,
-        Meta(description="Seconds a call of its tools gets at most, also within a job.", gt=0),
+        Meta(description="Time limit of a call of its tools in seconds, also within a job.", gt=0),
     ] = 60.0
     max_concurrency: Annotated[
         int,
         Meta(
-            description="Calls and jobs in flight at once; 0: the hub's default, and no bound for jobs run elsewhere.",
+            description="Calls and jobs in flight; 0: the hub's default, and no limit for jobs that run on a "
+            "remote server.",
             ge=0,
         ),
     ] = 0
     refresh_s: Annotated[
-        float, Meta(description="Seconds between readings when the source names no time (30 to 300).", ge=1)
+        float,
+        Meta(
+            description="Seconds between two reads of its list of tools, unless the source names a time (30 to 300).",
+            ge=1,
+        ),
     ] = 60.0
     tools: Annotated[
-        dict[str, ToolTerms], Meta(description="Terms by glob over the tools' own names; later ones win.")
+        dict[str, ToolTerms],
+        Meta(description="Settings by glob over the tools' own names; later entries override earlier ones."),
     ] = msgspec.field(default_factory=dict)
 
 
 class ClientTls(Section, frozen=True):
     ca_file: Annotated[str, Meta(description="PEM CAs to trust; empty: the system's.")] = ""
-    certificate_file: Annotated[str, Meta(description="PEM certificate that the hub shows (mTLS).")] = ""
+    certificate_file: Annotated[str, Meta(description="PEM client certificate of the hub (mTLS).")] = ""
     key_file: Annotated[str, Meta(description="PEM private key of the certificate.")] = ""
 
 
@@ -199,7 +208,7 @@ class SourceValues:
         """The URL, whose scheme is http or https. Raises ValueError, which never holds it, and ValueMissing."""
         url = self.one(value, is_secret=False)
         if not url.startswith(_WEB):
-            raise ValueError("its `url` does not begin with http:// or https://")
+            raise ValueError("its `url` must begin with http:// or https://")
         return url
 
     def _learn(self, words: Iterable[str]) -> None:

@@ -168,7 +168,7 @@ def without_paths(text: str) -> str:
 
 def in_its_words(excerpt: str) -> str:
     """The sentence that hands on what was quoted."""
-    return f"In its own words: {excerpt}" if excerpt else "It gave no reason."
+    return f"It says: {excerpt}" if excerpt else "It gave no reason."
 
 
 async def kept_bytes(
@@ -181,12 +181,12 @@ async def kept_bytes(
     """
     facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     if artifacts is None:
-        return {**facts, "dropped": "this hub keeps no artifacts"}, ()
+        return {**facts, "dropped": "this hub stores no artifacts"}, ()
     believed = media_type if _MEDIA_TYPE.fullmatch(media_type) else OCTETS
     try:
         artifact = await artifacts.keep(_chunks(data), call=call, media_type=believed, name=name)
     except ToolFailure as failure:
-        return {**facts, "dropped": f"it could not be kept: {failure.error.kind.value}"}, ()
+        return {**facts, "dropped": f"it could not be stored: {failure.error.kind.value}"}, ()
     return {**facts, "artifact": artifact.artifact_id}, (artifact.ref,)
 
 
@@ -197,20 +197,21 @@ async def _chunks(data: bytes) -> AsyncIterator[bytes]:
 
 def no_source(call: GrantedCall) -> ToolFailure:
     """Its source was taken away while the call was on its way."""
-    message = f"{call.spec.name} is not available: its source is not connected to this hub any more. Use another tool."
+    message = f"{call.spec.name} is not available: its source is no longer connected to this hub. Use another tool."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 
 def not_loaded(tool: str) -> ToolFailure:
     """The code of a tool that runs within the hub is not there."""
-    message = f"{tool} is listed but not loaded here. Use another tool, or ask an operator."
+    message = f"{tool} is listed but not loaded. Use another tool, or ask an operator."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
 
 
 def tool_failed(tool: str) -> ToolFailure:
     """A tool that runs within the hub raised what it should not; nothing of the exception is shown."""
     message = (
-        f"{tool} failed in a way it did not foresee. Try other arguments or another tool; operators find it logged."
+        f"{tool} failed with an unexpected error. Try other arguments or another tool. Operators find the error in "
+        "the log."
     )
     return refuse(ErrorKind.INTERNAL, message)
 
@@ -218,7 +219,7 @@ def tool_failed(tool: str) -> ToolFailure:
 def hub_failed(call: GrantedCall) -> ToolFailure:
     """A defect of the hub in the middle of a call of a remote tool."""
     message = (
-        f"The hub failed while it called {call.spec.name}, which may have run. Check that before you call it again; "
-        "operators find it logged."
+        f"The hub failed while it called {call.spec.name}, which may have run. Check that before you call it "
+        "again. Operators find the error in the log."
     )
     return refuse(ErrorKind.INTERNAL, message)

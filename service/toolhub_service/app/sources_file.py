@@ -259,7 +259,7 @@ def _explained(broken: msgspec.ValidationError) -> str:
     sections = (*SHARED, *(section for kind in KINDS for section in (kind.config, *kind.sections)))
     known = {field for section in sections for field in section.__struct_fields__}
     near = difflib.get_close_matches(unknown.group(1), known, n=1)
-    return f"{path}: there is no key `{unknown.group(1)}`" + (f"; did you mean `{near[0]}`?" if near else "")
+    return f"{path}: unknown key `{unknown.group(1)}`" + (f"; did you mean `{near[0]}`?" if near else "")
 
 
 # Changing sources.yaml as text, so that what people wrote around a source stays as they wrote it.

@@ -44,7 +44,7 @@ def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: floa
         if not allowed_s > 0:  # also NaN
             raise refuse(
                 ErrorKind.BUDGET_EXCEEDED,
-                "The call's budget leaves it no time: send a greater budget.timeout or none.",
+                "budget.timeout leaves the call no time: send a larger budget.timeout, or none.",
                 timeout_s=0,
             )
         deadline_s = min(deadline_s, now_s + allowed_s)
@@ -277,7 +277,7 @@ def crowded(upstream: str, wait_s: float) -> ToolFailure:
     wait_s = max(wait_s, 0.1)
     return refuse(
         ErrorKind.RATE_LIMITED,
-        f"Too many calls to {upstream} are running; this one would not get its turn in time. "
+        f"Too many calls to {upstream} are running, and this one would not start in time. "
         f"Send fewer at once, or again in {wait_s:.3g} seconds.",
         retry_after_s=wait_s,
         waits_for=upstream,
@@ -288,7 +288,7 @@ def resting(upstream: str, wait_s: float) -> ToolFailure:
     """The breaker is open."""
     return refuse(
         ErrorKind.CIRCUIT_OPEN,
-        f"{upstream} has failed repeatedly and is being given a rest. "
+        f"{upstream} failed repeatedly, so calls to it are paused. "
         f"Use another tool, or try again in {wait_s:.3g} seconds.",
         retry_after_s=wait_s,
         waits_for=upstream,

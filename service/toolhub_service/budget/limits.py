@@ -161,8 +161,8 @@ def all_used(max_tool_calls: int, used: int) -> ToolFailure:
     """The request has no call left."""
     return refuse(
         ErrorKind.BUDGET_EXCEEDED,
-        f"All {max_tool_calls} tool calls of this request are used: answer with what is known, "
-        "or start a new request with a greater budget.max_tool_calls.",
+        f"All {max_tool_calls} tool calls of this request are used. Answer with what you have, or start a new "
+        "request with a larger budget.max_tool_calls.",
         max_tool_calls=max_tool_calls,
         used_tool_calls=used,
     )
@@ -251,7 +251,7 @@ class Counters:
         if counter is None:
             counter = Counter(limit, only_slots=self._only_slots)
             if not self._recent.add(limit.id, counter, now_s):
-                raise _refusal(limit, "the hub is counting as many limits as it can", 1.0)
+                raise _refusal(limit, "the hub cannot count more limits at once", 1.0)
             return counter
         self._recent.move_to_end(limit.id)
         if counter.limit is not limit and counter.limit != limit:
@@ -316,8 +316,8 @@ class Due:
         except TimeoutError:
             raise refuse(
                 ErrorKind.TOOL_UNAVAILABLE,
-                "What all hubs have spent of this call's limits could not be learned before its deadline, so nothing "
-                "happened: call again with more time.",
+                "The shared counters of this call's limits could not be read before its deadline, so nothing "
+                "happened. Call again with more time.",
             ) from None
         if isinstance(answer, Taken):
             self._taken = answer

@@ -55,21 +55,21 @@ def names_in(details: Mapping[str, str]) -> frozenset[str]:
 POLICY_DETAILS: Final[Mapping[str, str]] = {
     "rule_id": "the rule, or the built-in check, that refused",
     "policy_revision": "the digest of the policy in force",
-    "remedy": "what would make the call pass; lines for an operator to add to policy.yaml",
+    "remedy": "lines that an operator can add to policy.yaml to allow the call",
 }
 """Of whatever step `check_policy` refuses, of every kind."""
 
 REMOTE_DETAILS: Final[Mapping[str, str]] = {
     "endpoint, remote_id, remote_key": "where the work runs or ran, and under which names",
-    "sent_at_unix_ms, attached": "when it was sent, and how often the hub has followed it anew",
+    "sent_at_unix_ms, attached": "when it was sent, and how often the hub has reconnected to it",
     "source, workflow_id, workflow_version": "of a workflow of n8n: which one",
-    "execution_id, execution_status, duration_ms": "which run of it, how that ended and after how long",
+    "execution_id, execution_status, duration_ms": "which execution, its status and its duration",
     "looked_up, other_executions": "whether the run was found by its key, and how many others were found with it",
 }
 """Of whatever work on a remote side ends with, of every kind."""
 
 JOB_DETAILS: Final[Mapping[str, str]] = {
-    "unasked": "true: the tool asked a question that could not be put to a person yet; the job tries again",
+    "unasked": "true: the tool asked a question that could not be presented to a person yet; the job tries again",
 }
 """Of what keeps a question from being asked."""
 
@@ -102,23 +102,27 @@ class StartReason(HubReason):
     AUDIT_LOG_CHANGED = (
         Code.FAILED_PRECONDITION,
         "A file, table or row of the audit log is gone or was changed.",
-        "Restore it; or move the log away and run `toolhub audit begin`.",
+        "Restore it, or move the log away and run `toolhub audit begin`.",
     )
     AUDIT_KEY_MISSING = (
         Code.FAILED_PRECONDITION,
-        "The key of an audit log that has events is gone.",
-        "Put it back, or move the log away.",
+        "The audit log has events, and its key is missing.",
+        "Restore the key, or move the log away.",
     )
     AUDIT_KEY_EXPOSED = (
         Code.FAILED_PRECONDITION,
-        "Others may read the audit key.",
+        "Other users can read the audit key.",
         "Set its mode to 600, then `toolhub audit rotate-key`.",
     )
-    AUDIT_KEY_INVALID = (Code.FAILED_PRECONDITION, "The audit key file is empty or damaged.", "Put back the copy.")
+    AUDIT_KEY_INVALID = (
+        Code.FAILED_PRECONDITION,
+        "The file of the audit key is empty or damaged.",
+        "Restore it from a copy.",
+    )
     METRICS_NOT_SHARED = (
         Code.FAILED_PRECONDITION,
         "`PROMETHEUS_MULTIPROC_DIR` was set too late.",
-        "The supervisor of `--workers` sets it by itself.",
+        "Unset it; the supervisor of `--workers` sets it.",
     )
     OTLP_EXPORTER_MISSING = (
         Code.FAILED_PRECONDITION,
@@ -126,11 +130,11 @@ class StartReason(HubReason):
     )
     EXTRA_MISSING = (
         Code.FAILED_PRECONDITION,
-        "A setting names what is not installed; the message says which extra to install.",
+        "A setting needs a package that is not installed; the message names the extra to install.",
     )
     REDIS_URL_INVALID = (
         Code.INVALID_ARGUMENT,
-        "`stores.redis_url` is no URL of a Redis.",
+        "`stores.redis_url` is not a Redis URL.",
         "The message shows the forms, never the URL itself.",
     )
     REDIS_EVICTS = (
@@ -141,19 +145,19 @@ class StartReason(HubReason):
     POSTGRES_URL_INVALID = (Code.FAILED_PRECONDITION, "`stores.postgres_url` cannot be read.")
     STORE_TOO_NEW = (
         Code.FAILED_PRECONDITION,
-        "The tables in PostgreSQL belong to a newer hub.",
-        "Start that one, or restore a backup from before.",
+        "The tables in PostgreSQL were written by a newer version of the hub.",
+        "Start that version, or restore an older backup.",
     )
     STORES_NOT_SHARED = (
         Code.FAILED_PRECONDITION,
-        "`stores.kind: memory` and several workers.",
-        "Use sqlite, or one worker.",
+        "`stores.kind: memory` does not work with several workers.",
+        "Use `sqlite`, or one worker.",
     )
-    STORES_NEED_POSTGRES = (Code.FAILED_PRECONDITION, "`stores.kind: postgres` without `stores.postgres_url`.")
-    ENGINE_NEEDS_REDIS = (Code.FAILED_PRECONDITION, "`jobs.engine: docket` without `stores.redis_url`.")
+    STORES_NEED_POSTGRES = (Code.FAILED_PRECONDITION, "`stores.kind: postgres` requires `stores.postgres_url`.")
+    ENGINE_NEEDS_REDIS = (Code.FAILED_PRECONDITION, "`jobs.engine: docket` requires `stores.redis_url`.")
     BUCKET_URL_INVALID = (
         Code.INVALID_ARGUMENT,
-        "`artifacts.bucket_url` does not read `s3://name` or `s3://name/prefix`.",
+        "`artifacts.bucket_url` does not have the form `s3://name` or `s3://name/prefix`.",
     )
     BUCKET_SECRET_UNREADABLE = (
         Code.FAILED_PRECONDITION,
@@ -161,7 +165,7 @@ class StartReason(HubReason):
     )
     WEBHOOK_INVALID = (
         Code.FAILED_PRECONDITION,
-        "`approvals.webhook_url` or its secret is unusable: no http(s) URL, an unreadable file, less than 16 bytes.",
+        "`approvals.webhook_url` is not an http(s) URL, or its secret file cannot be read or has fewer than 16 bytes.",
     )
     EMBEDDER_UNUSABLE = (
         Code.FAILED_PRECONDITION,

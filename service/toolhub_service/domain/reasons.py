@@ -20,50 +20,47 @@ class Reason(HubReason):
     UNREADABLE_REQUEST = (
         Code.INVALID_ARGUMENT,
         "The request is not a message of the contract: its bytes cannot be parsed.",
-        "Look whether client and hub speak the same contract.",
+        "Check that client and hub use the same version of the contract.",
     )
     REQUEST_MISSING = (
         Code.INVALID_ARGUMENT,
-        "The client ended its side of the RPC without a message.",
+        "The client closed its side of the RPC without sending a request.",
         "Send one message, as a generated client does.",
     )
     REQUEST_TOO_SLOW = (
         Code.RESOURCE_EXHAUSTED,
-        "The request took longer than 30 seconds to come in, or more than one while others waited for its place.",
-        "Send it again; send large content as an artifact.",
+        "The request took longer than 30 seconds to arrive, or longer than one second while other requests waited.",
+        "Send it again. Send large content as an artifact.",
         "",
         1.0,
     )
     CREDENTIAL_MISSING = (
         Code.UNAUTHENTICATED,
-        "No credential was sent that `auth.modes` knows.",
+        "The request has no credential that `auth.modes` accepts.",
         "Send `authorization: Bearer thk_…` or `x-api-key`.",
     )
     CREDENTIAL_REFUSED = (
         Code.UNAUTHENTICATED,
         "The API key is unknown or was revoked.",
-        "Have a new one made; after 20 refusals in a minute, RetryInfo says how long to wait.",
+        "Ask an operator for a new key. After 20 refusals in a minute, RetryInfo says how long to wait.",
     )
     PRINCIPAL_UNKNOWN = (
         Code.PERMISSION_DENIED,
         "Neither a grant nor an entry of `roles` in the policy names the caller.",
-        "An operator adds one.",
+        "Ask an operator to add one.",
         "role, service",
     )
     ROLE_MISSING = (
         Code.PERMISSION_DENIED,
-        (
-            "The caller lacks the role that the service needs, or holds the role no longer with which the stream was "
-            "opened."
-        ),
-        "An operator grants it under `roles` in the policy.",
+        ("The caller lacks the role that the service requires, or lost the role while its stream was open."),
+        "Ask an operator to grant it under `roles` in the policy.",
         "role, service",
     )
     OVERLOADED = (
         Code.RESOURCE_EXHAUSTED,
         (
-            "`server.max_in_flight` calls, or `server.max_watches` streams that follow something, are in flight in "
-            "this process."
+            "This process already has `server.max_in_flight` calls in flight, or `server.max_watches` watch "
+            "streams open."
         ),
         "Wait as RetryInfo says, then try again.",
         "max_bytes",
@@ -71,143 +68,155 @@ class Reason(HubReason):
     )
     WATCH_SHARE_TAKEN = (
         Code.RESOURCE_EXHAUSTED,
-        "The caller has as many streams that follow something open as are free for all others of `server.max_watches`.",
-        "Close some; follow several things with one, as WatchJobs, WatchApprovals and TailEvents do.",
+        "The caller has as many watch streams open as are left of `server.max_watches` for all other callers.",
+        "Close some. Follow several objects with one stream: WatchJobs, WatchApprovals, TailEvents.",
         "max_watches, yours",
         1.0,
     )
     DRAINING = (
         Code.UNAVAILABLE,
-        "This hub is leaving.",
-        "Connect again; another replica answers. A watch goes on after the last sequence seen.",
+        "This hub is shutting down.",
+        "Reconnect to another replica. Resume a watch with the last sequence seen.",
         "",
         0.5,
     )
     CANCELLED = (
         Code.CANCELLED,
-        "The client of WriteArtifact left before the artifact was whole; nothing was kept.",
+        "The client of WriteArtifact disconnected before the artifact was complete. Nothing was stored.",
         "Send it again.",
     )
-    TOOL_NOT_FOUND = (Code.NOT_FOUND, "No such tool, or none that the caller could call.", "Search for it.", "tool")
+    TOOL_NOT_FOUND = (
+        Code.NOT_FOUND,
+        "The tool does not exist, or the caller may not call it.",
+        "Search for a tool.",
+        "tool",
+    )
     TOOL_QUARANTINED = (
         Code.FAILED_PRECONDITION,
-        "The tool waits for an operator's decision, and is shown to operators alone until then.",
-        "Use another tool; an operator looks at `toolhub pins list`.",
+        "The tool's definition awaits an operator's decision. Until then only operators can see it.",
+        "Use another tool. Operators: see `toolhub pins list`.",
         "tool",
     )
     SOURCES_INVALID = (
         Code.FAILED_PRECONDITION,
-        "sources.yaml, which a refresh looks at first, is not valid; nothing was read, and the sources there are stay.",
-        "`toolhub sources check` names key and nearest known one.",
+        "sources.yaml is invalid, so the refresh was refused. The running sources are unchanged.",
+        "Run `toolhub sources check`; it names the invalid key and the nearest valid one.",
     )
     SOURCE_NOT_FOUND = (
         Code.NOT_FOUND,
-        "No source of that name is configured.",
-        "`toolhub sources list` names those there are.",
+        "No source has that name.",
+        "Take a name from `toolhub sources list`.",
         "source",
     )
     SOURCE_NOT_CONFIGURED = (
         Code.FAILED_PRECONDITION,
-        "No source that is configured runs such a tool, or its kind is configured, not registered; nothing was kept.",
-        "Configure what the message names.",
+        (
+            "No configured source can run such a tool, or tools of this kind come from configuration only. Nothing was "
+            "stored."
+        ),
+        "Configure the source that the message names.",
         "source, tool",
     )
     TOOL_INVALID = (
         Code.INVALID_ARGUMENT,
-        "A registered tool is not one that its source could offer, or one more than the 1,000 that it may have.",
+        "The tool is not valid for its source, or the source already has 1,000 registered tools.",
         "Correct what the message names.",
         "tool",
     )
     PIN_NOT_FOUND = (
         Code.NOT_FOUND,
-        "That digest of that tool was never seen.",
-        "List the pins and decide one of them.",
+        "The tool has no recorded definition with this digest.",
+        "Take tool and digest from `toolhub pins list`.",
         "source, tool",
     )
     PIN_UNREADABLE = (
         Code.FAILED_PRECONDITION,
-        "What the store holds of a source's pins cannot be read; nothing of it may be called.",
-        "Restore a backup, or remove the source's pins and decide anew.",
+        "The stored pins of the source cannot be read, so none of its tools may be called.",
+        "Restore a backup, or remove the source's pins and decide again.",
         "digest, source, tool",
     )
     ANSWER_UNFIT = (
         Code.INVALID_ARGUMENT,
-        "The answer does not fit the question's schema; violations name the fields.",
+        "The answer does not match the question's schema; `violations` names the fields.",
         "Correct them, and decide again.",
     )
     NOTHING_TO_ANSWER = (
         Code.INVALID_ARGUMENT,
-        "An answer came with a decision that answers no question.",
-        "Decide without an answer.",
+        "The decision carries an answer, but the approval asks no question.",
+        "Send the decision without an answer.",
         "approval_id",
     )
     PAGE_SIZE_INVALID = (Code.INVALID_ARGUMENT, "page_size is negative.", "Send 0 or more.")
     PAGE_TOKEN_INVALID = (
         Code.INVALID_ARGUMENT,
-        "The token is not ours or belongs to another question.",
-        "Begin at the first page.",
+        "The token was not issued by this hub, or belongs to a request with other parameters.",
+        "Start again from the first page.",
     )
     CATALOG_CHANGED = (
         Code.FAILED_PRECONDITION,
-        "The catalog changed between two pages of a search, and the ranking with it, or of GetSnapshot.",
-        "Begin again, without a page_token.",
+        "The catalog changed between two pages of SearchTools or GetSnapshot.",
+        "Start again without a page_token.",
     )
     TOOL_NAME_INVALID = (
         Code.INVALID_ARGUMENT,
-        "A name breaks the grammar `namespace/path.verb` or has more than 128 characters.",
+        "A tool name does not match `namespace/path.verb`, or has more than 128 characters.",
         "Rename the tool.",
         "tool",
     )
     TOOL_NAME_RESERVED = (
         Code.PERMISSION_DENIED,
-        "The namespace is `core`, or reads like it.",
-        "Use another one.",
+        "The namespace is `core`, or looks like it.",
+        "Use another namespace.",
         "tool",
     )
     TOOL_NAME_CONFUSABLE = (
         Code.ALREADY_EXISTS,
-        "The name differs from another one by case or separators only.",
-        "Choose a name that reads differently.",
+        "The name differs from an existing one only in case or separators.",
+        "Choose a clearly different name.",
         "known, tool",
     )
     TOOL_EXISTS = (
         Code.ALREADY_EXISTS,
-        "The name is taken, by a tool of the source or by a registered one.",
-        "Replace a registered one with `upsert`, or choose another name.",
+        "A tool of the source, or a registered tool, already has this name.",
+        "Set `upsert` to replace a registered tool, or choose another name.",
         "tool",
     )
     TOOL_SCHEMA_INVALID = (
         Code.INVALID_ARGUMENT,
-        "A schema is no JSON Schema, leaves its document, or could cost without bound.",
-        "Repair it at the `path` given.",
+        "A schema is not valid JSON Schema, refers outside its document, or could take unbounded time to validate.",
+        "Fix the schema at `path`.",
         "path, tool",
     )
     DIGEST_MISMATCH = (
         Code.INVALID_ARGUMENT,
-        "The digest sent is not that of the definition sent, or not that of the bytes of an upload; nothing was kept.",
-        "Leave it empty, or send the bytes again.",
+        "The digest does not match the definition, or the uploaded bytes. Nothing was stored.",
+        "Leave the digest of a definition empty; send an upload again.",
         "expected, tool",
     )
-    NOT_JSON = (Code.INVALID_ARGUMENT, "A field of a registered tool that must be a JSON object is none.", "Send one.")
+    NOT_JSON = (
+        Code.INVALID_ARGUMENT,
+        "A field of a registered tool must be a JSON object and is not.",
+        "Send a JSON object.",
+    )
     SEVERAL_WORKERS = (
         Code.FAILED_PRECONDITION,
-        "A tool of a source would be taken away from one of several workers only.",
-        "Leave it out in the configuration of its source.",
+        "Removing a tool of a source would affect only one of several workers.",
+        "Exclude the tool in the configuration of its source.",
     )
     WATCH_LAGGED = (
         Code.RESOURCE_EXHAUSTED,
-        "Approvals changed faster than the watcher took them.",
-        "Watch again: it begins with all that are pending.",
+        "Approvals changed faster than the client read them.",
+        "Watch again; the stream starts with all pending approvals.",
     )
     TAIL_LAGGED = (
         Code.RESOURCE_EXHAUSTED,
-        "Events came faster than the watcher took them.",
-        "List from the last event seen, then watch again.",
+        "Events arrived faster than the client read them.",
+        "List events from the last one seen, then tail again.",
     )
     AUDIT_UNREACHABLE = (
         Code.UNAVAILABLE,
-        "The PostgreSQL that keeps the audit log cannot be reached; at the start it keeps the hub down.",
-        "Try again; an operator must look at it.",
+        "The PostgreSQL server of the audit log cannot be reached. A hub does not start without it.",
+        "Try again. If it persists, an operator must check the server.",
     )
     AUDIT_DAMAGED = (
         Code.INTERNAL,
@@ -216,65 +225,65 @@ class Reason(HubReason):
     )
     APPROVAL_NOT_FOUND = (
         Code.NOT_FOUND,
-        "No such approval, or not the caller's to see.",
-        "Look at the id; ended ones are forgotten after `approvals.keep_s`.",
+        "The approval does not exist, or the caller may not see it.",
+        "Check the id. Ended approvals are deleted after `approvals.keep_s`.",
         "approval_id",
     )
     OWN_REQUEST = (
         Code.PERMISSION_DENIED,
-        "Whoever asks, or is asked for, neither decides nor has the arguments revealed.",
-        "Another approver has to.",
+        "You cannot approve your own request or reveal its arguments; the same holds for whom it was made for.",
+        "Another approver must decide.",
         "approval_id",
     )
     NOT_AMONG_APPROVERS = (
         Code.PERMISSION_DENIED,
-        "The rule names who may decide, and the caller is none of them.",
-        "One of those named has to.",
+        "The rule lists who may decide, and the caller is not listed.",
+        "One of the listed approvers must decide.",
         "approval_id, rule_id",
     )
     ARGS_DIGEST_DIFFERS = (
         Code.FAILED_PRECONDITION,
-        "The approval is for other arguments than the digest says that were shown.",
-        "Look at it again, then decide.",
+        "args_digest does not match the arguments of the approval.",
+        "Review the approval again, then decide.",
         "approval_id, args_digest",
     )
     ALREADY_DECIDED = (
         Code.FAILED_PRECONDITION,
-        "It was decided, otherwise or by somebody else.",
-        "Nothing; a decision stands.",
+        "The approval was already decided: the other way, or by somebody else.",
+        "Nothing. A decision is final.",
         "approval_id, state",
     )
     APPROVAL_WITHDRAWN = (
         Code.FAILED_PRECONDITION,
-        "The job that asked has ended, mostly because it was cancelled; the message tells why.",
-        "Nothing; there is nothing to decide any more.",
+        "The job that requested approval has ended; the message says why.",
+        "Nothing. There is nothing left to decide.",
         "approval_id, state",
     )
     APPROVAL_ENDED = (
         Code.FAILED_PRECONDITION,
-        "The arguments of an approval are revealed only while it is open.",
-        "Nothing; the audit log has its summary.",
+        "Arguments can be revealed only while the approval is open.",
+        "Nothing. The audit log has a summary.",
         "approval_id, state",
     )
     ARGUMENTS_TOO_LARGE = (
         Code.FAILED_PRECONDITION,
-        "Arguments of more than 64 KiB are not revealed.",
-        "Deny what must be read, and have it sent in smaller parts.",
+        "The arguments are larger than 64 KiB, the most that can be revealed.",
+        "Deny the request and ask for smaller parts.",
         "approval_id, state",
     )
     ARGUMENTS_NOT_HERE = (
         Code.UNAVAILABLE,
         (
-            "The arguments are kept, in memory, by the hub that asked; this is another, or was started again since, "
-            "or had to make room."
+            "Only the hub process that took the request holds its arguments, in memory. This is another process, "
+            "or it restarted, or dropped them to free memory."
         ),
-        "Ask the hub that asked, have the caller send the same call again, or deny it.",
+        "Ask that process, have the caller send the same call again, or deny it.",
         "approval_id",
     )
     APPROVAL_EXPIRED = (
         Code.FAILED_PRECONDITION,
-        "Nobody decided in time, which counts as no.",
-        "The caller can ask anew.",
+        "Nobody decided in time, which counts as a denial.",
+        "The caller can request approval again.",
         "approval_id, state",
     )
     HEADER_MISSING = (
@@ -282,70 +291,77 @@ class Reason(HubReason):
         "The first message of WriteArtifact is not the header.",
         "Send the header, then chunks.",
     )
-    CHUNK_MISSING = (Code.INVALID_ARGUMENT, "A message after the header is no chunk.", "Send chunks only.")
+    CHUNK_MISSING = (Code.INVALID_ARGUMENT, "A message after the header is not a chunk.", "Send chunks only.")
     BAD_NAME = (
         Code.INVALID_ARGUMENT,
-        "The name of an upload has folders or control characters.",
+        "The name of an upload contains folders or control characters.",
         "Send a plain file name, or none.",
     )
-    BAD_MEDIA_TYPE = (Code.INVALID_ARGUMENT, "The media type of an upload is none.", "Send type/subtype, or nothing.")
+    BAD_MEDIA_TYPE = (
+        Code.INVALID_ARGUMENT,
+        "The media type of an upload is not a valid media type.",
+        "Send type/subtype, or leave it empty.",
+    )
     SIZE_MISMATCH = (
         Code.INVALID_ARGUMENT,
-        "More or fewer bytes came than the header declared; nothing was kept.",
+        "The number of bytes differs from the size in the header. Nothing was stored.",
         "Send it again.",
     )
     ARTIFACT_TOO_LARGE = (
         Code.RESOURCE_EXHAUSTED,
-        "The upload is larger than `artifacts.max_bytes`; nothing was kept.",
+        "The upload is larger than `artifacts.max_bytes`. Nothing was stored.",
         "Split it.",
     )
     QUOTA_EXCEEDED = (
         Code.RESOURCE_EXHAUSTED,
-        "The caller's artifacts would pass `artifacts.quota_bytes`; nothing was kept.",
-        "Keep less, or wait until older ones expire.",
+        "The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored.",
+        "Delete artifacts, or wait until older ones expire.",
     )
     UPLOAD_NOT_FOUND = (
         Code.NOT_FOUND,
-        "The process that answers holds no such upload: another has it, it has been held too long, or never was.",
-        "Begin again, with offset_bytes 0.",
+        "This hub process does not have the upload: another process has it, it expired, or it never existed.",
+        "Start again with offset_bytes 0.",
     )
     UPLOAD_OFFSET_WRONG = (
         Code.FAILED_PRECONDITION,
-        "The upload does not go on at offset_bytes: more or fewer bytes have come, or it is over.",
-        "Ask GetUpload and go on there.",
+        "offset_bytes differs from the number of bytes received, or the upload is complete.",
+        "Call GetUpload and continue at received_bytes.",
         "received_bytes",
     )
     UPLOAD_HEADER_INVALID = (
         Code.INVALID_ARGUMENT,
-        "A header has an upload_id without size and digest, an offset without upload_id, or is not its upload's first.",
+        (
+            "The header has an upload_id without size and digest, or an offset without upload_id, or differs from the "
+            "upload's first header."
+        ),
         "Declare size_bytes or sha256, and send the same header again.",
     )
     UPLOAD_TAKEN_OVER = (
         Code.ABORTED,
-        "Another stream has gone on with the upload, or begun it anew.",
-        "Nothing, where the other is yours; use an upload_id once.",
+        "Another stream continued the upload or started it again.",
+        "Nothing, if the other stream is yours. Use each upload_id for one upload only.",
     )
     ARTIFACT_DAMAGED = (
         Code.DATA_LOSS,
-        "Bytes of the artifact are missing, or are not those that its sha256 names.",
-        "Use none of them; make or upload it again. An operator looks at the place of artifacts.",
+        "Bytes of the artifact are missing, or do not match its sha256.",
+        "Discard them; create or upload the artifact again. An operator must check the artifact store.",
     )
     OFFSET_PAST_END = (
         Code.OUT_OF_RANGE,
-        "offset_bytes lies beyond the artifact's end.",
+        "offset_bytes is beyond the end of the artifact.",
         "Read from 0 to its size.",
         "size_bytes",
     )
-    INTERNAL = (Code.INTERNAL, "A defect.", "Look for `call_crashed` with the RPC's name in the log.")
+    INTERNAL = (Code.INTERNAL, "A defect in the hub.", "Search the log for `call_crashed` with the name of the RPC.")
     SOURCE_EXISTS = (
         Code.ALREADY_EXISTS,
-        "Two sources have, but for case and separators, the same name; told as the state of the second.",
+        "Two source names differ only in case or separators; reported as the state of the second source.",
         "",
         "known, source",
     )
     SOURCE_NAME_RESERVED = (
         Code.PERMISSION_DENIED,
-        "A source reads like the hub's own; told as its state.",
+        "The name of a source looks like one of the hub's own; reported as the state of the source.",
         "",
         "source",
     )

@@ -224,7 +224,7 @@ class Grammar:
 
     def _matches(self, pattern: str, value: str) -> bool:
         if not compiles(pattern):
-            self._deny("has a broken rule in the policy, so nothing can be allowed; tell the operator")
+            self._deny("has a broken rule in the policy, so it cannot be allowed; tell the operator")
         return _pattern(pattern).fullmatch(value) is not None
 
     def _deny(self, why: str) -> NoReturn:

@@ -124,7 +124,7 @@ class _Splitter:
     def _no_shell(self, char: str, what: str) -> NoReturn:
         raise refuse(
             ErrorKind.INVALID_INPUT,
-            f"No shell runs here: {char!r} at position {self._at} {what}. Run one command a call, write out what it "
+            f"No shell is used: {char!r} at position {self._at} {what}. Run one command per call, write out what it "
             "should see, and put single quotes around text that is meant literally (or pass argv as an array).",
             position=self._at,
             character=char,
@@ -133,8 +133,8 @@ class _Splitter:
     def _no_control(self) -> NoReturn:
         raise refuse(
             ErrorKind.INVALID_INPUT,
-            f"The command has a line break or another control character near position {self._at}: "
-            "run one command a call and keep it on one line.",
+            f"The command has a line break or another control character near position {self._at}: run one command "
+            "per call, on one line.",
             position=self._at,
         )
 
@@ -180,8 +180,8 @@ def judge_command(argv: Sequence[str], rules: tuple[CommandRule, ...]) -> Judged
     if danger is not None:
         raise refuse(
             ErrorKind.POLICY_DENIED,
-            f"This command is never run, whatever the policy allows: it would {danger.would}. "
-            "Use the file tools, or ask a person to do it.",
+            f"This command is always refused, whatever the policy allows: it would {danger.would}. Use the file "
+            "tools, or ask a person to do it.",
             danger=danger.rule,
         )
     return judged
@@ -256,7 +256,7 @@ def _unknown_command(name: str, rules: tuple[CommandRule, ...]) -> NoReturn:
     elif allowed:
         advice = "Use one of allowed_commands, or a file tool such as core/fs.listDir."
     else:
-        advice = "No command may be run here; use the file tools, or ask the operator to allow one."
+        advice = "The policy allows no commands. Use the file tools, or ask an operator to allow one."
     raise refuse(
         ErrorKind.POLICY_DENIED, f"{name[:64]!r} is not an allowed command. {advice}", allowed_commands=list(allowed)
     )

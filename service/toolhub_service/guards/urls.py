@@ -101,7 +101,7 @@ def _check_punycode(name: str) -> None:
 
 
 def _not_a_host(what_to_do: str) -> ToolFailure:
-    return refuse(ErrorKind.INVALID_INPUT, f"The host of the URL was not understood: {what_to_do}.")
+    return refuse(ErrorKind.INVALID_INPUT, f"The host of the URL is invalid: {what_to_do}.")
 
 
 URL_MAX_BYTES = 8 * 1024
@@ -286,8 +286,8 @@ def address_refused(host: str) -> ToolFailure:
     """For a host that leads to an address outside the public Internet; the address itself is not shown."""
     return refuse(
         ErrorKind.HTTP_DISALLOWED_HOST,
-        f"{host} leads to an address that may not be reached (private, local, reserved or a metadata service). "
-        "Use a public host, or ask an operator to open that network in the egress policy.",
+        f"{host} resolves to a forbidden address (private, local, reserved or a metadata service). Use a public "
+        "host, or ask an operator to open that network in the egress policy.",
         host=host,
     )
 
@@ -333,7 +333,7 @@ def _authority_refused(authority: str) -> ToolFailure:
 
 
 def _not_a_url(what_to_do: str) -> ToolFailure:
-    return refuse(ErrorKind.INVALID_INPUT, f"The URL was not understood: {what_to_do}.")
+    return refuse(ErrorKind.INVALID_INPUT, f"The URL is invalid: {what_to_do}.")
 
 
 # A URL as it may stand in evidence and messages: no user name, no password, no fragment, no secret in its query.

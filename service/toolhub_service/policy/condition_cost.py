@@ -208,7 +208,7 @@ def cost_of(text: str) -> Cost:
     growth = read.growth()
     counted = [(units * growth, tuple(sorted(factors))) for factors, units in terms.items()]
     if any(units > COST_MAX for units, _ in counted):
-        raise ValueError("it may cost more than any call has: use fewer loops, sums and lists within one another")
+        raise ValueError("it may exceed the cost limit of a call: nest fewer loops, sums and lists")
     handed = [(_READ, (path,)) for path in members]
     return Cost(tuple(members), (*counted, *handed))
 
@@ -233,7 +233,7 @@ def _count_match(read: _Reading, place: int, visits: Factors, terms: Counter[Fac
     pattern = ends - 1
     is_literal = read.kinds[pattern] == "text" and read.at(pattern - 1) == ("(" if is_method else ",")
     if not is_literal:
-        raise ValueError("`matches` needs its pattern written out: one that is computed may cost without bound")
+        raise ValueError("`matches` needs a literal pattern: the cost of a computed one has no bound")
     begins = read.operand_before(place - 1) if is_method else place + 2
     searched = read.factors(begins, place - 1 if is_method else pattern - 1)
     terms[visits + searched] += _MATCH * _repeated(read.tokens[pattern])

@@ -81,7 +81,7 @@ class Condition:
             raise ConditionFault(f"it cannot be evaluated ({type(error).__name__})") from None
         if answer is True or answer is False:
             return answer
-        raise ConditionFault("it answers neither true nor false")
+        raise ConditionFault("its value is neither true nor false")
 
     def _name_of(self, error: KeyError) -> str:
         key = str(error.args[0]) if error.args else ""
@@ -93,7 +93,7 @@ def _sources(program: cel.Program, text: str) -> tuple[tuple[str, Callable[[Plan
     names = program.variables()
     unknown = sorted(set(names) - VARIABLES.keys() - bound - TYPES)
     if unknown:
-        raise ValueError(f"unknown variable `{unknown[0]}`; there are {', '.join(VARIABLES)}")
+        raise ValueError(f"unknown variable `{unknown[0]}`; known: {', '.join(VARIABLES)}")
     # Names with a leading underscore are CEL's own; its macros expand to them.
     used = (name for name in program.functions() if name.isidentifier() and not name.startswith("_"))
     if foreign := sorted(set(used) - set(FUNCTIONS)):

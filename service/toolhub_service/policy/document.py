@@ -96,7 +96,8 @@ class Grant(Section, frozen=True, kw_only=True):
     capabilities: Annotated[
         tuple[Glob, ...],
         Meta(
-            description="Globs over capabilities, such as `read:*`. No star ever covers `danger:destructive`: name it."
+            description="Globs over capabilities, such as `read:*`. A wildcard never covers `danger:destructive`: "
+            "name it."
         ),
     ] = ()
 
@@ -107,7 +108,7 @@ class Roles(Section, frozen=True, kw_only=True):
     principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")]
     roles: Annotated[
         tuple[Literal["agent", "operator", "approver", "auditor"], ...],
-        Meta(description="Roles held; without an entry, `agent` alone for whom a grant names."),
+        Meta(description="Roles of these principals. A principal that only a grant names has the role `agent`."),
     ]
 
 
@@ -120,7 +121,7 @@ class Approval(Section, frozen=True, kw_only=True):
             Meta(
                 gt=0,
                 le=2_592_000,
-                description="Seconds until the request lapses, which counts as denied; unset: the hub's own.",
+                description="Seconds until the request expires, which counts as a denial; unset: the hub's default.",
             ),
         ]
         | None
@@ -137,7 +138,8 @@ class Rule(Section, frozen=True, kw_only=True):
     effect: Annotated[
         Literal["ALLOW", "DENY", "REQUIRE_APPROVAL", "REQUIRE_PLAN"],
         Meta(
-            description="What a matching call meets. ALLOW adds no capability: it lifts the plan of a destructive tool."
+            description="Effect on a matching call. ALLOW grants no capability; it lets a destructive tool run "
+            "without a dry run."
         ),
     ]
     principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
@@ -149,11 +151,11 @@ class Rule(Section, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=4_096,
-            description="CEL over args, tool, principal and context; empty: always. An error is a deny.",
+            description="CEL over args, tool, principal and context; empty: always. An error denies the call.",
         ),
     ] = ""
-    reason: Annotated[str, Meta(max_length=500, description="Told to the caller: why.")] = ""
-    remedy: Annotated[str, Meta(max_length=500, description="Told to the caller: what to do instead.")] = ""
+    reason: Annotated[str, Meta(max_length=500, description="Sent to the caller: why.")] = ""
+    remedy: Annotated[str, Meta(max_length=500, description="Sent to the caller: what to do instead.")] = ""
     approval: Annotated[Approval, Meta(description="Terms, for REQUIRE_APPROVAL only.")] = Approval()
 
 
@@ -164,14 +166,14 @@ class LimitRule(Section, frozen=True, kw_only=True):
     principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
     tools: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over tool names.")] = ANYONE
     per: Annotated[
-        Literal["principal", "tool", "principal_tool", "global"], Meta(description="What has a counter of its own.")
+        Literal["principal", "tool", "principal_tool", "global"], Meta(description="What gets its own counter.")
     ] = "principal"
     rate_per_s: (
-        Annotated[float, Meta(gt=0, le=1e6, description="Calls a second, long-term; unset: no bound.")] | None
+        Annotated[float, Meta(gt=0, le=1e6, description="Calls per second on average; unset: no limit.")] | None
     ) = None
-    burst: Annotated[int, Meta(ge=1, le=1_000_000, description="Calls at once that the rate tolerates.")] = 1
-    concurrency: Annotated[int, Meta(ge=1, le=1_000_000, description="Calls in flight; unset: no bound.")] | None = None
-    quota: Annotated[int, Meta(ge=0, le=1 << 53, description="Calls per quota_window_s; unset: no bound.")] | None = (
+    burst: Annotated[int, Meta(ge=1, le=1_000_000, description="Calls that may come at once (burst).")] = 1
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000, description="Calls in flight; unset: no limit.")] | None = None
+    quota: Annotated[int, Meta(ge=0, le=1 << 53, description="Calls per quota_window_s; unset: no limit.")] | None = (
         None
     )
     quota_window_s: Annotated[float, Meta(gt=0, le=31_622_400, description="Seconds, counted from the first call.")] = (
@@ -198,14 +200,14 @@ class Egress(Section, frozen=True, kw_only=True):
     ports: Annotated[tuple[Port, ...], Meta(description="Allowed ports; empty: the scheme's default only.")] = ()
     paths: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^/[^?#]*$", max_length=1_024)], ...],
-        Meta(description="Path prefixes, such as `/v1`: it and what is below it; empty: any path."),
+        Meta(description="Path prefixes, such as `/v1` (matches `/v1` and paths below it); empty: any path."),
     ] = ()
     methods: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[A-Z]{1,20}$")], ...], Meta(min_length=1, description="Allowed methods.")
     ] = ("GET", "HEAD")
     cidrs: Annotated[
         tuple[Annotated[str, Meta(max_length=64)], ...],
-        Meta(description="Networks opened although not public, such as `10.0.0.0/8`; empty: public addresses only."),
+        Meta(description="Allowed networks that are not public, such as `10.0.0.0/8`; empty: public addresses only."),
     ] = ()
     retry_with_key: Annotated[
         bool,
@@ -227,7 +229,7 @@ class Command(Section, frozen=True, kw_only=True):
     """One binary and the grammar of its arguments, or `preset: safe` alone for the built-in harmless readers."""
 
     preset: Annotated[
-        Literal["safe"] | None, Meta(description="Stands for a built-in list of commands; no other key beside it.")
+        Literal["safe"] | None, Meta(description="A built-in list of commands; excludes all other keys of the entry.")
     ] = None
     name: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$|^$", max_length=64, description="argv[0]; never a path.")
@@ -238,9 +240,9 @@ class Command(Section, frozen=True, kw_only=True):
         RE2 | None, Meta(description="RE2 pattern of each whole positional; unset: none are allowed.")
     ] = None
     positionals_are_paths: Annotated[
-        bool, Meta(description="Whether positionals are workspace paths, judged as such.")
+        bool, Meta(description="Whether positionals are workspace paths and checked as paths.")
     ] = False
-    positionals_max: Annotated[int, Meta(ge=0, le=10_000, description="How many positionals at most.")] = 16
+    positionals_max: Annotated[int, Meta(ge=0, le=10_000, description="Maximum number of positionals.")] = 16
     subcommands: Annotated[tuple[str, ...], Meta(description="When not empty, argv[1] must be one of these.")] = ()
     end_of_options: Annotated[bool, Meta(description="Whether `--` is put before the positionals.")] = True
     environment: Annotated[dict[str, str], Meta(description="Variables added to the empty environment.")] = {}
@@ -253,7 +255,9 @@ class SandboxRule(Section, frozen=True, kw_only=True):
     max_write_bytes: Annotated[Bytes, Meta(description="Largest file written.")] = 100 * 1024 * 1024
     max_http_bytes: Annotated[Bytes, Meta(description="Largest HTTP body, inflated.")] = 5 * 1024 * 1024
     max_download_bytes: Annotated[Bytes, Meta(description="Largest download.")] = 100 * 1024 * 1024
-    max_search_files: Annotated[int, Meta(ge=0, le=10_000_000, description="Files that one search opens.")] = 2_000
+    max_search_files: Annotated[
+        int, Meta(ge=0, le=10_000_000, description="Maximum number of files that one search opens.")
+    ] = 2_000
     may_overwrite: Annotated[bool, Meta(description="Whether `overwrite: true` is allowed.")] = True
     command_cpu_s: Annotated[int, Meta(ge=1, le=86_400, description="CPU seconds of a command.")] = 30
     command_memory_bytes: Annotated[Bytes, Meta(description="Address space of a command.")] = 1024 * 1024 * 1024
@@ -273,12 +277,12 @@ class PolicyDocument(Section, frozen=True, kw_only=True):
     rules: Annotated[tuple[Rule, ...], Meta(max_length=10_000, description="Exceptions to the grants.")] = ()
     limits: Annotated[tuple[LimitRule, ...], Meta(max_length=10_000, description="Rates, concurrency, quotas.")] = ()
     egress: Annotated[
-        tuple[Egress, ...], Meta(max_length=10_000, description="Hosts that may be dialled; none: no network.")
+        tuple[Egress, ...], Meta(max_length=10_000, description="Hosts that tools may connect to; none: no network.")
     ] = ()
     commands: Annotated[
-        tuple[Command, ...], Meta(max_length=1_000, description="Binaries that may be run; none: no commands.")
+        tuple[Command, ...], Meta(max_length=1_000, description="Commands that may be run; none: no commands.")
     ] = ()
-    sandbox: Annotated[SandboxRule, Meta(description="What a tool may take from the machine.")] = SandboxRule()
+    sandbox: Annotated[SandboxRule, Meta(description="Limits on what a tool may use of the machine.")] = SandboxRule()
     impersonate: Annotated[
         tuple[Glob, ...], Meta(description="Principals (globs) whose calls may name another agent_id or user_id.")
     ] = ()

@@ -76,7 +76,7 @@ class _Names:
     def strange(self, path: str, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
         for index, text in enumerate(patterns):
             if self._names and not self._fit(text):
-                yield f"{path}[{index}]", f"`{text}` fits no {self._kind} that is known{self._near(text)}"
+                yield f"{path}[{index}]", f"`{text}` matches no known {self._kind}{self._near(text)}"
 
     def _fit(self, text: str) -> bool:
         if text not in self._fits:
@@ -157,7 +157,7 @@ def unsound(document: PolicyDocument) -> Iterator[Problem]:
     yield from _doubled("limits", [limit.id for limit in document.limits])
     for index, limit in enumerate(document.limits):
         if limit.rate_per_s is None and limit.concurrency is None and limit.quota is None:
-            yield f"$.limits[{index}]", "bounds nothing: give rate_per_s, concurrency or quota"
+            yield f"$.limits[{index}]", "sets no limit: give rate_per_s, concurrency or quota"
     for index, rule in enumerate(document.egress):
         yield from _egress(f"$.egress[{index}]", rule)
     for index, command in enumerate(document.commands):
@@ -170,14 +170,14 @@ def _useless_stars(document: PolicyDocument) -> Iterator[Problem]:
         for place, text in enumerate(grant.capabilities):
             if "*" in text and text.startswith("d") and Pattern(text).matches(DANGER_DESTRUCTIVE):
                 path = f"$.grants[{index}].capabilities[{place}]"
-                yield path, f"no star covers {DANGER_DESTRUCTIVE}: write it out"
+                yield path, f"a wildcard never covers {DANGER_DESTRUCTIVE}: name it"
 
 
 def _doubled(section: str, ids: Iterable[str]) -> Iterator[Problem]:
     seen: set[str] = set()
     for index, id in enumerate(ids):
         if id in seen:
-            yield f"$.{section}[{index}]", f"`{id}` is there already; each needs a name of its own"
+            yield f"$.{section}[{index}]", f"`{id}` is used twice; each id must be unique"
         seen.add(id)
 
 
@@ -188,18 +188,27 @@ def _egress(path: str, rule: Egress) -> Iterator[Problem]:
         except ToolFailure:
             yield (
                 f"{path}.hosts[{index}]",
-                f"`{host}` is no host: a name, `*.name`, a literal address or `*`, without scheme, port or path",
+                (
+                    f"`{host}` is not a host: give a name, `*.name`, a literal address or `*`, without scheme, port or "
+                    "path"
+                ),
             )
     for index, prefix in enumerate(rule.paths):
         try:
             canonical_path(prefix)
         except ToolFailure:
-            yield f"{path}.paths[{index}]", f"`{prefix}` is no path prefix such as /v1/items, without dot segments"
+            yield (
+                f"{path}.paths[{index}]",
+                (f"`{prefix}` is not a path prefix: give one such as /v1/items, without dot segments"),
+            )
     for index, cidr in enumerate(rule.cidrs):
         try:
             ipaddress.ip_network(cidr)
         except ValueError:
-            yield f"{path}.cidrs[{index}]", f"`{cidr}` is no network such as 10.0.0.0/8 (host bits must be zero)"
+            yield (
+                f"{path}.cidrs[{index}]",
+                (f"`{cidr}` is not a network: give one such as 10.0.0.0/8 (host bits must be zero)"),
+            )
 
 
 def _command(path: str, command: Command) -> Iterator[Problem]:
@@ -281,7 +290,7 @@ def _load(text: str) -> tuple[JsonValue, Lines]:
     except (ValueError, OverflowError) as error:
         if isinstance(error, InvalidPolicy):
             raise
-        raise InvalidPolicy("a value cannot be read as what it looks like; put it in quotes") from None
+        raise InvalidPolicy("a value looks like a date or number and is not one; put it in quotes") from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -308,9 +317,7 @@ def _mapping(loader: Any, node: yaml.MappingNode, path: str, lines: Lines) -> Js
         if not isinstance(key, str) or key_node.tag == "tag:yaml.org,2002:merge":
             raise InvalidPolicy("keys must be plain names", path.removeprefix("$").removeprefix("."), line)
         if key in found:
-            raise InvalidPolicy(
-                f"`{key}` is written twice; merge the two", path.removeprefix("$").removeprefix("."), line
-            )
+            raise InvalidPolicy(f"`{key}` appears twice; merge the two", path.removeprefix("$").removeprefix("."), line)
         found[key] = _value(loader, value_node, f"{path}.{key}", lines)
         lines[f"{path}.{key}"] = line
     return found
@@ -337,7 +344,7 @@ def _near_choice(problem: str, path: str) -> str:
         return ""
     choices = {str(choice).casefold(): choice for choice in kind.values}
     near = get_close_matches(written.group(1).casefold(), choices, n=1, cutoff=0.5)
-    return f"; did you mean `{choices[near[0]]}`?" if near else f"; there are {', '.join(map(str, kind.values))}"
+    return f"; did you mean `{choices[near[0]]}`?" if near else f"; allowed: {', '.join(map(str, kind.values))}"
 
 
 def _type_at(path: str) -> msgspec.inspect.Type:

@@ -128,8 +128,8 @@ def impostor(planned: PlannedCall, revision: str) -> Verdict:
     return _deny(
         revision,
         IDENTITY,
-        "agent_id or user_id names someone else than the verified caller.",
-        "Leave agent_id and user_id out, or send the caller's own id.\n"
+        "agent_id or user_id differs from the authenticated caller.",
+        "Leave agent_id and user_id empty, or send the caller's own id.\n"
         + paste([f"impersonate: {_flow([principal_id])}"]),
         kind=ErrorKind.PERMISSION_DENIED,
         principal=principal_id,
@@ -142,7 +142,7 @@ def unknown_principal(planned: PlannedCall, needs: frozenset[str], revision: str
     return _deny(
         revision,
         DEFAULT,
-        "No grant names this caller, and what is not granted is denied.",
+        "No grant names this caller, and everything that is not granted is denied.",
         paste([grant_line(principal_id, needs)]),
         principal=principal_id,
         missing_capabilities=sorted(needs),
@@ -155,7 +155,7 @@ def no_agent(planned: PlannedCall, revision: str) -> Verdict:
     return _deny(
         revision,
         DEFAULT,
-        "The caller lacks the role `agent`, without which nobody calls tools.",
+        "The caller lacks the role `agent`, which calling tools requires.",
         # Roles add up, so that those the principal has stay.
         paste([f"roles: [{{principals: {_flow([principal_id])}, roles: [agent]}}]"]),
         principal=principal_id,
@@ -180,8 +180,8 @@ def narrowed_too_far(missing: tuple[str, ...], revision: str) -> Verdict:
     return _deny(
         revision,
         PERMISSIONS,
-        f"The call's own context.permissions leave out {names}.",
-        f"Add {names} to context.permissions, or leave permissions out to use the whole grant.",
+        f"The call's own context.permissions do not include {names}.",
+        f"Add {names} to context.permissions, or leave permissions empty to use the whole grant.",
         missing_capabilities=list(missing),
     )
 

@@ -160,7 +160,7 @@ def faulted(verdict: Verdict, fault: ConditionFault) -> Verdict:
     return replace(
         verdict,
         effect=Effect.DENY,
-        reason=f"The condition of rule {verdict.rule_id} could not be answered: {fault}.",
+        reason=f"The condition of rule {verdict.rule_id} could not be evaluated: {fault}.",
         remedy="Call with the arguments that the rule's condition reads, or ask the operator to correct it.",
         kind=ErrorKind.POLICY_DENIED,
         details={"condition_fault": True},

@@ -50,9 +50,7 @@ class Holdings:
 
 PRECEDENCE = (Effect.DENY, Effect.REQUIRE_APPROVAL, Effect.REQUIRE_PLAN, Effect.ALLOW)
 PLAN_RULE_ID = "destructive_requires_plan"
-PLAN_REMEDY = (
-    "Invoke with mode DRY_RUN first, look at the plan, then invoke with its plan_digest and the same arguments."
-)
+PLAN_REMEDY = "Invoke with mode DRY_RUN first, check the plan, then invoke with its plan_digest and the same arguments."
 APPROVAL_REMEDY = "Wait until a person has decided, then invoke again with the approval_id and the same arguments."
 
 _KINDS = {
@@ -64,7 +62,7 @@ _KINDS = {
 Conditions = dict[str, Condition]
 
 _REMEDIES = {
-    Effect.DENY: "Do without it: the same call gets the same answer, until an operator changes the rule.",
+    Effect.DENY: "Do without this call: it gets the same answer until an operator changes the rule.",
     Effect.REQUIRE_APPROVAL: APPROVAL_REMEDY,
     Effect.REQUIRE_PLAN: PLAN_REMEDY,
 }
@@ -260,7 +258,7 @@ def _plan_first(granted: Verdict) -> Verdict:
         granted,
         effect=Effect.REQUIRE_PLAN,
         rule_id=PLAN_RULE_ID,
-        reason="The tool is destructive: what it would do must be seen before it is done.",
+        reason="The tool is destructive and requires a dry run first.",
         remedy=PLAN_REMEDY,
         kind=ErrorKind.PLAN_REQUIRED,
     )

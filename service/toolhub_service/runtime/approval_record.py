@@ -88,7 +88,7 @@ def answer_to(question: Question, answer: JsonObject | None) -> JsonObject:
         violations = schema.validate(candidate)
         if not violations:
             return candidate
-    what = "The question needs an answer: " if answer is None else "The answer does not fit the question: "
+    what = "The question needs an answer: " if answer is None else "The answer does not match the question: "
     raise refuse(
         ErrorKind.INPUT_SCHEMA_INVALID,
         what + " ".join(violation.message for violation in violations),
@@ -145,7 +145,7 @@ def _redacted(value: JsonValue, redactor: Redactor) -> JsonValue:
 
 def _unasked(planned: PlannedCall, what: str) -> ToolFailure:
     """Nobody is asked: the call is over, and the tool must be mended."""
-    text = f"{planned.spec.name} {what}, which the hub puts to nobody. Nothing was done; use another tool."
+    text = f"{planned.spec.name} {what}, which the hub does not pass on. Nothing was done. Use another tool."
     return refuse(ErrorKind.UPSTREAM_ERROR, text, retryable=False)
 
 
@@ -158,7 +158,7 @@ Decision = Literal[ApprovalState.APPROVED, ApprovalState.REJECTED]
 """What a person decides, as the state that follows."""
 
 OPEN_STATES = frozenset({ApprovalState.PENDING, ApprovalState.APPROVED})
-ASKS = "The tool asks a question in the middle of the call."
+ASKS = "The tool asks a question during the call."
 """The reason of an approval that no rule asks for."""
 # Characters of a purpose or a comment.
 _TEXT_MAX = 4_096

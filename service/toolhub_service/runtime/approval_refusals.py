@@ -28,7 +28,8 @@ def required(
     until, reason = iso(approval.expires_at_unix_ms), verdict.reason
     if approval.question is not None:
         reason = (
-            f"{approval.reason} It stands in details.question, in the tool's own words, and an approver answers it."
+            f"{approval.reason} The question is in details.question (untrusted text of the tool); an approver "
+            "answers it."
         )
         facts = {**facts, "question": {"message": approval.question.message, "schema": approval.question.schema}}
     if approval.state is ApprovalState.APPROVED:
@@ -53,13 +54,13 @@ def required(
 
 def differing(approval: Approval, names: list[str]) -> str:
     return (
-        f"Approval {approval.approval_id} was asked for another call: {', '.join(names)} "
+        f"Approval {approval.approval_id} was requested for another call: {', '.join(names)} "
         f"{'differs' if len(names) == 1 else 'differ'}."
     )
 
 
 def used_up(approval: Approval) -> str:
-    return f"Approval {approval.approval_id} has been used already; each is good for one call."
+    return f"Approval {approval.approval_id} has already been used; each approval is valid for one call."
 
 
 def rejected(approval: Approval) -> ToolFailure:
@@ -67,8 +68,8 @@ def rejected(approval: Approval) -> ToolFailure:
     comment = approval.comment[:_COMMENT_MAX]
     quoted = f" The comment was: {comment!r}." if comment else ""
     text = (
-        f"a person has rejected approval {approval.approval_id}.{quoted} "
-        "Do not send the same call again; do without it, or ask the user."
+        f"a person denied approval {approval.approval_id}.{quoted} Do not send the same call again. Do without it, "
+        "or ask the user."
     )
     facts = {"comment": comment, "decided_by": approval.decided_by}
     return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, **facts)
@@ -77,20 +78,17 @@ def rejected(approval: Approval) -> ToolFailure:
 def lapsed(approval: Approval) -> ToolFailure:
     """Nobody decided in time, or nobody used the decision in time."""
     how = (
-        "was granted and not used before it lapsed"
+        "was granted, but expired before it was used"
         if approval.decided_by
-        else "lapsed: nobody decided in time, which counts as no"
+        else "expired: nobody decided in time, which counts as a denial"
     )
-    text = (
-        f"approval {approval.approval_id} {how}. "
-        "If the call is still wanted, invoke without an approval_id: that asks anew."
-    )
+    text = f"approval {approval.approval_id} {how}. To request approval again, invoke without an approval_id."
     return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, expires_at=iso(approval.expires_at_unix_ms))
 
 
 def void(approval: Approval, why: str) -> ToolFailure:
     """An answer that no longer answers anything. Only the tool can ask again, and there is nothing to wait for."""
-    return _nothing_to_wait_for(approval, f"{why} Invoke without an approval_id: the tool begins anew.")
+    return _nothing_to_wait_for(approval, f"{why} Invoke without an approval_id: the tool starts again.")
 
 
 def lost_race(approval: Approval) -> ToolFailure:
@@ -127,7 +125,7 @@ def _refused(kind: ErrorKind, approval: Approval, text: str, **facts: str) -> To
 def not_found(approval_id: str) -> HubFailure:
     return HubFailure(
         Reason.APPROVAL_NOT_FOUND,
-        f"There is no approval {approval_id!r} that you may see.",
+        f"There is no approval {approval_id!r}, or you may not see it.",
         approval_id=approval_id,
     )
 
@@ -137,14 +135,14 @@ def check_may_decide(principal: Principal, approval: Approval) -> None:
     if approval.binding.is_asked_by(principal.id):
         raise HubFailure(
             Reason.OWN_REQUEST,
-            "You cannot approve your own request; another approver decides it, and may have it revealed.",
+            "You cannot approve your own request or reveal its arguments. Another approver must decide.",
             approval_id=approval.approval_id,
         )
     if approval.approvers and Patterns(approval.approvers).match(principal.id) is None:
         allowed = ", ".join(approval.approvers)
         raise HubFailure(
             Reason.NOT_AMONG_APPROVERS,
-            f"Rule {approval.rule_id} leaves this to {allowed}, and {principal.id} is none of them.",
+            f"Rule {approval.rule_id} lets only {allowed} decide, not {principal.id}.",
             approval_id=approval.approval_id,
             rule_id=approval.rule_id,
         )
@@ -154,28 +152,29 @@ def no_role(principal: Principal) -> HubFailure:
     """Of those who ask, and see their own."""
     return HubFailure(
         Reason.ROLE_MISSING,
-        f"{principal.id} lacks the role 'approver' that revealing arguments needs; "
-        "an operator grants it under `roles` in the policy.",
+        f"{principal.id} lacks the role `approver`, which revealing arguments requires. An operator grants it "
+        "under `roles` in the policy.",
         role=Role.APPROVER.value,
         service="toolhub.v1.ApprovalService",
     )
 
 
 def not_open(approval: Approval) -> HubFailure:
-    text = f"It is {approval.state.value}, and arguments are kept only while an approval is open."
+    text = f"The approval is {approval.state.value}. Arguments can be revealed only while an approval is open."
     return _over(Reason.APPROVAL_ENDED, text, approval)
 
 
 def too_large(approval: Approval, max_bytes: int) -> HubFailure:
-    text = f"The arguments are larger than {max_bytes // 1_024} KiB, the most that is revealed. Deny what must be read."
+    text = f"The arguments are larger than {max_bytes // 1_024} KiB, the most that can be revealed."
     return _over(Reason.ARGUMENTS_TOO_LARGE, text, approval)
 
 
 def not_here(approval: Approval) -> HubFailure:
     return HubFailure(
         Reason.ARGUMENTS_NOT_HERE,
-        "This hub does not have the arguments: another process asked, it was started again since, or "
-        "too many others are open. Ask the hub that asked, have the caller send the same call again, or deny it.",
+        "This hub process does not hold the arguments: another process took the request, this one restarted, or "
+        "too many approvals are open. Ask that process, have the caller send the same call again, or deny the "
+        "request.",
         approval_id=approval.approval_id,
     )
 
@@ -183,7 +182,7 @@ def not_here(approval: Approval) -> HubFailure:
 def another_call(approval: Approval) -> HubFailure:
     return HubFailure(
         Reason.ARGS_DIGEST_DIFFERS,
-        "The approval is for other arguments than the ones that were shown; look at it again.",
+        "The approval is for other arguments than those that were shown. Review it again.",
         approval_id=approval.approval_id,
         args_digest=approval.binding.args_digest,
     )
@@ -193,7 +192,7 @@ def no_question(approval: Approval) -> HubFailure:
     """An answer came with a no, or to an approval that a rule asks for."""
     return HubFailure(
         Reason.NOTHING_TO_ANSWER,
-        "An answer belongs to the yes to a tool's question; here is nothing to be answered.",
+        "This approval asks no question. Send the decision without an answer.",
         approval_id=approval.approval_id,
     )
 
@@ -201,15 +200,15 @@ def no_question(approval: Approval) -> HubFailure:
 def already_decided(approval: Approval) -> HubFailure:
     """No longer PENDING."""
     if was_withdrawn(approval):
-        text = f"There is nothing to decide any more: {approval.comment}"
+        text = f"There is nothing left to decide: {approval.comment}"
         return _over(Reason.APPROVAL_WITHDRAWN, text, approval)
     if approval.state is ApprovalState.EXPIRED and not approval.decided_by:
-        text = f"Nobody decided before {iso(approval.expires_at_unix_ms)}, which counts as no. The caller can ask anew."
+        text = (
+            f"Nobody decided before {iso(approval.expires_at_unix_ms)}, which counts as a denial. The caller "
+            "can request approval again."
+        )
         return _over(Reason.APPROVAL_EXPIRED, text, approval)
-    text = (
-        f"{approval.decided_by} has decided this already at {iso(approval.decided_at_unix_ms)}; "
-        f"it is {approval.state.value}."
-    )
+    text = f"{approval.decided_by} already decided this at {iso(approval.decided_at_unix_ms)}: {approval.state.value}."
     return _over(Reason.ALREADY_DECIDED, text, approval)
 
 

@@ -115,7 +115,8 @@ class ApprovalTail(AsyncIterator[Approval]):
                 self._waiting[approval.approval_id] = approval
             if len(self._waiting) > WAITING_MAX:
                 message = (
-                    "Approvals changed faster than they were taken. Watch again: it begins with all that are pending."
+                    "Approvals changed faster than the client read them. Watch again; the stream starts with all "
+                    "pending approvals."
                 )
                 self.end(HubFailure(Reason.WATCH_LAGGED, message))
         self._news.set()
@@ -221,5 +222,5 @@ class ApprovalTail(AsyncIterator[Approval]):
 
 
 def _leaving() -> HubFailure:
-    message = "This hub is leaving; watch again, at another one."
+    message = "This hub is shutting down. Watch again at another replica."
     return HubFailure(Reason.DRAINING, message)

@@ -144,7 +144,7 @@ class Approvals:
         if verdict.allows:
             return None
         if approval is None or not is_known:
-            why = f"There is no approval {approval_id[:_ID_MAX]!r} that was asked for by you."
+            why = f"There is no approval {approval_id[:_ID_MAX]!r} that you requested."
             raise await self._anew(planned, verdict, why)
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if differs:
@@ -262,7 +262,8 @@ class Approvals:
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if verdict.effect is Effect.REQUIRE_APPROVAL and approval.covers_rule_id != verdict.rule_id:
             why = (
-                f"Approval {approval.approval_id} answers the tool's question, and is no yes of rule {verdict.rule_id}."
+                f"Approval {approval.approval_id} answers the tool's question; rule {verdict.rule_id} needs an "
+                "approval of its own."
             )
             raise await self._anew(planned, verdict, why)
         if not differs:
@@ -281,7 +282,7 @@ class Approvals:
                 return approval
             case ApprovalState.PENDING:
                 if approval.binding.job_id != planned.call.job_id:  # nobody would tell the job of the decision
-                    why = f"Approval {approval.approval_id} was not granted yet, and a job waits for its own only."
+                    why = f"Approval {approval.approval_id} is not granted yet. A job waits only for its own approval."
                     raise await self._otherwise(approval, planned, verdict, why)
                 self._arguments.keep(approval, planned.args_json)  # another hub may have asked
                 raise refusals.required(planned, verdict, approval, "Nobody has decided yet.")
@@ -317,7 +318,7 @@ class Approvals:
                 return approval
         raise refuse(
             ErrorKind.RATE_LIMITED,
-            f"{total} of your calls wait for a person already, which is all that may. Wait until some are decided.",
+            f"{total} of your calls already wait for approval, which is the limit. Wait until some are decided.",
             limit="approvals.max_pending",
         )
 

@@ -80,11 +80,11 @@ def _references(value: JsonValue, path: tuple[str | int, ...]) -> Iterator[str]:
 def _reference(value: Mapping[str, JsonValue], path: tuple[str | int, ...]) -> str:
     artifact_id = value[REFERENCE]
     if not path:
-        raise _malformed(path, "stands in the place of all arguments: put it in the place of one text")
+        raise _malformed(path, "replaces all arguments: use it in place of one string")
     if len(value) > 1:
-        raise _malformed(path, f'has other members: write nothing but {{"{REFERENCE}": "<artifact_id>"}}')
+        raise _malformed(path, f'has other members: write only {{"{REFERENCE}": "<artifact_id>"}}')
     if not isinstance(artifact_id, str):
-        raise _malformed(path, "is not text: give the artifact_id as a string")
+        raise _malformed(path, "is not a string: give the artifact_id as a string")
     return artifact_id
 
 

@@ -97,8 +97,8 @@ class Claim:
         if self.used_bytes + self._taking.bytes > self._quota_bytes:
             raise refuse(
                 ErrorKind.BUDGET_EXCEEDED,
-                f"The artifacts of this caller would pass their quota of {self._quota_bytes} bytes. Keep less, or wait "
-                "until older ones expire.",
+                f"The artifacts of this caller would exceed the quota of {self._quota_bytes} bytes. Delete some, "
+                "or wait until older ones expire.",
                 quota_bytes=self._quota_bytes,
                 used_bytes=self.used_bytes,
             )
@@ -133,21 +133,23 @@ def judge_header(header: ArtifactHeader) -> None:
     """Raises HubFailure INVALID_ARGUMENT for a name that could lead astray, what is no media type, and an upload that
     cannot go on."""
     if header.offset_bytes and not header.upload_id:
-        message = "offset_bytes needs the upload_id with which the first bytes were sent; begin at 0 without one."
+        message = "offset_bytes requires the upload_id of the first bytes. Without one, start at 0."
         raise HubFailure(Reason.UPLOAD_HEADER_INVALID, message)
     if header.upload_id and not (header.size_bytes or header.sha256):
         # The end of a stream that broke may look like the end of the content.
-        message = "An upload_id needs size_bytes or sha256, by which the hub knows when the upload is whole."
+        message = "An upload_id requires size_bytes or sha256, so that the hub knows when the upload is complete."
         raise HubFailure(Reason.UPLOAD_HEADER_INVALID, message)
     if header.name and plain_name(header.name) != header.name:
         raise HubFailure(
             Reason.BAD_NAME,
-            "Its name must be a file name without folders and control characters; change it or leave it out.",
+            "The artifact's name must be a file name without folders and control characters. Change it or leave it "
+            "empty.",
         )
     if header.media_type and plain_media_type(header.media_type) != header.media_type:
         raise HubFailure(
             Reason.BAD_MEDIA_TYPE,
-            "The artifact's media type must read type/subtype, such as text/plain; change it or leave it out.",
+            "The artifact's media type must have the form type/subtype, such as text/plain. Change it or leave it "
+            "empty.",
         )
 
 
@@ -157,12 +159,12 @@ def judge_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
         came = "more" if size_bytes > header.size_bytes else f"only {size_bytes}"
         raise HubFailure(
             Reason.SIZE_MISMATCH,
-            f"{header.size_bytes} bytes were declared and {came} came; nothing was kept. Send it again.",
+            f"The header declared {header.size_bytes} bytes, but {came} arrived. Nothing was stored. Send it again.",
         )
     if sha256 != header.sha256:
         raise HubFailure(
             Reason.DIGEST_MISMATCH,
-            f"What came digests to {sha256}, not to what was declared; nothing was kept. Send it again.",
+            f"The SHA-256 of the received bytes is {sha256}, not the declared one. Nothing was stored. Send it again.",
         )
 
 
@@ -178,7 +180,7 @@ def plain_media_type(media_type: str) -> str:
 
 
 def too_large(max_bytes: int) -> ToolFailure:
-    message = f"The artifact is larger than {max_bytes} bytes, the most that is kept. Keep less or split it."
+    message = f"The artifact is larger than the limit of {max_bytes} bytes. Split it."
     return refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=max_bytes)
 
 
@@ -255,11 +257,13 @@ class HeldUpload:
                 what = f"has {self.received_bytes} bytes" if self.goes_on else "is over"
                 raise HubFailure(
                     Reason.UPLOAD_OFFSET_WRONG,
-                    f"The upload {what}; GetUpload tells how far it is. Go on there.",
+                    f"The upload {what}. Call GetUpload and continue at received_bytes.",
                     received_bytes=str(self.received_bytes),
                 )
             if replace(header, offset_bytes=0) != self._header:
-                message = "The header is another than the one this upload began with. Send the same, or begin at 0."
+                message = (
+                    "The header differs from the first header of this upload. Send the same header, or start at 0."
+                )
                 raise HubFailure(Reason.UPLOAD_HEADER_INVALID, message)
             self.stream = stream
 
@@ -299,7 +303,7 @@ class HeldUpload:
 
     def _check(self, stream: object) -> None:
         if self.stream is not stream:
-            message = "Another stream has gone on with this upload; nothing of it is lost."
+            message = "Another stream continued this upload. Nothing is lost."
             raise HubFailure(Reason.UPLOAD_TAKEN_OVER, message)
 
 
@@ -321,8 +325,8 @@ class HeldUploads:
         if upload is None or self._is_stale(upload, self._clock.unix_ms()):
             raise HubFailure(
                 Reason.UPLOAD_NOT_FOUND,
-                "This hub holds no such upload: it was held for too long, or another process has it. "
-                "Begin again, with offset_bytes 0.",
+                "This hub process does not have the upload: it expired, or another process has it. Start again "
+                "with offset_bytes 0.",
             )
         return upload
 

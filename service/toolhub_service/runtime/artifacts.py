@@ -57,7 +57,7 @@ class DamagedArtifact(ToolFailure):
     """Its bytes are not what they were."""
 
     def __init__(self, artifact: Artifact, what: str) -> None:
-        message = f"The artifact's bytes are damaged: {what}. Use none of them; make or upload it again."
+        message = f"The artifact's bytes are damaged: {what}. Discard them; create or upload the artifact again."
         super().__init__(refuse(ErrorKind.IO_ERROR, message, artifact_id=artifact.artifact_id).error)
 
 
@@ -173,7 +173,7 @@ class Artifacts:
             or artifact.expires_at_unix_ms <= self._clock.unix_ms()
             or not (may_read_all or artifact.principal == principal_id)
         ):
-            message = "There is no such artifact of yours: it never was, or has expired. Make or upload it again."
+            message = "You have no such artifact: it never existed, or it expired. Create or upload it again."
             raise refuse(ErrorKind.NOT_FOUND, message)
         return artifact
 
@@ -191,7 +191,7 @@ class Artifacts:
                 if sha256 is not None:
                     sha256.update(chunk)
                     if at >= end and sha256.hexdigest() != artifact.sha256:
-                        raise DamagedArtifact(artifact, "they digest to something else")
+                        raise DamagedArtifact(artifact, "they do not match its sha256")
                 yield chunk
         if at != end:
             raise DamagedArtifact(artifact, "some are missing")

@@ -248,8 +248,8 @@ def unwritable(spec: ToolSpec) -> ToolFailure:
     """The tool ran; some number or text of its answer has no place in JSON, or it nests beyond all use."""
     effect = " It may have had its effect: do not repeat it blindly." if spec.has_side_effects else ""
     message = (
-        f"{spec.name} answered what cannot be written as JSON: a number that is none, text that is no Unicode, or more "
-        f"than 254 levels.{effect}"
+        f"{spec.name} returned a value that is not valid JSON: NaN or infinity, invalid Unicode, or more than 254 "
+        f"levels.{effect}"
     )
     return refuse(ErrorKind.OUTPUT_SCHEMA_INVALID, message)
 

@@ -96,7 +96,8 @@ def crash(call_id: str) -> ToolError:
     """What a caller learns of a defect: never its text."""
     return ToolError(
         kind=ErrorKind.INTERNAL,
-        message=f"The hub failed while it handled the call; the operator finds it in the log under call_id {call_id}.",
+        message="The hub failed while it handled the call. The operator finds the cause in the log under call_id "
+        f"{call_id}.",
         details={"call_id": call_id},
     )
 
@@ -108,7 +109,7 @@ def cancelled() -> ToolError:
 def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
     """A side effect whose end nobody saw: it may have happened, so it must not be repeated blindly."""
     most_s = cause.details.get("timeout_s")
-    in_time = "in time" if most_s is None else f"within the {most_s:g} s that `timeout_s` of its source allows a call"
+    in_time = "in time" if most_s is None else f"within the {most_s:g} s that `timeout_s` of its source allows"
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
         message=f"{tool} did not answer {in_time} and may have had its effect. Check that before you call it again.",
@@ -128,7 +129,7 @@ def broke_off(tool: str, call_id: str, cause: ToolError) -> ToolError:
     """A defect in the middle of a side effect."""
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
-        message=f"{tool} broke off and may have had its effect. Check that before you call it again; the operator "
+        message=f"{tool} failed and may have had its effect. Check that before you call it again. The operator "
         f"finds the cause in the log under call_id {call_id}.",
         details={**cause.details, "call_id": call_id, "cause": cause.kind.value},
     )

@@ -189,7 +189,7 @@ class Idempotency:
                 return ""
         raise refuse(
             ErrorKind.TIMEOUT,
-            "The first call with this idempotency_key still runs. Send the same call again for its answer.",
+            "The first call with this idempotency_key is still running. Send the same call again for its result.",
             first_call_id=standing.call_id,
         )
 
@@ -221,7 +221,7 @@ def _check_same(planned: PlannedCall, standing: KeyRecord) -> None:
     """Raises IDEMPOTENCY_CONFLICT: a key stands for one call of one definition."""
     if planned.args_digest != standing.args_digest:
         differs, how = "args", "with other arguments"
-        advice = "Send a new key for a new effect, or the first arguments for the first answer."
+        advice = "Send a new key for a new effect, or the first arguments for the first result."
     elif planned.spec.digest != standing.tool_digest:
         differs, how = "tool_digest", "before its definition changed"
         advice = "Check what that call did before you send another with a new key."

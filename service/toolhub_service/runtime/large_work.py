@@ -53,11 +53,11 @@ class LargeWork:
         share = self._shares.get(principal_id)
         wait_s = 0.0 if share is None else share.due_s - self._clock.monotonic_s()
         if wait_s > MAX_WAIT_S:
-            raise _refusal("large arguments of yours have cost more than your share", wait_s)
+            raise _refusal("your calls with large arguments have used up your share", wait_s)
         queue = self._queues.get(principal_id, ())
         waiting_bytes = sum(waiting.size_bytes for waiting in queue if not waiting.turn.done())
         if waiting_bytes and waiting_bytes + size_bytes > MAX_WAITING_BYTES:
-            raise _refusal("too many large arguments of yours wait to be read", max(wait_s, 1.0))
+            raise _refusal("too many of your calls with large arguments are waiting", max(wait_s, 1.0))
 
     async def run(
         self,
@@ -148,8 +148,8 @@ def _refusal(why: str, wait_s: float) -> ToolFailure:
     return ToolFailure(
         ToolError(
             kind=ErrorKind.RATE_LIMITED,
-            message=f"The call was not read: {why}. Wait {wait_s:.1f} seconds, then send it again unchanged. Long "
-            "texts and few values cost little.",
+            message=f"The call was refused unread: {why}. Wait {wait_s:.1f} seconds, then send it again unchanged. "
+            "A few long strings cost less than many values.",
             retry_after_s=wait_s,
             details={"limit": "large-arguments"},
         )

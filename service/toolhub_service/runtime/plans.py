@@ -36,7 +36,7 @@ _DIFFERENCES = {
     "tool definition": "the tool's definition has changed",
     "arguments": "the arguments are not the ones that were shown",
     "policy verdict": "the policy has changed or decides by another rule",
-    "workspace": "it was made for another folder: send the request_id or session_id of the dry run",
+    "workspace": "it was made for another workspace: send the request_id or session_id of the dry run",
     _STATE: "what the call would destroy, overwrite or move has changed since it was shown",
 }
 
@@ -56,7 +56,7 @@ def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int,
     expires_at_unix_ms, sealed = _opened(digest, key)
     current = _parts(planned, verdict, key)
     if len(sealed) != len(current):
-        raise _refused(["forged"], "it is not one of this hub's")
+        raise _refused(["forged"], "it was not issued by this hub")
     compared = zip(current.items(), sealed, strict=True)
     differs: list[JsonValue] = [name for (name, part), shown in compared if part != shown and name != _STATE]
     # Before the expiry, so that the plan of another call is named as that, however old it is.
@@ -76,7 +76,7 @@ def stale(sealed: str, effects: Sequence[str], ttl_s: float) -> ToolFailure:
     return _refused(
         [_STATE],
         _DIFFERENCES[_STATE],
-        "details.effects says what it would do now; invoke with details.plan_digest if that is still wanted.",
+        "details.effects says what the call would do now. To do that, invoke with details.plan_digest.",
         effects=list(effects),
         plan_digest=sealed,
         expires_in_s=ttl_s,
@@ -97,10 +97,10 @@ def _opened(digest: str, key: bytes) -> tuple[int, list[str]]:
     is_ours = len(digest) <= _MAX_CHARS and digest.isascii() and hmac.compare_digest(mac, _mac(body, key))
     if is_ours and pieces[0] == "v1":
         raise _refused(
-            ["version"], "it was made by an earlier version of the hub, which held it to no folder and state"
+            ["version"], "it was made by an earlier version of the hub, which did not record workspace and state"
         )
     if not is_ours or len(pieces) != 3 or pieces[0] != VERSION:
-        raise _refused(["forged"], "it is not one of this hub's, or it was damaged on the way")
+        raise _refused(["forged"], "it was not issued by this hub, or was changed on the way")
     return int(pieces[1]), pieces[2].split("-")
 
 

@@ -119,7 +119,7 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread =
         why = spec.state_reason.rstrip(".") or "it is not approved"
         raise refuse(
             ErrorKind.TOOL_QUARANTINED,
-            f"{spec.name} waits for an operator: {why}. Use another tool.",
+            f"{spec.name} awaits an operator's decision: {why}. Use another tool.",
             reason=spec.state_reason,
         )
     raise refuse(
@@ -135,8 +135,8 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread =
 def _changed(call: Call, spec: ToolSpec) -> ToolFailure:
     return refuse(
         ErrorKind.TOOL_CHANGED,
-        f"{spec.name} is not the tool that you know: its definition has changed. Look at it again (GetTool), and call "
-        "it with its digest of now if the call still means the same.",
+        f"The definition of {spec.name} has changed. Get the tool again (GetTool), and call it with the new digest "
+        "if the call still fits.",
         tool_digest=spec.digest,
         expected_tool_digest=call.expected_tool_digest,
     )
@@ -146,7 +146,7 @@ def _not_there_yet(call: Call, reason: str) -> ToolFailure:
     """Right after a start nobody knows which tools a source has; a job that waits for one must not fail of that."""
     return refuse(
         ErrorKind.TOOL_UNAVAILABLE,
-        f"{call.tool} cannot be used now, for its source cannot: {reason.rstrip('.')}.",
+        f"{call.tool} cannot be used now, because its source cannot: {reason.rstrip('.')}.",
         reason=reason,
         state=ToolState.UNAVAILABLE.value,
     )

@@ -43,13 +43,14 @@ def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Ad
     violations = schemas.validate_input(call.args)
     if violations:
         problems = " ".join(f"{each.message} {each.hint}".rstrip() for each in violations)
-        message = f"The arguments do not fit {call.tool}: {problems}"
+        message = f"The arguments do not match the schema of {call.tool}: {problems}"
         raise refuse(ErrorKind.INPUT_SCHEMA_INVALID, message, violations=violations)
     has_no_purpose = spec.has_side_effects and not call.purpose.strip()
     if has_no_purpose and adapter.has_side_effects(apply_defaults(call, spec, schemas)):
         raise refuse(
             ErrorKind.INVALID_INPUT,
-            f"{call.tool} can change something: say why you call it in `purpose`; it goes into the audit log.",
+            f"{call.tool} can change something: state why you call it in `purpose`, which is recorded in the audit "
+            "log.",
             field="purpose",
         )
 
@@ -315,6 +316,6 @@ def validate_output(spec: ToolSpec, outcome: Outcome, schemas: ToolSchemas) -> N
         effect = "It may have had its effect: do not repeat it blindly." if spec.has_side_effects else ""
         raise refuse(
             ErrorKind.OUTPUT_SCHEMA_INVALID,
-            f"{spec.name} answered something its own output schema forbids. {effect}".rstrip(),
+            f"The result of {spec.name} does not match its own output schema. {effect}".rstrip(),
             violations=violations,
         )

@@ -154,7 +154,7 @@ def _engine(text: bytes) -> jsonschema_rs.Validator:
     except jsonschema_rs.ValidationError as error:
         raise _refused(error) from None
     except (ValueError, jsonschema_rs.ReferencingError):
-        raise SchemaRefused("invalid", "It cannot be compiled; check it against its draft.") from None
+        raise SchemaRefused("invalid", "It cannot be compiled; validate it against its draft.") from None
 
 
 def _document(text: bytes, max_depth: int) -> dict[str, Any] | bool:
@@ -183,7 +183,7 @@ def _refused(error: jsonschema_rs.ValidationError) -> SchemaRefused:
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Referencing):
         if "meta-schema" in error.message:
             return SchemaRefused("dialect", "Its $schema is not draft 4, 6, 7, 2019-09 or 2020-12.")
-        return SchemaRefused("reference", "A $ref does not lead into the document itself; copy what it names to $defs.")
+        return SchemaRefused("reference", "A $ref points outside the document; copy its target to $defs.")
     return SchemaRefused("invalid", f"The keyword at {where} breaks its draft's meta-schema ({kind.name}).")
 
 

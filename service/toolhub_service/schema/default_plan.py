@@ -103,8 +103,7 @@ class Filling:
         if self._left_bytes < 0:
             raise refuse(
                 ErrorKind.INVALID_INPUT,
-                f"Completing the arguments with defaults would add more than {MAX_FILLED_BYTES:,} bytes. "
-                "Send fewer items in one call.",
+                f"The default values would add more than {MAX_FILLED_BYTES:,} bytes. Send fewer items in one call.",
             )
         return copied(fill.value)
 

@@ -227,4 +227,4 @@ def _step(container: Any, token: str) -> Any:
 
 def _unresolved(reference: str) -> SchemaRefused:
     shown = reference if len(reference) <= 80 else reference[:79] + "…"
-    return SchemaRefused("reference", f"{shown!r} does not lead into the document itself; copy what it names to $defs.")
+    return SchemaRefused("reference", f"{shown!r} points outside the document; copy its target to $defs.")

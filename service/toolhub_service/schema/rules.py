@@ -214,8 +214,12 @@ def _format(rule: Rule) -> Wording:
 
 def _one_of(rule: Rule) -> Wording:
     fitting = [position for position, errors in enumerate(rule.facts.get("context", ())) if not errors]
-    text = "fits more than one of the alternatives, exactly one must fit"
-    return text, None, f"Alternatives {listing(list(fitting))} fit: leave out what makes it fit one of them."
+    text = "matches several alternatives, and must match exactly one"
+    return (
+        text,
+        None,
+        (f"Alternatives {listing(list(fitting))} match: change the value so that it matches one of them only."),
+    )
 
 
 def _other(rule: Rule) -> Wording:
@@ -249,10 +253,10 @@ _WORDINGS: Final[dict[str, Callable[[Rule], Wording]]] = {
 _FIXED: Final[dict[str, Wording]] = {
     "unevaluatedItems": ("has more items than the schema describes", None, "Leave the last ones out."),
     "additionalItems": ("has more items than the schema describes", None, "Leave the last ones out."),
-    "uniqueItems": ("must not hold the same item twice", "unique items", "Send each item once."),
+    "uniqueItems": ("must not contain an item twice", "unique items", "Send each item once."),
     "falseSchema": ("is not accepted here", None, "Leave it out."),
-    "not": ("has a form that is ruled out", None, "Change or leave out what the schema's `not` names."),
-    "contains": ("must hold another number of items of the wanted kind", None, ""),
+    "not": ("is ruled out by `not`", None, "Change or leave out what the schema's `not` names."),
+    "contains": ("has too few or too many items that match `contains`", None, ""),
 }
 
 

@@ -211,7 +211,7 @@ def _somewhere() -> Violation:
     return Violation(
         path="",
         keyword="schema",
-        message="The value does not fit the schema, and is too large to say where.",
+        message="The value does not match the schema, and is too large to say where.",
         hint="Send fewer items in one call to learn which one is wrong.",
     )
 

@@ -118,7 +118,7 @@ def bound_work(references: References) -> WorkBound:
 def _narrowed(max_depth: int, chain_work: int) -> WorkBound:
     if max_depth < MIN_USEFUL_DEPTH or chain_work > MAX_CHAIN_WORK:
         raise SchemaRefused(
-            "too_complex", f"Alternatives multiply to more than {MAX_CHAIN_WORK:,} evaluations of one value."
+            "too_complex", f"Nested alternatives multiply to more than {MAX_CHAIN_WORK:,} evaluations of one value."
         )
     return WorkBound(max_depth, chain_work)
 

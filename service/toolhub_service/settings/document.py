@@ -24,34 +24,36 @@ class Server(Section, frozen=True):
     listen: Annotated[str, Meta(description="host:port, or unix:/path; port 0 picks a free one.")] = "127.0.0.1:50051"
     workers: Annotated[int, Meta(description="Processes on the port (SO_REUSEPORT).", ge=1, le=256)] = 1
     max_in_flight: Annotated[
-        int, Meta(description="RPCs, and calls in sessions, in flight a process; more are shed.", ge=1, le=100_000)
+        int, Meta(description="RPCs, and calls in sessions, in flight per process; more are refused.", ge=1, le=100_000)
     ] = 1_000
     max_watches: Annotated[
         int,
         Meta(
-            description="Streams that follow something (jobs, approvals), a process; one principal gets half at most.",
+            description="Watch streams (jobs, approvals) per process; one principal gets at most half.",
             ge=1,
             le=1_000_000,
         ),
     ] = 10_000
-    drain_s: Annotated[float, Meta(description="Seconds that running work gets on SIGTERM.", ge=0, le=3_600)] = 10.0
+    drain_s: Annotated[
+        float, Meta(description="Seconds for running calls to finish after SIGTERM.", ge=0, le=3_600)
+    ] = 10.0
     drain_notice_s: Annotated[
         float, Meta(description="Seconds between NOT_SERVING and refusing work, for a mesh to notice.", ge=0, le=60)
     ] = 0.0
     max_connection_age_s: Annotated[
         float,
-        Meta(description="Seconds after which clients are told to reconnect, so that load spreads; 0: never.", ge=0),
+        Meta(description="Seconds after which clients must reconnect, so that load spreads; 0: never.", ge=0),
     ] = 0.0
     max_connection_idle_s: Annotated[
         float, Meta(description="Seconds after which a connection without RPCs is closed.", ge=1, le=86_400)
     ] = 300.0
     max_connections: Annotated[
         int,
-        Meta(description="Connections a process; fewer where the limit on open files is lower.", ge=1, le=1_000_000),
+        Meta(description="Connections per process; fewer where the limit on open files is lower.", ge=1, le=1_000_000),
     ] = 10_000
     reflection: Annotated[bool, Meta(description="Serve gRPC reflection v1 and v1alpha.")] = True
     allow_plaintext: Annotated[
-        bool, Meta(description="Take API keys without TLS beyond loopback: only where a mesh or proxy encrypts.")
+        bool, Meta(description="Accept API keys without TLS beyond loopback: only where a mesh or proxy encrypts.")
     ] = False
     tls: Tls = Tls()
 
@@ -69,10 +71,13 @@ class Policy(Section, frozen=True):
         str, Meta(description="policy.yaml; empty: <data_dir>/policy.yaml when it exists, else the built-in starter.")
     ] = ""
     shadow_file: Annotated[
-        str, Meta(description="Candidate policy, judged beside the live one and logged; empty: none.")
+        str, Meta(description="Candidate policy, evaluated beside the active one and logged; empty: none.")
     ] = ""
     reload_s: Annotated[
-        float, Meta(description="Seconds between looks at policy, API keys and sources; 0: on SIGHUP only.", ge=0)
+        float,
+        Meta(
+            description="Seconds between checks of policy, API keys and sources for changes; 0: on SIGHUP only.", ge=0
+        ),
     ] = 2.0
     plan_ttl_s: Annotated[float, Meta(description="Seconds for which a plan can be committed.", gt=0, le=86_400)] = (
         600.0
@@ -97,9 +102,12 @@ class Workspace(Section, frozen=True):
 class Audit(Section, frozen=True):
     file: Annotated[str, Meta(description="SQLite file of the audit log; empty: <data_dir>/audit.db.")] = ""
     checkpoint_file: Annotated[
-        str, Meta(description="Signed checkpoints, best on another disk; empty: <data_dir>/audit-checkpoints.jsonl.")
+        str,
+        Meta(description="Signed checkpoints, preferably on another disk; empty: <data_dir>/audit-checkpoints.jsonl."),
     ] = ""
-    key_file: Annotated[str, Meta(description="Key of the chain, made when missing; empty: <data_dir>/audit.key.")] = ""
+    key_file: Annotated[
+        str, Meta(description="Key of the hash chain, created when missing; empty: <data_dir>/audit.key.")
+    ] = ""
 
 
 class Metrics(Section, frozen=True):
@@ -107,20 +115,22 @@ class Metrics(Section, frozen=True):
     hosts: Annotated[
         tuple[str, ...],
         Meta(
-            description="Names by which it may be asked, besides addresses, `localhost` and that of `listen`; `*`: any."
+            description="Accepted values of the Host header, besides addresses, `localhost` and that of `listen`; "
+            "`*`: any."
         ),
     ] = ()
     max_principals: Annotated[
         int,
         Meta(
-            description="Principals that toolhub_tool_invocations_total names, the rest as `other`; 0: none.",
+            description="Number of principals that get their own label in toolhub_tool_invocations_total, the rest "
+            "`other`; 0: none.",
             ge=0,
             le=10_000,
         ),
     ] = 0
     old_names: Annotated[
         bool,
-        Meta(description="Serve metrics under their former names, such as tool_latency_ms, too; for one version."),
+        Meta(description="Also serve metrics under their former names, such as tool_latency_ms; for one version."),
     ] = False
 
 
@@ -128,7 +138,9 @@ class Tracing(Section, frozen=True):
     otlp_endpoint: Annotated[
         str, Meta(description="OTLP/gRPC collector, such as http://127.0.0.1:4317; empty: no traces.")
     ] = ""
-    sample_ratio: Annotated[float, Meta(description="Share of traces begun here that are kept.", ge=0, le=1)] = 1.0
+    sample_ratio: Annotated[
+        float, Meta(description="Share of traces started by the hub that are sampled.", ge=0, le=1)
+    ] = 1.0
     service_name: Annotated[str, Meta(description="service.name of the spans.")] = "tool-hub"
 
 
@@ -136,8 +148,10 @@ class Logs(Section, frozen=True):
     format: Annotated[
         Literal["auto", "json", "console"], Meta(description="auto: console on a terminal, else JSON.")
     ] = "auto"
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least level shown.")] = "info"
-    calls: Annotated[bool, Meta(description="A log line for every call, besides the audit log.")] = False
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Lowest level that is logged.")] = (
+        "info"
+    )
+    calls: Annotated[bool, Meta(description="Log every call, in addition to the audit log.")] = False
 
 
 class CustomTool(Section, frozen=True):
@@ -157,34 +171,50 @@ class Tools(Section, frozen=True):
     user_agent: Annotated[str, Meta(description="User-Agent of core/http.*; empty: tool-hub/<version>.")] = ""
     http_connections: Annotated[int, Meta(description="Pooled connections of core/http.*.", ge=1, le=10_000)] = 100
     bubblewrap: Annotated[
-        str, Meta(description="bwrap binary for core/exec.run and workers; empty: looked for; `off`: not used.")
+        str, Meta(description="bwrap binary for core/exec.run and workers; empty: searched for; `off`: not used.")
     ] = ""
     unconfined_workers: Annotated[
-        bool, Meta(description="Let workers of LangChain sources see the data folder; else it is hidden from them.")
+        bool,
+        Meta(description="Let workers of LangChain sources read the data folder; otherwise it is hidden from them."),
     ] = False
 
 
 class Budget(Section, frozen=True):
     max_timeout_s: Annotated[float, Meta(description="Longest time any call may take, seconds.", gt=0)] = 600.0
-    upstream_concurrency: Annotated[int, Meta(description="Calls in flight an upstream.", ge=1, le=100_000)] = 64
-    breaker_window_s: Annotated[float, Meta(description="Window over which a breaker counts, seconds.", gt=0)] = 30.0
-    breaker_min_calls: Annotated[int, Meta(description="Calls in the window before a breaker may open.", ge=1)] = 10
-    breaker_failure_ratio: Annotated[float, Meta(description="Share of failures that opens a breaker.", gt=0, le=1)] = (
-        0.5
+    upstream_concurrency: Annotated[int, Meta(description="Calls in flight per upstream.", ge=1, le=100_000)] = 64
+    breaker_window_s: Annotated[
+        float, Meta(description="Window over which a circuit breaker counts, seconds.", gt=0)
+    ] = 30.0
+    breaker_min_calls: Annotated[
+        int, Meta(description="Calls in the window before a circuit breaker may open.", ge=1)
+    ] = 10
+    breaker_failure_ratio: Annotated[
+        float, Meta(description="Share of failures that opens a circuit breaker.", gt=0, le=1)
+    ] = 0.5
+    breaker_cooldown_s: Annotated[float, Meta(description="First pause of an open circuit breaker, seconds.", gt=0)] = (
+        5.0
     )
-    breaker_cooldown_s: Annotated[float, Meta(description="First rest of an open breaker, seconds.", gt=0)] = 5.0
 
 
 class Idempotency(Section, frozen=True):
-    ttl_s: Annotated[
-        float, Meta(description="Seconds for which the answer to an idempotency key is remembered.", gt=0)
-    ] = 86_400.0
+    ttl_s: Annotated[float, Meta(description="Seconds for which the result of an idempotency key is stored.", gt=0)] = (
+        86_400.0
+    )
     max_keys: Annotated[
-        int, Meta(description="Keys remembered; beyond, new ones are refused. One principal gets half at most.", ge=1)
+        int,
+        Meta(
+            description="Maximum number of stored keys; new ones are refused beyond it. One principal gets "
+            "at most half.",
+            ge=1,
+        ),
     ] = 100_000
     max_bytes: Annotated[
         int,
-        Meta(description="Bytes of remembered answers; beyond, new keys are refused. One principal gets half.", ge=1),
+        Meta(
+            description="Maximum bytes of stored results; new keys are refused beyond it. One principal gets at "
+            "most half of those free.",
+            ge=1,
+        ),
     ] = 256 * 1024 * 1024
 
 
@@ -192,8 +222,8 @@ class Stores(Section, frozen=True):
     kind: Annotated[
         Literal["sqlite", "memory", "postgres"],
         Meta(
-            description="Where what hubs share lies: postgres (of postgres_url), all of it; else what no URL names; "
-            "memory: lost."
+            description="Store of all state that has no URL of its own; postgres: everything, in postgres_url; "
+            "memory: lost at exit."
         ),
     ] = "sqlite"
     file: Annotated[str, Meta(description="SQLite file of the embedded stores; empty: <data_dir>/hub.db.")] = ""
@@ -201,60 +231,65 @@ class Stores(Section, frozen=True):
         str,
         Meta(description="Redis that several hubs share (jobs, keys, approvals, artifact records); empty: none."),
     ] = ""
-    redis_prefix: Annotated[str, Meta(description="What every key in Redis begins with.", min_length=1)] = "toolhub:"
+    redis_prefix: Annotated[str, Meta(description="Prefix of every key in Redis.", min_length=1)] = "toolhub:"
     postgres_url: Annotated[
         str,
-        Meta(description="PostgreSQL that keeps jobs and the audit log, with kind postgres all the rest; empty: none."),
+        Meta(description="PostgreSQL for jobs and the audit log, with kind postgres for everything; empty: none."),
     ] = ""
 
 
 class Jobs(Section, frozen=True):
     engine: Annotated[
         Literal["inprocess", "docket"],
-        Meta(description="Who delivers jobs; docket: any replica on the same Redis takes any job."),
+        Meta(description="What delivers jobs; docket: any replica on the same Redis can take any job."),
     ] = "inprocess"
-    max_running: Annotated[int, Meta(description="Jobs that run at once a process.", ge=1, le=100_000)] = 2_048
-    max_open: Annotated[
-        int, Meta(description="Jobs not finished in the whole store; beyond, new ones are shed.", ge=1)
-    ] = 50_000
+    max_running: Annotated[int, Meta(description="Jobs that run at once per process.", ge=1, le=100_000)] = 2_048
+    max_open: Annotated[int, Meta(description="Unfinished jobs in the whole store; more are refused.", ge=1)] = 50_000
     default_timeout_s: Annotated[
-        float, Meta(description="Seconds a job gets when its call's budget names no timeout.", gt=0)
+        float, Meta(description="Time limit in seconds of a job whose budget names no timeout.", gt=0)
     ] = 3_600.0
     max_timeout_s: Annotated[float, Meta(description="Longest time any job may take, seconds.", gt=0)] = 86_400.0
-    keep_s: Annotated[float, Meta(description="Seconds for which a finished job is remembered.", gt=0)] = 604_800.0
-    heartbeat_s: Annotated[float, Meta(description="Seconds between a process's signs of life.", gt=0, le=60)] = 1.0
+    keep_s: Annotated[float, Meta(description="Seconds for which a finished job is stored.", gt=0)] = 604_800.0
+    heartbeat_s: Annotated[float, Meta(description="Seconds between heartbeats of a process.", gt=0, le=60)] = 1.0
     dead_after_s: Annotated[
-        float, Meta(description="Seconds without a sign of life until another process takes its jobs.", gt=0, le=600)
+        float,
+        Meta(description="Seconds without a heartbeat after which another process takes over its jobs.", gt=0, le=600),
     ] = 5.0
 
 
 class Approvals(Section, frozen=True):
     default_expires_s: Annotated[
-        float, Meta(description="Seconds an approval lives when its rule names no time.", gt=0, le=2_592_000)
+        float, Meta(description="Seconds until an approval expires when its rule names no time.", gt=0, le=2_592_000)
     ] = 3_600.0
-    keep_s: Annotated[float, Meta(description="Seconds for which an ended approval is remembered.", gt=0)] = 2_592_000.0
-    max_pending: Annotated[int, Meta(description="Undecided approvals of one principal; beyond, no more.", ge=1)] = 256
-    webhook_url: Annotated[str, Meta(description="Told by POST when an approval is asked for; empty: nobody.")] = ""
+    keep_s: Annotated[float, Meta(description="Seconds for which an ended approval is stored.", gt=0)] = 2_592_000.0
+    max_pending: Annotated[int, Meta(description="Maximum number of undecided approvals of one principal.", ge=1)] = 256
+    webhook_url: Annotated[
+        str, Meta(description="URL that is notified by POST when an approval is requested; empty: none.")
+    ] = ""
     webhook_secret_file: Annotated[
-        str, Meta(description="Secret that signs the webhook; needed when webhook_url is set.")
+        str, Meta(description="Secret that signs the webhook; required with webhook_url.")
     ] = ""
 
 
 class Artifacts(Section, frozen=True):
-    folder: Annotated[str, Meta(description="Folder of the bytes; empty: <data_dir>/artifacts.")] = ""
+    folder: Annotated[str, Meta(description="Folder of the artifacts; empty: <data_dir>/artifacts.")] = ""
     bucket_url: Annotated[
         str, Meta(description="S3-compatible bucket instead of a folder, such as s3://name/prefix; empty: none.")
     ] = ""
-    ttl_s: Annotated[float, Meta(description="Seconds an artifact lives.", gt=0)] = 604_800.0
+    ttl_s: Annotated[float, Meta(description="Seconds until an artifact expires.", gt=0)] = 604_800.0
     max_bytes: Annotated[int, Meta(description="Largest artifact.", ge=1)] = 1024 * 1024 * 1024
-    quota_bytes: Annotated[int, Meta(description="What one principal may own in all.", ge=1)] = 10 * 1024 * 1024 * 1024
+    quota_bytes: Annotated[int, Meta(description="Total bytes of artifacts of one principal.", ge=1)] = (
+        10 * 1024 * 1024 * 1024
+    )
     argument_max_bytes: Annotated[
-        int, Meta(description="What references in one call's arguments may bring in.", ge=1)
+        int, Meta(description="Total bytes of artifacts that one call's arguments may refer to.", ge=1)
     ] = 4 * 1024 * 1024
 
 
 class Session(Section, frozen=True):
-    max_in_flight: Annotated[int, Meta(description="Calls at once a session; beyond, reading waits.", ge=1)] = 256
+    max_in_flight: Annotated[
+        int, Meta(description="Calls in flight per session; beyond, the hub stops reading from it.", ge=1)
+    ] = 256
 
 
 class Sources(Section, frozen=True):
@@ -265,7 +300,7 @@ class Sources(Section, frozen=True):
 
 class Search(Section, frozen=True):
     learn: Annotated[
-        bool, Meta(description="Whether purposes of calls that succeeded help the same principal's searches.")
+        bool, Meta(description="Whether purposes of successful calls improve the same principal's searches.")
     ] = True
     embedder: Annotated[
         str, Meta(description="package.module:name below a trusted namespace that embeds texts; empty: words only.")
@@ -286,8 +321,8 @@ class Settings(Section, frozen=True):
     loose_files: Annotated[
         Literal["refuse", "warn"],
         Meta(
-            description="Where others may write policy, keys, sources, databases or a folder above them: do not start, "
-            "or warn, for file systems that know no modes."
+            description="What to do when other users can write policy, keys, sources, databases or a folder above "
+            "them: do not start, or warn (for file systems without modes)."
         ),
     ] = "refuse"
     server: Server = Server()

@@ -159,7 +159,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any
             continue
         if name not in known:
             near = difflib.get_close_matches(name, [*known, *CLIENT_VARIABLES], n=1)
-            raise SettingsInvalid(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
+            raise SettingsInvalid(f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else ""))
         yield known[name].path, _parsed(environment[name], known[name])
 
 
@@ -189,7 +189,7 @@ def _explained(broken: msgspec.ValidationError) -> str:
     text = str(broken)
     if "Invalid enum value" in text:
         known = {setting.path: setting.choices for setting in all_settings()}
-        return f"{text}; take one of: {', '.join(known.get(_path_in(text), ()))}"
+        return f"{text}; use one of: {', '.join(known.get(_path_in(text), ()))}"
     if "unknown field" not in text:
         return text
     unknown = text.split("`")[1]

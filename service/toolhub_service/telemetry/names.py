@@ -281,7 +281,7 @@ LOG_UNRECORDED: Final = _event(
 )
 LOG_JOB_TAKEN: Final = _event("job_taken_over", "warning", "A job whose process died is run by this one now.")
 LOG_JOB_ENDED: Final = _event(
-    "job_ended_badly", "warning", "A job is LOST or TIMED_OUT: nobody can say what became of it, or it took too long."
+    "job_ended_badly", "warning", "A job is LOST or TIMED_OUT: its outcome is unknown, or it took too long."
 )
 LOG_JOB_TROUBLE: Final = _event(
     "job_trouble", "warning", "A change of a job failed and will be tried again; a defect carries its traceback."
@@ -289,7 +289,7 @@ LOG_JOB_TROUBLE: Final = _event(
 LOG_WEBHOOK_GIVEN_UP: Final = _event(
     "approval_webhook_given_up",
     "error",
-    "The webhook could not be told of a question; `toolhub approvals list` has it.",
+    "The webhook could not be notified of a question; `toolhub approvals list` has it.",
 )
 LOG_SOURCE_READ: Final = _event(
     "source_read", "info", "A source can be read again, or for the first time, or what it offers is another."
@@ -329,7 +329,7 @@ LOG_POLICY_REJECTED: Final = _event(
     "policy_rejected", "error", "The policy file is invalid or gone: the old policy stays."
 )
 LOG_POLICY_UNMATCHED: Final = _event(
-    "policy_names_unknown", "warning", "The policy names tools, capabilities or principals that nobody knows: a typo?"
+    "policy_names_unknown", "warning", "The policy names unknown tools, capabilities or principals: a typo?"
 )
 LOG_SHADOW_LOADED: Final = _event("shadow_loaded", "info", "A candidate policy watches beside the live one.")
 LOG_SHADOW_REJECTED: Final = _event("shadow_rejected", "error", "The candidate policy is invalid.")

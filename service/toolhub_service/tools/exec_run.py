@@ -48,10 +48,11 @@ def _not_ended(finished: Finished, judged: JudgedCommand, timeout_s: float, stdo
     was_own_limit = finished.duration_s > 0.95 * timeout_s
     more_time = "a longer timeoutS" if was_own_limit else "call with a later deadline"
     message = (
-        f"{judged.rule} wrote more than {FLOOD_BYTES} bytes and was ended. Ask it for less."
+        f"{judged.rule} wrote more than {FLOOD_BYTES} bytes and was killed. Request less output."
         if finished.flooded
-        else f"{judged.rule} did not end within {seconds} s and was stopped with all that it started. What it did "
-        f"until then stays done: look before you repeat it, give it less to do, or {more_time}."
+        else f"{judged.rule} did not finish within {seconds} s and was killed with all its child processes. What "
+        "it did until then is not undone: check that before you repeat it, give it less to do, or "
+        f"{more_time}."
     )
     return refuse(
         ErrorKind.EXECUTION_ERROR if finished.flooded else ErrorKind.TIMEOUT,
@@ -169,7 +170,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         if level != "bubblewrap" and sandbox.require_bubblewrap:
             raise refuse(
                 ErrorKind.TOOL_UNAVAILABLE,
-                "The policy allows commands only inside bubblewrap, which does not work on this machine. Use the file "
+                "The policy requires bubblewrap for commands, and it does not work on this machine. Use the file "
                 "tools; an operator must install bubblewrap or allow user namespaces.",
                 retryable=False,
             )
@@ -200,7 +201,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
                     on_output=lambda lines, stream: context.sink.chunk(Chunk(data=lines, stream=stream)),
                 )
         except OSError:
-            message = "The command could not be started. An operator must look at the machine of the hub."
+            message = "The command could not be started. An operator must check the hub's machine."
             raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
 
 
@@ -226,7 +227,7 @@ def _check_paths(judged: JudgedCommand, cwd: str, folder: int, workspace: Worksp
     if any(path.split("/", 1)[0] == ".." for path in judged.paths):
         named = posixpath.normpath(posixpath.join(os.path.realpath(workspace.folder), judge_path(cwd)))
         if str(Path(f"/proc/self/fd/{folder}").readlink()) != named:
-            message = f"{cwd[:200]!r} leads through a link, from where `..` goes elsewhere: name the folder itself."
+            message = f"{cwd[:200]!r} is below a symbolic link, so `..` leads elsewhere: name the folder itself."
             raise refuse(ErrorKind.PATH_OUTSIDE_SANDBOX, message)
     for path in judged.paths if level == "rlimits" else ():
         try:
@@ -238,7 +239,7 @@ def _check_paths(judged: JudgedCommand, cwd: str, folder: int, workspace: Worksp
         if status.type == "link":
             raise refuse(
                 ErrorKind.PATH_OUTSIDE_SANDBOX,
-                f"{path[:200]!r} is a link, which commands may not follow here: name its target.",
+                f"{path[:200]!r} is a symbolic link, which commands may not follow: name its target.",
             )
 
 
@@ -268,7 +269,7 @@ def _result(
     if context.truncated:
         bytes_of = f"{finished.stdout.total_bytes} bytes of stdout and {finished.stderr.total_bytes} of stderr"
         kept = f"of {bytes_of} the first {args.max_output_chars} characters each were kept"
-        why = f"{kept}: raise maxOutputChars, or have the command write into a file"
+        why = f"{kept}: raise maxOutputChars, or let the command write to a file"
         context.proves(EvidenceType.TOOL, f"exec:{judged.rule}", why)
     if finished.timed_out or finished.flooded:
         raise _not_ended(finished, judged, args.timeout_s, stdout, stderr)

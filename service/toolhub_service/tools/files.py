@@ -28,9 +28,9 @@ from toolhub_service.tools.threads import raise_if_cancelled
 _SHOWN_CHARS = 200
 _OUTSIDE = (
     ErrorKind.PATH_OUTSIDE_SANDBOX,
-    "leads out of the workspace or through a link. Use a path of real folders inside the workspace.",
+    "leaves the workspace or goes through a symbolic link. Use a path of real folders inside the workspace.",
 )
-_DENIED = (ErrorKind.IO_ERROR, "may not be touched: the file system denies it. Use another path.")
+_DENIED = (ErrorKind.IO_ERROR, "cannot be accessed: permission denied. Use another path.")
 _FULL = (ErrorKind.IO_ERROR, "could not be written: the disk or its quota is full. Delete something first.")
 _SPECIAL = (ErrorKind.INVALID_INPUT, "is not a regular file (a pipe, socket or device). Use a regular file.")
 _BUSY = (ErrorKind.IO_ERROR, "is being changed by someone else. Try again.")
@@ -38,18 +38,18 @@ _BUSY = (ErrorKind.IO_ERROR, "is being changed by someone else. Try again.")
 _MEANINGS = {
     errno.ENOENT: (
         ErrorKind.NOT_FOUND,
-        "does not exist. List its folder with core/fs.listDir to see what does; another request_id has other files.",
+        "does not exist. List its folder with core/fs.listDir. Another request_id has another workspace.",
     ),
-    errno.EEXIST: (ErrorKind.ALREADY_EXISTS, "exists already. Set overwrite to true or choose another path."),
+    errno.EEXIST: (ErrorKind.ALREADY_EXISTS, "already exists. Set overwrite to true or choose another path."),
     errno.EXDEV: _OUTSIDE,
     errno.ELOOP: _OUTSIDE,
     errno.EISDIR: (ErrorKind.INVALID_INPUT, "is a folder. Name a file."),
     errno.ENOTDIR: (
         ErrorKind.INVALID_INPUT,
-        "is no folder, or a part of its path is a file. Name a folder, or choose a path beneath one.",
+        "is not a folder, or a part of its path is a file. Name a folder, or a path below one.",
     ),
     errno.ENOTEMPTY: (ErrorKind.INVALID_INPUT, "is a folder that is not empty. Empty it first or choose another path."),
-    errno.EINVAL: (ErrorKind.INVALID_INPUT, "cannot take this operation, such as a folder moved into itself."),
+    errno.EINVAL: (ErrorKind.INVALID_INPUT, "does not allow this operation, such as moving a folder into itself."),
     errno.ENAMETOOLONG: (ErrorKind.INVALID_INPUT, "is too long. Use shorter names."),
     errno.ENXIO: _SPECIAL,
     errno.ENODEV: _SPECIAL,

@@ -28,7 +28,7 @@ FolderPath = Annotated[
 AnyPath = Annotated[
     str, Meta(description="File or folder, relative to the workspace.", min_length=1, max_length=PATH_BYTES)
 ]
-Overwrite = Annotated[bool, Meta(description="Replace a file that stands there; otherwise ALREADY_EXISTS.")]
+Overwrite = Annotated[bool, Meta(description="Replace an existing file; otherwise ALREADY_EXISTS.")]
 Encoding = Annotated[str, Meta(description="Text encoding, such as utf-8 or gb18030.", min_length=1, max_length=40)]
 Sha256 = Annotated[str, Meta(description="SHA-256 of the file's content, hex.")]
 
@@ -45,7 +45,7 @@ def iso_time(unix_s: float) -> str:
 def judge_overwrite(overwrite: bool, sandbox: Sandbox) -> None:
     """Raises ToolFailure POLICY_DENIED where replacing files is not granted."""
     if overwrite and not sandbox.may_overwrite:
-        message = "Policy does not allow replacing files here. Write to a new path with overwrite false."
+        message = "The policy does not allow replacing files. Write to a new path with overwrite false."
         raise refuse(ErrorKind.POLICY_DENIED, message)
 
 
@@ -100,7 +100,7 @@ def judge_encoding(name: str) -> str:
     """The codec's name. Raises ToolFailure INVALID_INPUT for one that is not in the table."""
     known = _KNOWN.get(name.strip().lower().replace("_", "-"))
     if known is None:
-        message = "The encoding is not known here. Use one of the names in details, utf-8 when in doubt."
+        message = "Unknown encoding. Use one of the names in details, utf-8 when in doubt."
         raise refuse(ErrorKind.INVALID_INPUT, message, encodings=list(_NAMES))
     return known
 

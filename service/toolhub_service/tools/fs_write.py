@@ -62,7 +62,7 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
         confirm: Annotated[bool, Meta(description="Must be true.")] = False
 
     class Out(ToolOutput, frozen=True):
-        deleted: Annotated[bool, Meta(description="True: what stood there is gone.")]
+        deleted: Annotated[bool, Meta(description="True: the path no longer exists.")]
         files: Annotated[int, Meta(description="Deleted files and links.")]
         folders: Annotated[int, Meta(description="Deleted folders.")]
         bytes: Annotated[int, Meta(description="Size of the deleted files.")]
@@ -92,7 +92,7 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
 def _confirmed(args: DeletePath.In) -> str:
     """The path that may be deleted. Raises ToolFailure INVALID_INPUT."""
     if not args.confirm:
-        message = "Deleting needs confirm true. Make sure of the path, then call again with confirm set to true."
+        message = "Deleting requires confirm: true. Check the path, then call again with confirm set to true."
         raise refuse(ErrorKind.INVALID_INPUT, message)
     return judge_path(args.path)
 
@@ -315,7 +315,10 @@ def _hint(data: bytes, old: bytes) -> str:
     if old.replace(b"\n", b"\r\n") in data:
         return "The file's lines end with CRLF: write \\r\\n in oldText and newText."
     if b"".join(old.split()) in b"".join(data.split()):
-        return "It does but for white space: copy spaces, tabs and line ends exactly as core/fs.readText returns them."
+        return (
+            "It occurs with other white space: copy spaces, tabs and line ends exactly as core/fs.readText "
+            "returns them."
+        )
     return "Read the file again with core/fs.readText and copy the text exactly."
 
 

@@ -52,7 +52,7 @@ class Answer:
 def more_bytes(max_bytes: int, *, by_policy: bool) -> str:
     """How to get the rest of a body that was cut."""
     if by_policy:
-        return f"the policy reads no more than {max_bytes} bytes of an answer, so use core/http.downloadFile"
+        return f"the policy limits a response to {max_bytes} bytes, so use core/http.downloadFile"
     return "raise maxBytes, or use core/http.downloadFile"
 
 
@@ -115,9 +115,9 @@ async def refuse_error_status(response: HttpResponse, redactor: Redactor) -> Non
     if retryable:
         advice = "Try again later."
     elif response.status >= 500:
-        advice = "It may have done what was asked: check that before you send it again."
+        advice = "The request may have had its effect: check that before you send it again."
     else:
-        advice = "Correct the request by what the excerpt says."
+        advice = "Correct the request as the excerpt says."
     raise refuse(
         ErrorKind.UPSTREAM_ERROR,
         f"{response.url.host} answered with status {response.status}. {advice}",
@@ -136,10 +136,10 @@ def excerpt_of(data: bytes, response: HttpResponse, redactor: Redactor) -> str:
 
 def too_large(response: HttpResponse, max_bytes: int, *, by_policy: bool) -> ToolFailure:
     """For a body that must be whole and is not. `by_policy`: more was asked for than policy allows."""
-    advice = "The policy allows no more: ask for less." if by_policy else "Raise maxBytes, or ask for less."
+    advice = "The policy allows no more: request less." if by_policy else "Raise maxBytes, or request less."
     return refuse(
         ErrorKind.HTTP_TOO_LARGE,
-        f"The answer of {response.url.host} is larger than {max_bytes} bytes. {advice}",
+        f"The response of {response.url.host} is larger than {max_bytes} bytes. {advice}",
         max_bytes=max_bytes,
         announced_bytes=response.announced_bytes,
     )
@@ -343,4 +343,4 @@ def headers_with_type(headers: dict[str, str], content_type: str) -> Headers:
 
 def refuse_body(method: str) -> ToolFailure:
     """For a body with a method that has none (RFC 9110 §9.3.1)."""
-    return refuse(ErrorKind.INVALID_INPUT, f"{method} takes no body. Leave the body out, or use POST.")
+    return refuse(ErrorKind.INVALID_INPUT, f"{method} allows no body. Leave the body out, or use POST.")

@@ -270,16 +270,16 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
             if failure.error.details.get("reason") == "too_many_values":
                 raise refuse(
                     ErrorKind.UPSTREAM_ERROR,
-                    f"The JSON of {response.url.host} has too many small parts: more than {MOST.containers:,} arrays "
-                    f"and objects, {MOST.members:,} members or {MOST.separators:,} items. Ask for less, or use "
-                    "core/http.downloadFile.",
+                    f"The JSON of {response.url.host} has too many small parts: more than {MOST.containers:,} "
+                    f"arrays and objects, {MOST.members:,} members or {MOST.separators:,} items. Request less, or "
+                    "use core/http.downloadFile.",
                     retryable=False,
                     reason="too_many_values",
                 ) from None
             raise refuse(
                 ErrorKind.UPSTREAM_ERROR,
-                f"{response.url.host} answered with something that is not strict JSON. {failure.error.message} "
-                "Use core/http.fetchText to see it as text.",
+                f"The response of {response.url.host} is not strict JSON. {failure.error.message} Use "
+                "core/http.fetchText to see it as text.",
                 retryable=False,
                 upstream=Upstream(response.status, excerpt_of(answer.data, response, self._services.redactor)),
             ) from None

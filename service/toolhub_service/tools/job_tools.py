@@ -55,8 +55,8 @@ class JobTool(Tool[Input, Output]):
 class JobStatusTool(JobTool[JobQuestion, JobAnswer]):
     name = "core/job.status"
     description = (
-        "Tell the status of one of your jobs: its state, its progress, and why it failed if it did. Ask again later "
-        "while isFinal is false; core/job.result gives what it brought."
+        "Tell the status of one of your jobs: its state, its progress, and why it failed if it did. Ask again "
+        "later while isFinal is false; core/job.result returns its result."
     )
     tags = ("job", "status", "progress")
     annotations = Annotations(read_only=True, idempotent=True)
@@ -71,8 +71,8 @@ class JobStatusTool(JobTool[JobQuestion, JobAnswer]):
 class JobResultTool(JobTool[JobQuestion, "JobResultTool.Out"]):
     name = "core/job.result"
     description = (
-        "Give what one of your finished jobs brought: its result, or why there is none. Fails with a hint when the job "
-        "is not finished yet: wait, and look with core/job.status."
+        "Return the result of one of your finished jobs, or why there is none. Fails with a hint when the job is "
+        "not finished yet: wait, and check with core/job.status."
     )
     tags = ("job", "result")
     annotations = Annotations(read_only=True, idempotent=True)
@@ -91,8 +91,8 @@ class JobResultTool(JobTool[JobQuestion, "JobResultTool.Out"]):
         if result is None:
             raise refuse(
                 ErrorKind.NOT_FOUND,
-                f"Job {job.job_id} is {job.state.value} and has no result yet. Look with core/job.status and ask again "
-                "once isFinal is true.",
+                f"Job {job.job_id} is {job.state.value} and has no result yet. Check it with core/job.status and "
+                "ask again when isFinal is true.",
                 retryable=True,
                 state=job.state.value,
             )
@@ -110,8 +110,7 @@ class JobResultTool(JobTool[JobQuestion, "JobResultTool.Out"]):
 class JobCancelTool(JobTool["JobCancelTool.In", JobAnswer]):
     name = "core/job.cancel"
     description = (
-        "Ask one of your jobs to stop. It is CANCELLING until the side that runs it confirms; a job that is over stays "
-        "as it is."
+        "Ask one of your jobs to stop. It is CANCELLING until whatever runs it confirms; a finished job stays as it is."
     )
     tags = ("job", "cancel", "stop")
     annotations = Annotations(idempotent=True)

@@ -163,7 +163,7 @@ class _Parser:
             self._fail(start, f"{{{{/{name[:64]}}}}} closes a section that was never opened")
         _, opened, _, outer = self._sections.pop()
         if opened != name:
-            self._fail(start, f"{{{{/{name[:64]}}}}} stands where {{{{/{opened[:64]}}}}} is due")
+            self._fail(start, f"{{{{/{name[:64]}}}}} is found where {{{{/{opened[:64]}}}}} is expected")
         self._nodes = outer
 
     def _fail(self, at: int, what: str) -> NoReturn:

@@ -218,7 +218,7 @@ def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:
     except (ValueError, ArithmeticError) as error:
         raise refuse(
             ErrorKind.INVALID_INPUT,
-            "The path asks for something that cannot be computed, such as a slice with step 0 or too large a number.",
+            "The path cannot be computed: a slice with step 0, or a number that is too large.",
             reason=type(error).__name__,
         ) from None
 
@@ -316,7 +316,9 @@ def _failure_of(error: jmespath.exceptions.JMESPathError) -> ToolFailure:
     if isinstance(error, jmespath.exceptions.UnknownFunctionError):
         known = sorted(jmespath.functions.Functions.FUNCTION_TABLE)
         return refuse(
-            ErrorKind.INVALID_INPUT, "The path calls a function that JMESPath does not have.", functions=list(known)
+            ErrorKind.INVALID_INPUT,
+            "The path calls an unknown function; JMESPath does not have it.",
+            functions=list(known),
         )
     return refuse(ErrorKind.INVALID_INPUT, "The path is empty or not valid JMESPath.")
 

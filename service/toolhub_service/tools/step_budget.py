@@ -108,7 +108,7 @@ def _check_scalar(value: Any) -> None:
             ErrorKind.INVALID_INPUT, "The path computes a number that JSON cannot write (infinite or undefined)."
         )
     if value is not None and not isinstance(value, bool | int | float | str):
-        raise refuse(ErrorKind.INVALID_INPUT, "The path yields an expression (&…) where a value is due.")
+        raise refuse(ErrorKind.INVALID_INPUT, "The path returns an expression (&…) where a value is expected.")
 
 
 # Of `query.py`, which whoever selects loads: its libraries are 2 MB and 60 ms of a start.

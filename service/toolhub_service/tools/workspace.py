@@ -240,8 +240,8 @@ class Workspace:
         shown = self._expected.pop(relative, None)
         if shown is not None and entry_state(folder, name, stop) != shown:
             message = (
-                f"What stands at {relative} has changed since it was shown, so it was left as it is. "
-                "Invoke with mode DRY_RUN to see what stands there now, then ask for it anew."
+                f"{relative} has changed since the dry run, so nothing was done. Invoke with mode DRY_RUN again, "
+                "check the plan, then invoke with its plan_digest."
             )
             raise refuse(ErrorKind.PLAN_REQUIRED, message, differs=["state"])
 

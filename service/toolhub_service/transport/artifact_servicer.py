@@ -49,7 +49,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         if request.offset_bytes > artifact.size_bytes:
             raise RpcFailure(
                 Reason.OFFSET_PAST_END,
-                f"The offset lies past the end of the artifact, which has {artifact.size_bytes} bytes.",
+                f"offset_bytes is beyond the end of the artifact, which has {artifact.size_bytes} bytes.",
                 {"size_bytes": str(artifact.size_bytes)},
             )
         yield pb.ReadArtifactResponse(artifact=from_artifact(artifact))
@@ -116,7 +116,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     async def _write(self, requests: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext) -> Artifact:
         first = await anext(requests, None)
         if first is None or first.WhichOneof("part") != "header":
-            raise RpcFailure(Reason.HEADER_MISSING, "The first message must be the header; then come chunks.")
+            raise RpcFailure(Reason.HEADER_MISSING, "The first message must be the header, followed by chunks.")
         header, chunks = to_header(first.header), _chunks(requests, context)
         return await self.artifacts.write(current_principal().id, header, chunks)
 
@@ -136,7 +136,7 @@ async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: Ser
             raise RpcFailure(Reason.CHUNK_MISSING, "After the header every message must be a chunk.")
         yield request.chunk
     if context.cancelled():
-        raise RpcFailure(Reason.CANCELLED, "The client left before the artifact was whole.")
+        raise RpcFailure(Reason.CANCELLED, "The client disconnected before the artifact was complete.")
 
 
 async def _linger(requests: AsyncIterator[pb.WriteArtifactRequest]) -> None:

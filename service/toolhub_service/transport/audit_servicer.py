@@ -53,7 +53,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
                 if (event.writer, event.sequence) not in shown:
                     yield _tail_response(event)
         if self._is_leaving:
-            raise RpcFailure(Reason.DRAINING, "This hub is leaving; watch again, with the last resume_token.")
+            raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Tail again with the last resume_token.")
 
     def drain(self) -> None:
         """The hub is leaving: every tail tells what waits, and ends with a status that says to come again."""

@@ -38,8 +38,8 @@ _DIALECTS: dict[int, Dialect] = {
 
 
 _SILENT = {
-    SourceState.DOWN: "It cannot be read at the moment; an operator sees why.",
-    SourceState.PARTIAL: "Not all of its tools could be read; an operator sees which and why.",
+    SourceState.DOWN: "It cannot be read at the moment; an operator can see why.",
+    SourceState.PARTIAL: "Some of its tools could not be read; an operator can see which and why.",
 }
 
 
@@ -111,13 +111,13 @@ class Discovery:
         if spec is None or not self.policy.could_allow(principal.id, spec):
             raise HubFailure(
                 Reason.TOOL_NOT_FOUND,
-                f"There is no tool named {request.name!r} that you could call; SearchTools finds one by what it does.",
+                f"There is no tool named {request.name!r} that you may call. SearchTools finds a tool by what it does.",
                 tool=request.name,
             )
         if spec.state is ToolState.QUARANTINED and not _is_operator(principal):
             raise HubFailure(
                 Reason.TOOL_QUARANTINED,
-                f"{spec.name} waits for an operator and is shown to nobody else until then. Use another tool.",
+                f"{spec.name} awaits an operator's decision; until then only operators can see it. Use another tool.",
                 tool=spec.name,
             )
         return pb.GetToolResponse(tool=from_spec(spec, full=True, for_operator=_is_operator(principal)))
@@ -181,7 +181,7 @@ def _checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolF
         return where
     states = where.states - {ToolState.QUARANTINED}
     if not states:
-        lacks = f"{principal.id} lacks the role 'operator', which alone sees quarantined tools."
+        lacks = f"{principal.id} lacks the role `operator`, which seeing quarantined tools requires."
         raise HubFailure(Reason.ROLE_MISSING, lacks, role=Role.OPERATOR.value)
     return replace(where, states=states)
 
@@ -386,4 +386,4 @@ def _change(name: str, step: Step, shows: Callable[[ToolSpec], tool_pb2.ToolSpec
 
 
 def _draining() -> RpcFailure:
-    return RpcFailure(Reason.DRAINING, "This hub is leaving; watch again, with the last revision.")
+    return RpcFailure(Reason.DRAINING, "This hub is shutting down. Watch again with the last revision.")

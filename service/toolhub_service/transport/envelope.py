@@ -237,7 +237,7 @@ def _malformed(violations: Sequence[protovalidate.Violation]) -> RpcFailure:
 
 
 def _contract_broken(what: str, fields: Iterable[tuple[str, str]]) -> str:
-    return f"{what} breaks its contract: " + "; ".join(f"{path}: {text}" for path, text in fields)
+    return f"{what} is invalid: " + "; ".join(f"{path}: {text}" for path, text in fields)
 
 
 def _shown(violations: Sequence[protovalidate.Violation], skip: int = 0) -> tuple[tuple[str, str], ...]:

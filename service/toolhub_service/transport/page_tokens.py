@@ -94,4 +94,4 @@ def read_pin_cursor(token: str) -> tuple[int, str, str, str] | None:
 
 
 def _forged() -> HubFailure:
-    return HubFailure(Reason.PAGE_TOKEN_INVALID, "The token is not one of ours; start at the first page.")
+    return HubFailure(Reason.PAGE_TOKEN_INVALID, "The token was not issued by this hub. Start from the first page.")

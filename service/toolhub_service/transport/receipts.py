@@ -79,8 +79,7 @@ class Receipts:
             if receipt.is_cut and receipt.task is not None and not receipt.task.uncancel():
                 raise RpcFailure(
                     Reason.REQUEST_TOO_SLOW,
-                    "The request came in too slowly and kept others waiting; send it again, or send large content as "
-                    "an artifact.",
+                    "The request arrived too slowly. Send it again, or send large content as an artifact.",
                 ) from None
             raise
         finally:
@@ -99,8 +98,8 @@ class Receipts:
         if own > self._held_max_bytes // 2 or all_bytes > self._held_max_bytes:
             raise RpcFailure(
                 Reason.OVERLOADED,
-                "Large requests in flight take up what this hub holds of them; try again shortly, fewer at once, or "
-                "send large content as an artifact.",
+                "The memory for large requests is in use. Try again shortly, send fewer at once, or send large "
+                "content as an artifact.",
                 {"max_bytes": str(HELD_MAX_BYTES // 2)},
             )
         self._held[sender] = own

@@ -66,8 +66,8 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             if not self.alone:
                 raise HubFailure(
                     Reason.SEVERAL_WORKERS,
-                    "This hub runs several workers and one only would lose the tool: leave it out in the configuration "
-                    "of its source (`tools: {NAME: {offered: false}}`).",
+                    "This hub runs several workers, and only one of them would remove the tool. Exclude it in the "
+                    "configuration of its source (`tools: {NAME: {offered: false}}`).",
                 )
             self.catalog.unregister(request.name)
         await self._audit(EventType.TOOL_UNREGISTERED, [spec] if spec else [])
@@ -83,7 +83,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         if page.changed:
             raise HubFailure(
                 Reason.CATALOG_CHANGED,
-                "The catalog changed between two pages; read it again from the first one, without a page_token.",
+                "The catalog changed between two pages. Start again without a page_token.",
             )
         return pb.GetSnapshotResponse(
             revision=page.revision,

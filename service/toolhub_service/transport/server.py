@@ -192,7 +192,9 @@ class Server:
                 return self._grpc.add_insecure_port(listening.address)
             return self._grpc.add_secure_port(listening.address, listening.credentials)
         except RuntimeError as taken:
-            raise OSError(f"cannot listen on {listening.address}: the address is in use or not ours") from taken
+            raise OSError(
+                f"cannot listen on {listening.address}: the address is in use, or not one of this machine"
+            ) from taken
 
     async def start(self) -> None:
         """Accept calls; health says SERVING when it returns."""

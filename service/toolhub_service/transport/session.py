@@ -45,7 +45,7 @@ def refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int, request
 # Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long.
 _CALLS_A_TURN = 32
 
-_DUPLICATE = "A call with this call_id is still in flight: give each call of a session a call_id of its own."
+_DUPLICATE = "A call with this call_id is still in flight. Use a new call_id for each call of a session."
 
 
 class Session:
@@ -311,7 +311,10 @@ class Sessions:
             finally:
                 self._open.discard(session)
         if session.is_cut_short:
-            message = "This hub is leaving and takes no more calls; what you sent has been answered. Connect again."
+            message = (
+                "This hub is shutting down and accepts no more calls. All calls that you sent have been "
+                "answered. Connect again."
+            )
             raise RpcFailure(Reason.DRAINING, message)
 
     def drain(self, grace_s: float) -> None:

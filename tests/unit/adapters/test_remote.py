@@ -150,7 +150,7 @@ async def test_who_waits_for_the_remote_side_to_stop_is_told_so(harness: RemoteJ
     running = harness.begin(work={**HELD, "stops_after": 3})
     await harness.sink.until_reported("step")
     harness.kept.cancelled.set()
-    await harness.sink.until_reported("waiting until it confirms")
+    await harness.sink.until_reported("waiting for its confirmation")
     assert (await outcome_of(running)).kind is ErrorKind.CANCELLED
     assert harness.server.asked[Op.CANCEL] == 1
 
@@ -217,7 +217,7 @@ async def test_at_the_deadline_one_that_was_asked_to_stop_is_not_asked_again(har
     async def is_stopping() -> None:
         await harness.sink.until_reported("step")
         harness.kept.cancelled.set()
-        await harness.sink.until_reported("waiting until it confirms")
+        await harness.sink.until_reported("waiting for its confirmation")
 
     await _until_deadline(harness, is_stopping())
     assert harness.server.asked[Op.CANCEL] == 1
@@ -325,7 +325,7 @@ async def test_an_unknown_outcome_says_what_was_sent_where_and_whether_to_repeat
     assert {"remote_id": "r-1", "remote_key": key, "endpoint": harness.server.url}.items() <= error.details.items()
     assert error.details["cause"] == "END_UNCLEAR"
     assert ("safe to call it again" in error.message) is read_only
-    assert ("Look for it there" in error.message) is not read_only
+    assert ("Check it there" in error.message) is not read_only
 
 
 async def test_the_remote_sides_verdict_says_where_it_was_given(harness: RemoteJobHarness) -> None:
@@ -360,7 +360,7 @@ async def test_a_lookup_that_is_refused_leaves_the_outcome_unknown(harness: Remo
     error = await harness.run()
     assert isinstance(error, ToolError)
     assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
-    assert "The hub may not look there. Look for it there" in error.message
+    assert "The hub may not look there. Check it there" in error.message
 
 
 async def test_a_defect_is_internal_and_says_that_it_may_still_run(harness: RemoteJobHarness) -> None:

@@ -20,7 +20,7 @@ WHOLE = {"command": "sh"}
     ("entry", "missing"),
     [
         (WHOLE, []),
-        ({"command": "no-such-program"}, ["there is no program `no-such-program` on the path"]),
+        ({"command": "no-such-program"}, ["the program `no-such-program` is not on the PATH"]),
         (
             {"url": "https://a.example/mcp", "tls": {"ca_file": "/no/ca.pem", "key_file": "/no/key.pem"}},
             ["tls.ca_file: there is no file /no/ca.pem", "tls.key_file: there is no file /no/key.pem"],
@@ -55,7 +55,7 @@ WHOLE = {"command": "sh"}
         ({"kind": "langchain", "load": [FILES], "args": {"root_dir": "papers"}}, []),
         (
             {"kind": "langchain", "load": [FILES]},
-            [f"`{FILES}` takes any path of the machine: add `args: {{root_dir: FOLDER}}`"],
+            [f"`{FILES}` accepts any path of the machine: add `args: {{root_dir: FOLDER}}`"],
         ),
     ],
 )

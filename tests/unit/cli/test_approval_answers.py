@@ -66,7 +66,7 @@ async def test_answer_that_does_not_fit_says_why_and_decides_nothing(it: Asking,
     approval_id = await it.asks()
     refused = await cli(hub, "approve", approval_id, "--answer", "colour=blue")
     assert refused.exit_code != 0
-    assert "does not fit the question" in refused.stderr
+    assert "does not match the question" in refused.stderr
     nothing = await cli(hub, "approve", approval_id)
     assert "needs an answer" in nothing.stderr
     assert await it.harness.state(approval_id) is ApprovalState.PENDING

@@ -364,10 +364,10 @@ class TestReport:
     def test_a_program_that_is_not_on_the_path_is_warned_of(self, home: Path, words: tuple[str, ...]) -> None:
         given = ("add", "a", *words, "--env", f"GITHUB_TOKEN={TOKEN}", "--", "no-such-program-1")
         warned = cli(*given)
-        assert "! there is no program `no-such-program-1` on the path" in warned.stderr
+        assert "! the program `no-such-program-1` is not on the PATH" in warned.stderr
         assert "there is no file" not in warned.stderr
         (shown,) = told(*given[:2], "--replace", "--json", *given[2:])["added"]
-        assert shown["missing"] == ["there is no program `no-such-program-1` on the path"]
+        assert shown["missing"] == ["the program `no-such-program-1` is not on the PATH"]
         assert not cli("add", "b", "--", "sh").stderr
 
     def test_the_next_step_is_a_check_of_this_source_alone(self, home: Path) -> None:

@@ -92,10 +92,10 @@ def test_templates_of_a_comfyui_are_named_by_their_full_paths(home: Path, monkey
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((*COMFYUI, "--template", "nowhere.yaml"), "nowhere.yaml: there is no such file"),
+        ((*COMFYUI, "--template", "nowhere.yaml"), "nowhere.yaml: the file does not exist"),
         ((*COMFYUI, "--template", "."), "there is no sidecar"),
         ((*N8N, "--job", "render=x"), "async needs the source's `api_key`"),
-        ((*N8N, "--discover"), "needs `api_key`"),
+        ((*N8N, "--discover"), "requires `api_key`"),
         ((*N8N, "--webhook", "send=webhook-test/x"), "Production URL"),
         ((*N8N, "--webhook", "send=../x"), "must be a path"),
         (("add", "flows", "--kind", "n8n", "--url", "n8n.example.com", "--webhook", "a=b"), "must begin with http"),

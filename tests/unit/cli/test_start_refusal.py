@@ -16,7 +16,7 @@ from toolhub_service.settings.loading import load_settings
 SETTINGS = load_settings(
     None, {"TOOLHUB_DATA_DIR": "/srv/hub", "TOOLHUB_STORES_REDIS_URL": "redis://me:hidden-word@cache:6379/0"}
 )
-TAKEN = "cannot listen on 127.0.0.1:1: the address is in use or not ours"
+TAKEN = "cannot listen on 127.0.0.1:1: the address is in use, or not one of this machine"
 
 
 def told(refused: Exception) -> str:

@@ -167,12 +167,12 @@ def test_what_is_probably_not_meant_is_only_warned_of(entry: Any, told: str, tmp
     ("entry", "told"),
     [
         ({**CRM, "url": "https://n8n.example.com/webhook/"}, "sources.crm.url: it is the base"),
-        ({**CRM, "workflow": {}}, "there is no key `workflow`; did you mean `workflows`?"),
+        ({**CRM, "workflow": {}}, "unknown key `workflow`; did you mean `workflows`?"),
         (n8n(fails_when=[{"at": "ok"}]), "sources.crm.workflows"),
         (n8n(mode="later"), "sources.crm.workflows"),
         (
             {"kind": "comfyui", "url": "http://x:1", "templates": ["/none/a.yaml"]},
-            "/none/a.yaml: there is no such file",
+            "/none/a.yaml: the file does not exist",
         ),
     ],
 )
@@ -229,7 +229,7 @@ def test_init_writes_a_sidecar_that_passes(tmp_path: Path) -> None:
     assert f"Wrote {path}." in result.output
     (tool,) = checked(str(path), "--object-info", nodes(tmp_path))["tools"]
     assert tool["problems"] == []
-    assert tool["warnings"] == ["description: it is still to be written; models choose tools by it"]
+    assert tool["warnings"] == ["description: it is missing; models choose tools by it"]
     assert tool["arguments"]["image"] == "artifact id, required"
 
 
@@ -289,7 +289,7 @@ def test_init_finds_the_graph_from_another_folder(tmp_path: Path) -> None:
     ("value", "told"),
     [
         ({"nodes": [], "links": []}, "Export (API)"),
-        ({"1": {"class_type": "EmptyImage", "inputs": {}}}, "no node of it saves or previews"),
+        ({"1": {"class_type": "EmptyImage", "inputs": {}}}, "none of its nodes saves or previews"),
     ],
 )
 def test_init_says_why_a_file_is_no_graph_for_a_tool(value: Any, told: str, tmp_path: Path) -> None:
@@ -317,4 +317,4 @@ def test_templates_that_sources_yaml_names_count_from_its_folder(
     monkeypatch.chdir(tmp_path)
     found = checked("--sources", file, code=1)
     assert [tool["place"] for tool in found["tools"]] == [str(path)]
-    assert found["problems"] == [f"sources.images.templates: {tmp_path / 'etc' / 'none.yaml'}: there is no such file"]
+    assert found["problems"] == [f"sources.images.templates: {tmp_path / 'etc' / 'none.yaml'}: the file does not exist"]

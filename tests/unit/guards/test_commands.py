@@ -116,7 +116,7 @@ def test_an_unknown_command_is_told_which_ones_are_allowed() -> None:
     assert error.kind is ErrorKind.POLICY_DENIED
     assert error.details["allowed_commands"] == ["broken", "git", "list"]
     assert "'list', the name without a folder" in refusal(["/usr/bin/list"]).message
-    assert "No command may be run" in refusal(["ls"], ()).message
+    assert "The policy allows no commands" in refusal(["ls"], ()).message
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_what_only_a_shell_understands_is_refused_with_the_reason(text: str) -> 
         split_command(text)
     error = caught.value.error
     assert error.kind is ErrorKind.INVALID_INPUT
-    assert "No shell runs here" in error.message
+    assert "No shell is used" in error.message
     assert text[int(str(error.details["position"]))] == error.details["character"]
 
 

@@ -111,9 +111,7 @@ def test_url_is_sent_in_one_spelling(written: str, spelt: str) -> None:
 def test_what_is_no_url_of_ours_is_invalid(url: str) -> None:
     failure = refused(url)
     assert failure.error.kind is ErrorKind.INVALID_INPUT
-    assert failure.error.message.startswith(
-        ("The URL was not understood: ", "The host of the URL was not understood: ")
-    )
+    assert failure.error.message.startswith(("The URL is invalid: ", "The host of the URL is invalid: "))
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_condition_that_fails_denies_whatever_the_rule_says(what: str, effect:
     source = PolicySnapshot.load({"rules": [{"id": "odd", "effect": effect, "when": FAULTY[what]}]})
     verdict = source.decide(a_call(TIME_NOW, ARGS))
     assert (verdict.effect, verdict.rule_id) == (Effect.DENY, "odd")
-    assert "odd could not be answered" in verdict.reason
+    assert "odd could not be evaluated" in verdict.reason
 
 
 def test_a_fault_never_quotes_a_value_of_the_call() -> None:

@@ -148,7 +148,7 @@ class TestUse:
         assert answer.ok
         again = await harness.refused(number=3, approval_id=approval_id)
         assert again.kind is ErrorKind.APPROVAL_REQUIRED
-        assert "used already" in again.message
+        assert "already been used" in again.message
         assert again.details["approval_id"] != approval_id
         assert harness.runs == 1
         used = await harness.store.get(approval_id)
@@ -177,7 +177,7 @@ class TestUse:
         assert sum(answer.ok for answer in answers) == harness.runs == 1
         refused = [answer.error for answer in answers if answer.error is not None]
         assert {error.kind for error in refused} == {ErrorKind.APPROVAL_REQUIRED}
-        assert all("used already" in error.message for error in refused)
+        assert all("already been used" in error.message for error in refused)
         assert len(harness.events(EventType.APPROVAL_USED)) == 1
 
     async def test_approval_is_not_spent_on_a_call_that_has_no_budget(self) -> None:
@@ -300,7 +300,7 @@ class TestEnd:
         harness.parts.clock.advance(EXPIRES_S)
         error = await harness.refused(number=2, approval_id=approval_id)
         assert error.kind is ErrorKind.APPROVAL_REJECTED
-        assert "not used before it lapsed" in error.message
+        assert "expired before it was used" in error.message
         assert harness.runs == 0
 
     @pytest.mark.promise("approval.expires")
@@ -387,7 +387,7 @@ class TestRepeats:
         assert (await harness.call(number=2, approval_id=approval_id, idempotency_key="k")).ok
         error = await harness.refused(number=3, approval_id=approval_id, idempotency_key="other")
         assert error.kind is ErrorKind.APPROVAL_REQUIRED
-        assert "used already" in error.message
+        assert "already been used" in error.message
         assert harness.runs == 1
 
 

@@ -111,7 +111,7 @@ async def test_an_answer_that_is_no_json_is_refused_typed(value: Any) -> None:
     tool = replace(a_tool("test/odd"), output_schema={})
     error = await a_pipeline_harness(Outcome(value=value), tools=(tool,)).error(tool)
     assert error.kind is ErrorKind.OUTPUT_SCHEMA_INVALID
-    assert "cannot be written as JSON" in error.message
+    assert "not valid JSON" in error.message
     assert "do not repeat it blindly" in error.message
 
 

@@ -39,7 +39,7 @@ class TestAsking:
         asked: Any = error.details["question"]
         assert asked["message"] == "Which colour?"
         assert asked["schema"]["properties"]["colour"] == {"type": "string", "enum": ["red", "green"]}
-        assert "asks a question in the middle" in error.message
+        assert "asks a question during the call" in error.message
         (approval,) = it.harness.asked
         assert error.details["approval_id"] == approval.approval_id
         assert (approval.state, approval.round, approval.purpose) == (ApprovalState.PENDING, 1, "a nice wall")
@@ -115,7 +115,7 @@ class TestAnswering:
         assert reply == (ANSWER, f"{CANARY}:0")
         again = await it.refused(approval_id, number=3)
         assert again.kind is ErrorKind.APPROVAL_REQUIRED
-        assert "used already" in again.message
+        assert "already been used" in again.message
         assert "approval_id" not in again.details, "there is nothing to wait for"
         assert it.adapter.done == [ANSWER]
 
@@ -257,7 +257,7 @@ class TestExactly:
         error = await it.refused(approval_id, **fields)
         assert error.kind is ErrorKind.APPROVAL_REQUIRED
         assert differs in error.message
-        assert "begins anew" in error.message
+        assert "starts again" in error.message
         assert it.runs == 1
 
     async def test_answer_is_void_under_another_policy(self) -> None:
@@ -294,7 +294,7 @@ class TestExactly:
     async def test_job_may_bring_an_answer_that_a_call_has_asked_for(self) -> None:
         it = asking()
         approval_id = await it.asks()
-        assert "a job waits for its own only" in (await it.refused(approval_id, job_id="job-1")).message
+        assert "A job waits only for its own approval" in (await it.refused(approval_id, job_id="job-1")).message
         await it.answer(approval_id)
         assert (await it.call(approval_id, job_id="job-1")).ok
 
@@ -305,7 +305,7 @@ class TestExactly:
         for _ in range(2):
             assert (await it.call(approval_id, job_id="job-1")).ok
         assert it.adapter.done == [ANSWER, ANSWER]
-        assert "used already" in (await it.refused(approval_id, number=2, job_id="job-1")).message
+        assert "already been used" in (await it.refused(approval_id, number=2, job_id="job-1")).message
 
 
 class TestBesidesARule:
@@ -343,7 +343,7 @@ class TestBesidesARule:
         assert kept.covers_rule_id == ""
         error = await it.refused(question)
         assert error.kind is ErrorKind.APPROVAL_REQUIRED
-        assert "no yes of rule writes-need-a-yes" in error.message
+        assert "rule writes-need-a-yes needs an approval of its own" in error.message
         rule = await it.kept(str(error.details["approval_id"]))
         assert (rule.question, rule.state) == (None, ApprovalState.PENDING)
         assert it.runs == 1

@@ -50,7 +50,7 @@ class TestResolve:
         pipeline = replace(harness.pipeline, unread=lambda tool: "no answer yet." if tool.startswith("slow/") else "")
         error = await replace(harness, pipeline=pipeline).error("slow/read")
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
-        assert error.message.endswith("for its source cannot: no answer yet.")
+        assert error.message.endswith("because its source cannot: no answer yet.")
         assert (await replace(harness, pipeline=pipeline).error("zzz")).kind is ErrorKind.TOOL_NOT_FOUND
 
     @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ async def test_a_timeout_names_what_was_written_until_then(tool: ExecRun, folder
     error = await overtaken(late, lambda error: error.details["stdout"] != "")
     assert error.kind is ErrorKind.TIMEOUT
     assert error.details["stdout"] == "begun\n"
-    assert "look before you repeat" in error.message
+    assert "check that before you repeat" in error.message
     assert "a longer timeoutS" in error.message
 
 
@@ -219,7 +219,7 @@ async def test_a_flood_ends_the_command_and_memory_stays_bounded(tool: ExecRun, 
     error = await refused(tool, command_context(folder), argv=["script", "-c", "yes"], maxOutputChars=100)
     assert error.kind is ErrorKind.EXECUTION_ERROR
     assert len(str(error.details["stdout"])) < 200
-    assert "Ask it for less" in error.message
+    assert "Request less output" in error.message
 
 
 def open_descriptors() -> set[str]:

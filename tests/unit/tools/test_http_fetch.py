@@ -85,9 +85,7 @@ async def test_sandbox_bounds_what_the_argument_asks_for(services: HttpServices)
         context = egress_context(server.rule(), sandbox=Sandbox(max_http_bytes=100))
         out = await HttpFetchText(services).run(HttpFetchText.In(url=server.url()), context)
         assert (out.bytes, out.truncated) == (100, True)
-        assert out.text.endswith(
-            "; the policy reads no more than 100 bytes of an answer, so use core/http.downloadFile]"
-        )
+        assert out.text.endswith("; the policy limits a response to 100 bytes, so use core/http.downloadFile]")
 
 
 async def test_gzip_is_cut_by_its_inflated_size(services: HttpServices) -> None:

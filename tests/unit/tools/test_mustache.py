@@ -195,7 +195,7 @@ def test_partials_render_as_the_specification_says(
         ("a\n b {{x", 2, 4, "not closed"),
         ("{{#a}}\n{{#b}}", 2, 1, "'b' is not closed"),
         ("{{/a}}", 1, 1, "never opened"),
-        ("{{#a}}x{{/b}}", 1, 8, "{{/a}} is due"),
+        ("{{#a}}x{{/b}}", 1, 8, "{{/a}} is expected"),
         ("{{}}", 1, 1, "no name"),
         ("{{# }}{{/}}", 1, 1, "no name"),
         ("{{=x=}}", 1, 1, "delimiters"),

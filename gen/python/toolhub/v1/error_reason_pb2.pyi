@@ -29,223 +29,229 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     fields.
     """
     ERROR_REASON_UNREADABLE_REQUEST: _ErrorReason.ValueType  # 2
-    """INVALID_ARGUMENT: The request is not a message of the contract: its bytes cannot be parsed. Look whether
-    client and hub speak the same contract.
+    """INVALID_ARGUMENT: The request is not a message of the contract: its bytes cannot be parsed. Check that client
+    and hub use the same version of the contract.
     """
     ERROR_REASON_REQUEST_MISSING: _ErrorReason.ValueType  # 3
-    """INVALID_ARGUMENT: The client ended its side of the RPC without a message. Send one message, as a generated
-    client does.
+    """INVALID_ARGUMENT: The client closed its side of the RPC without sending a request. Send one message, as a
+    generated client does.
     """
     ERROR_REASON_REQUEST_TOO_SLOW: _ErrorReason.ValueType  # 4
-    """RESOURCE_EXHAUSTED: The request took longer than 30 seconds to come in, or more than one while others waited
-    for its place. Send it again; send large content as an artifact.
+    """RESOURCE_EXHAUSTED: The request took longer than 30 seconds to arrive, or longer than one second while other
+    requests waited. Send it again. Send large content as an artifact.
     """
     ERROR_REASON_CREDENTIAL_MISSING: _ErrorReason.ValueType  # 5
-    """UNAUTHENTICATED: No credential was sent that `auth.modes` knows. Send `authorization: Bearer thk_…` or
-    `x-api-key`.
+    """UNAUTHENTICATED: The request has no credential that `auth.modes` accepts. Send `authorization: Bearer thk_…`
+    or `x-api-key`.
     """
     ERROR_REASON_CREDENTIAL_REFUSED: _ErrorReason.ValueType  # 6
-    """UNAUTHENTICATED: The API key is unknown or was revoked. Have a new one made; after 20 refusals in a minute,
-    RetryInfo says how long to wait.
+    """UNAUTHENTICATED: The API key is unknown or was revoked. Ask an operator for a new key. After 20 refusals in a
+    minute, RetryInfo says how long to wait.
     """
     ERROR_REASON_PRINCIPAL_UNKNOWN: _ErrorReason.ValueType  # 7
-    """PERMISSION_DENIED: Neither a grant nor an entry of `roles` in the policy names the caller. An operator adds
-    one. Metadata: role, service.
+    """PERMISSION_DENIED: Neither a grant nor an entry of `roles` in the policy names the caller. Ask an operator to
+    add one. Metadata: role, service.
     """
     ERROR_REASON_ROLE_MISSING: _ErrorReason.ValueType  # 8
-    """PERMISSION_DENIED: The caller lacks the role that the service needs, or holds the role no longer with which
-    the stream was opened. An operator grants it under `roles` in the policy. Metadata: role, service.
+    """PERMISSION_DENIED: The caller lacks the role that the service requires, or lost the role while its stream was
+    open. Ask an operator to grant it under `roles` in the policy. Metadata: role, service.
     """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 9
-    """RESOURCE_EXHAUSTED: `server.max_in_flight` calls, or `server.max_watches` streams that follow something, are
-    in flight in this process. Wait as RetryInfo says, then try again. Metadata: max_bytes.
+    """RESOURCE_EXHAUSTED: This process already has `server.max_in_flight` calls in flight, or `server.max_watches`
+    watch streams open. Wait as RetryInfo says, then try again. Metadata: max_bytes.
     """
     ERROR_REASON_WATCH_SHARE_TAKEN: _ErrorReason.ValueType  # 10
-    """RESOURCE_EXHAUSTED: The caller has as many streams that follow something open as are free for all others of
-    `server.max_watches`. Close some; follow several things with one, as WatchJobs, WatchApprovals and TailEvents
-    do. Metadata: max_watches, yours.
+    """RESOURCE_EXHAUSTED: The caller has as many watch streams open as are left of `server.max_watches` for all
+    other callers. Close some. Follow several objects with one stream: WatchJobs, WatchApprovals, TailEvents.
+    Metadata: max_watches, yours.
     """
     ERROR_REASON_DRAINING: _ErrorReason.ValueType  # 11
-    """UNAVAILABLE: This hub is leaving. Connect again; another replica answers. A watch goes on after the last
-    sequence seen.
+    """UNAVAILABLE: This hub is shutting down. Reconnect to another replica. Resume a watch with the last sequence
+    seen.
     """
     ERROR_REASON_CANCELLED: _ErrorReason.ValueType  # 12
-    """CANCELLED: The client of WriteArtifact left before the artifact was whole; nothing was kept. Send it again."""
+    """CANCELLED: The client of WriteArtifact disconnected before the artifact was complete. Nothing was stored. Send
+    it again.
+    """
     ERROR_REASON_TOOL_NOT_FOUND: _ErrorReason.ValueType  # 13
-    """NOT_FOUND: No such tool, or none that the caller could call. Search for it. Metadata: tool."""
+    """NOT_FOUND: The tool does not exist, or the caller may not call it. Search for a tool. Metadata: tool."""
     ERROR_REASON_TOOL_QUARANTINED: _ErrorReason.ValueType  # 14
-    """FAILED_PRECONDITION: The tool waits for an operator's decision, and is shown to operators alone until then.
-    Use another tool; an operator looks at `toolhub pins list`. Metadata: tool.
+    """FAILED_PRECONDITION: The tool's definition awaits an operator's decision. Until then only operators can see
+    it. Use another tool. Operators: see `toolhub pins list`. Metadata: tool.
     """
     ERROR_REASON_SOURCES_INVALID: _ErrorReason.ValueType  # 15
-    """FAILED_PRECONDITION: sources.yaml, which a refresh looks at first, is not valid; nothing was read, and the
-    sources there are stay. `toolhub sources check` names key and nearest known one.
+    """FAILED_PRECONDITION: sources.yaml is invalid, so the refresh was refused. The running sources are unchanged.
+    Run `toolhub sources check`; it names the invalid key and the nearest valid one.
     """
     ERROR_REASON_SOURCE_NOT_FOUND: _ErrorReason.ValueType  # 16
-    """NOT_FOUND: No source of that name is configured. `toolhub sources list` names those there are. Metadata:
-    source.
-    """
+    """NOT_FOUND: No source has that name. Take a name from `toolhub sources list`. Metadata: source."""
     ERROR_REASON_SOURCE_NOT_CONFIGURED: _ErrorReason.ValueType  # 17
-    """FAILED_PRECONDITION: No source that is configured runs such a tool, or its kind is configured, not registered;
-    nothing was kept. Configure what the message names. Metadata: source, tool.
+    """FAILED_PRECONDITION: No configured source can run such a tool, or tools of this kind come from configuration
+    only. Nothing was stored. Configure the source that the message names. Metadata: source, tool.
     """
     ERROR_REASON_TOOL_INVALID: _ErrorReason.ValueType  # 18
-    """INVALID_ARGUMENT: A registered tool is not one that its source could offer, or one more than the 1,000 that it
-    may have. Correct what the message names. Metadata: tool.
+    """INVALID_ARGUMENT: The tool is not valid for its source, or the source already has 1,000 registered tools.
+    Correct what the message names. Metadata: tool.
     """
     ERROR_REASON_PIN_NOT_FOUND: _ErrorReason.ValueType  # 19
-    """NOT_FOUND: That digest of that tool was never seen. List the pins and decide one of them. Metadata: source,
-    tool.
+    """NOT_FOUND: The tool has no recorded definition with this digest. Take tool and digest from `toolhub pins
+    list`. Metadata: source, tool.
     """
     ERROR_REASON_PIN_UNREADABLE: _ErrorReason.ValueType  # 20
-    """FAILED_PRECONDITION: What the store holds of a source's pins cannot be read; nothing of it may be called.
-    Restore a backup, or remove the source's pins and decide anew. Metadata: digest, source, tool.
+    """FAILED_PRECONDITION: The stored pins of the source cannot be read, so none of its tools may be called. Restore
+    a backup, or remove the source's pins and decide again. Metadata: digest, source, tool.
     """
     ERROR_REASON_ANSWER_UNFIT: _ErrorReason.ValueType  # 21
-    """INVALID_ARGUMENT: The answer does not fit the question's schema; violations name the fields. Correct them, and
-    decide again.
+    """INVALID_ARGUMENT: The answer does not match the question's schema; `violations` names the fields. Correct
+    them, and decide again.
     """
     ERROR_REASON_NOTHING_TO_ANSWER: _ErrorReason.ValueType  # 22
-    """INVALID_ARGUMENT: An answer came with a decision that answers no question. Decide without an answer. Metadata:
-    approval_id.
+    """INVALID_ARGUMENT: The decision carries an answer, but the approval asks no question. Send the decision without
+    an answer. Metadata: approval_id.
     """
     ERROR_REASON_PAGE_SIZE_INVALID: _ErrorReason.ValueType  # 23
     """INVALID_ARGUMENT: page_size is negative. Send 0 or more."""
     ERROR_REASON_PAGE_TOKEN_INVALID: _ErrorReason.ValueType  # 24
-    """INVALID_ARGUMENT: The token is not ours or belongs to another question. Begin at the first page."""
+    """INVALID_ARGUMENT: The token was not issued by this hub, or belongs to a request with other parameters. Start
+    again from the first page.
+    """
     ERROR_REASON_CATALOG_CHANGED: _ErrorReason.ValueType  # 25
-    """FAILED_PRECONDITION: The catalog changed between two pages of a search, and the ranking with it, or of
-    GetSnapshot. Begin again, without a page_token.
+    """FAILED_PRECONDITION: The catalog changed between two pages of SearchTools or GetSnapshot. Start again without
+    a page_token.
     """
     ERROR_REASON_TOOL_NAME_INVALID: _ErrorReason.ValueType  # 26
-    """INVALID_ARGUMENT: A name breaks the grammar `namespace/path.verb` or has more than 128 characters. Rename the
-    tool. Metadata: tool.
+    """INVALID_ARGUMENT: A tool name does not match `namespace/path.verb`, or has more than 128 characters. Rename
+    the tool. Metadata: tool.
     """
     ERROR_REASON_TOOL_NAME_RESERVED: _ErrorReason.ValueType  # 27
-    """PERMISSION_DENIED: The namespace is `core`, or reads like it. Use another one. Metadata: tool."""
+    """PERMISSION_DENIED: The namespace is `core`, or looks like it. Use another namespace. Metadata: tool."""
     ERROR_REASON_TOOL_NAME_CONFUSABLE: _ErrorReason.ValueType  # 28
-    """ALREADY_EXISTS: The name differs from another one by case or separators only. Choose a name that reads
-    differently. Metadata: known, tool.
+    """ALREADY_EXISTS: The name differs from an existing one only in case or separators. Choose a clearly different
+    name. Metadata: known, tool.
     """
     ERROR_REASON_TOOL_EXISTS: _ErrorReason.ValueType  # 29
-    """ALREADY_EXISTS: The name is taken, by a tool of the source or by a registered one. Replace a registered one
-    with `upsert`, or choose another name. Metadata: tool.
+    """ALREADY_EXISTS: A tool of the source, or a registered tool, already has this name. Set `upsert` to replace a
+    registered tool, or choose another name. Metadata: tool.
     """
     ERROR_REASON_TOOL_SCHEMA_INVALID: _ErrorReason.ValueType  # 30
-    """INVALID_ARGUMENT: A schema is no JSON Schema, leaves its document, or could cost without bound. Repair it at
-    the `path` given. Metadata: path, tool.
+    """INVALID_ARGUMENT: A schema is not valid JSON Schema, refers outside its document, or could take unbounded time
+    to validate. Fix the schema at `path`. Metadata: path, tool.
     """
     ERROR_REASON_DIGEST_MISMATCH: _ErrorReason.ValueType  # 31
-    """INVALID_ARGUMENT: The digest sent is not that of the definition sent, or not that of the bytes of an upload;
-    nothing was kept. Leave it empty, or send the bytes again. Metadata: expected, tool.
+    """INVALID_ARGUMENT: The digest does not match the definition, or the uploaded bytes. Nothing was stored. Leave
+    the digest of a definition empty; send an upload again. Metadata: expected, tool.
     """
     ERROR_REASON_NOT_JSON: _ErrorReason.ValueType  # 32
-    """INVALID_ARGUMENT: A field of a registered tool that must be a JSON object is none. Send one."""
+    """INVALID_ARGUMENT: A field of a registered tool must be a JSON object and is not. Send a JSON object."""
     ERROR_REASON_SEVERAL_WORKERS: _ErrorReason.ValueType  # 33
-    """FAILED_PRECONDITION: A tool of a source would be taken away from one of several workers only. Leave it out in
+    """FAILED_PRECONDITION: Removing a tool of a source would affect only one of several workers. Exclude the tool in
     the configuration of its source.
     """
     ERROR_REASON_WATCH_LAGGED: _ErrorReason.ValueType  # 34
-    """RESOURCE_EXHAUSTED: Approvals changed faster than the watcher took them. Watch again: it begins with all that
-    are pending.
+    """RESOURCE_EXHAUSTED: Approvals changed faster than the client read them. Watch again; the stream starts with
+    all pending approvals.
     """
     ERROR_REASON_TAIL_LAGGED: _ErrorReason.ValueType  # 35
-    """RESOURCE_EXHAUSTED: Events came faster than the watcher took them. List from the last event seen, then watch
-    again.
+    """RESOURCE_EXHAUSTED: Events arrived faster than the client read them. List events from the last one seen, then
+    tail again.
     """
     ERROR_REASON_AUDIT_UNREACHABLE: _ErrorReason.ValueType  # 36
-    """UNAVAILABLE: The PostgreSQL that keeps the audit log cannot be reached; at the start it keeps the hub down.
-    Try again; an operator must look at it.
+    """UNAVAILABLE: The PostgreSQL server of the audit log cannot be reached. A hub does not start without it. Try
+    again. If it persists, an operator must check the server.
     """
     ERROR_REASON_AUDIT_DAMAGED: _ErrorReason.ValueType  # 37
     """INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit."""
     ERROR_REASON_APPROVAL_NOT_FOUND: _ErrorReason.ValueType  # 38
-    """NOT_FOUND: No such approval, or not the caller's to see. Look at the id; ended ones are forgotten after
-    `approvals.keep_s`. Metadata: approval_id.
+    """NOT_FOUND: The approval does not exist, or the caller may not see it. Check the id. Ended approvals are
+    deleted after `approvals.keep_s`. Metadata: approval_id.
     """
     ERROR_REASON_OWN_REQUEST: _ErrorReason.ValueType  # 39
-    """PERMISSION_DENIED: Whoever asks, or is asked for, neither decides nor has the arguments revealed. Another
-    approver has to. Metadata: approval_id.
+    """PERMISSION_DENIED: You cannot approve your own request or reveal its arguments; the same holds for whom it was
+    made for. Another approver must decide. Metadata: approval_id.
     """
     ERROR_REASON_NOT_AMONG_APPROVERS: _ErrorReason.ValueType  # 40
-    """PERMISSION_DENIED: The rule names who may decide, and the caller is none of them. One of those named has to.
-    Metadata: approval_id, rule_id.
+    """PERMISSION_DENIED: The rule lists who may decide, and the caller is not listed. One of the listed approvers
+    must decide. Metadata: approval_id, rule_id.
     """
     ERROR_REASON_ARGS_DIGEST_DIFFERS: _ErrorReason.ValueType  # 41
-    """FAILED_PRECONDITION: The approval is for other arguments than the digest says that were shown. Look at it
-    again, then decide. Metadata: approval_id, args_digest.
+    """FAILED_PRECONDITION: args_digest does not match the arguments of the approval. Review the approval again, then
+    decide. Metadata: approval_id, args_digest.
     """
     ERROR_REASON_ALREADY_DECIDED: _ErrorReason.ValueType  # 42
-    """FAILED_PRECONDITION: It was decided, otherwise or by somebody else. Nothing; a decision stands. Metadata:
-    approval_id, state.
+    """FAILED_PRECONDITION: The approval was already decided: the other way, or by somebody else. Nothing. A decision
+    is final. Metadata: approval_id, state.
     """
     ERROR_REASON_APPROVAL_WITHDRAWN: _ErrorReason.ValueType  # 43
-    """FAILED_PRECONDITION: The job that asked has ended, mostly because it was cancelled; the message tells why.
-    Nothing; there is nothing to decide any more. Metadata: approval_id, state.
+    """FAILED_PRECONDITION: The job that requested approval has ended; the message says why. Nothing. There is
+    nothing left to decide. Metadata: approval_id, state.
     """
     ERROR_REASON_APPROVAL_ENDED: _ErrorReason.ValueType  # 44
-    """FAILED_PRECONDITION: The arguments of an approval are revealed only while it is open. Nothing; the audit log
-    has its summary. Metadata: approval_id, state.
+    """FAILED_PRECONDITION: Arguments can be revealed only while the approval is open. Nothing. The audit log has a
+    summary. Metadata: approval_id, state.
     """
     ERROR_REASON_ARGUMENTS_TOO_LARGE: _ErrorReason.ValueType  # 45
-    """FAILED_PRECONDITION: Arguments of more than 64 KiB are not revealed. Deny what must be read, and have it sent
-    in smaller parts. Metadata: approval_id, state.
+    """FAILED_PRECONDITION: The arguments are larger than 64 KiB, the most that can be revealed. Deny the request and
+    ask for smaller parts. Metadata: approval_id, state.
     """
     ERROR_REASON_ARGUMENTS_NOT_HERE: _ErrorReason.ValueType  # 46
-    """UNAVAILABLE: The arguments are kept, in memory, by the hub that asked; this is another, or was started again
-    since, or had to make room. Ask the hub that asked, have the caller send the same call again, or deny it.
-    Metadata: approval_id.
+    """UNAVAILABLE: Only the hub process that took the request holds its arguments, in memory. This is another
+    process, or it restarted, or dropped them to free memory. Ask that process, have the caller send the same call
+    again, or deny it. Metadata: approval_id.
     """
     ERROR_REASON_APPROVAL_EXPIRED: _ErrorReason.ValueType  # 47
-    """FAILED_PRECONDITION: Nobody decided in time, which counts as no. The caller can ask anew. Metadata:
-    approval_id, state.
+    """FAILED_PRECONDITION: Nobody decided in time, which counts as a denial. The caller can request approval again.
+    Metadata: approval_id, state.
     """
     ERROR_REASON_HEADER_MISSING: _ErrorReason.ValueType  # 48
     """INVALID_ARGUMENT: The first message of WriteArtifact is not the header. Send the header, then chunks."""
     ERROR_REASON_CHUNK_MISSING: _ErrorReason.ValueType  # 49
-    """INVALID_ARGUMENT: A message after the header is no chunk. Send chunks only."""
+    """INVALID_ARGUMENT: A message after the header is not a chunk. Send chunks only."""
     ERROR_REASON_BAD_NAME: _ErrorReason.ValueType  # 50
-    """INVALID_ARGUMENT: The name of an upload has folders or control characters. Send a plain file name, or none."""
+    """INVALID_ARGUMENT: The name of an upload contains folders or control characters. Send a plain file name, or
+    none.
+    """
     ERROR_REASON_BAD_MEDIA_TYPE: _ErrorReason.ValueType  # 51
-    """INVALID_ARGUMENT: The media type of an upload is none. Send type/subtype, or nothing."""
+    """INVALID_ARGUMENT: The media type of an upload is not a valid media type. Send type/subtype, or leave it empty."""
     ERROR_REASON_SIZE_MISMATCH: _ErrorReason.ValueType  # 52
-    """INVALID_ARGUMENT: More or fewer bytes came than the header declared; nothing was kept. Send it again."""
+    """INVALID_ARGUMENT: The number of bytes differs from the size in the header. Nothing was stored. Send it again."""
     ERROR_REASON_ARTIFACT_TOO_LARGE: _ErrorReason.ValueType  # 53
-    """RESOURCE_EXHAUSTED: The upload is larger than `artifacts.max_bytes`; nothing was kept. Split it."""
+    """RESOURCE_EXHAUSTED: The upload is larger than `artifacts.max_bytes`. Nothing was stored. Split it."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 54
-    """RESOURCE_EXHAUSTED: The caller's artifacts would pass `artifacts.quota_bytes`; nothing was kept. Keep less, or
-    wait until older ones expire.
+    """RESOURCE_EXHAUSTED: The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored. Delete
+    artifacts, or wait until older ones expire.
     """
     ERROR_REASON_UPLOAD_NOT_FOUND: _ErrorReason.ValueType  # 55
-    """NOT_FOUND: The process that answers holds no such upload: another has it, it has been held too long, or never
-    was. Begin again, with offset_bytes 0.
+    """NOT_FOUND: This hub process does not have the upload: another process has it, it expired, or it never existed.
+    Start again with offset_bytes 0.
     """
     ERROR_REASON_UPLOAD_OFFSET_WRONG: _ErrorReason.ValueType  # 56
-    """FAILED_PRECONDITION: The upload does not go on at offset_bytes: more or fewer bytes have come, or it is over.
-    Ask GetUpload and go on there. Metadata: received_bytes.
+    """FAILED_PRECONDITION: offset_bytes differs from the number of bytes received, or the upload is complete. Call
+    GetUpload and continue at received_bytes. Metadata: received_bytes.
     """
     ERROR_REASON_UPLOAD_HEADER_INVALID: _ErrorReason.ValueType  # 57
-    """INVALID_ARGUMENT: A header has an upload_id without size and digest, an offset without upload_id, or is not
-    its upload's first. Declare size_bytes or sha256, and send the same header again.
+    """INVALID_ARGUMENT: The header has an upload_id without size and digest, or an offset without upload_id, or
+    differs from the upload's first header. Declare size_bytes or sha256, and send the same header again.
     """
     ERROR_REASON_UPLOAD_TAKEN_OVER: _ErrorReason.ValueType  # 58
-    """ABORTED: Another stream has gone on with the upload, or begun it anew. Nothing, where the other is yours; use
-    an upload_id once.
+    """ABORTED: Another stream continued the upload or started it again. Nothing, if the other stream is yours. Use
+    each upload_id for one upload only.
     """
     ERROR_REASON_ARTIFACT_DAMAGED: _ErrorReason.ValueType  # 59
-    """DATA_LOSS: Bytes of the artifact are missing, or are not those that its sha256 names. Use none of them; make
-    or upload it again. An operator looks at the place of artifacts.
+    """DATA_LOSS: Bytes of the artifact are missing, or do not match its sha256. Discard them; create or upload the
+    artifact again. An operator must check the artifact store.
     """
     ERROR_REASON_OFFSET_PAST_END: _ErrorReason.ValueType  # 60
-    """OUT_OF_RANGE: offset_bytes lies beyond the artifact's end. Read from 0 to its size. Metadata: size_bytes."""
+    """OUT_OF_RANGE: offset_bytes is beyond the end of the artifact. Read from 0 to its size. Metadata: size_bytes."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 61
-    """INTERNAL: A defect. Look for `call_crashed` with the RPC's name in the log."""
+    """INTERNAL: A defect in the hub. Search the log for `call_crashed` with the name of the RPC."""
     ERROR_REASON_SOURCE_EXISTS: _ErrorReason.ValueType  # 62
-    """ALREADY_EXISTS: Two sources have, but for case and separators, the same name; told as the state of the second.
-    Metadata: known, source.
+    """ALREADY_EXISTS: Two source names differ only in case or separators; reported as the state of the second
+    source. Metadata: known, source.
     """
     ERROR_REASON_SOURCE_NAME_RESERVED: _ErrorReason.ValueType  # 63
-    """PERMISSION_DENIED: A source reads like the hub's own; told as its state. Metadata: source."""
+    """PERMISSION_DENIED: The name of a source looks like one of the hub's own; reported as the state of the source.
+    Metadata: source.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why an RPC failed: `google.rpc.ErrorInfo.reason` is one of these names, without ERROR_REASON_, and its domain is
@@ -260,221 +266,227 @@ ERROR_REASON_MALFORMED_REQUEST: ErrorReason.ValueType  # 1
 fields.
 """
 ERROR_REASON_UNREADABLE_REQUEST: ErrorReason.ValueType  # 2
-"""INVALID_ARGUMENT: The request is not a message of the contract: its bytes cannot be parsed. Look whether
-client and hub speak the same contract.
+"""INVALID_ARGUMENT: The request is not a message of the contract: its bytes cannot be parsed. Check that client
+and hub use the same version of the contract.
 """
 ERROR_REASON_REQUEST_MISSING: ErrorReason.ValueType  # 3
-"""INVALID_ARGUMENT: The client ended its side of the RPC without a message. Send one message, as a generated
-client does.
+"""INVALID_ARGUMENT: The client closed its side of the RPC without sending a request. Send one message, as a
+generated client does.
 """
 ERROR_REASON_REQUEST_TOO_SLOW: ErrorReason.ValueType  # 4
-"""RESOURCE_EXHAUSTED: The request took longer than 30 seconds to come in, or more than one while others waited
-for its place. Send it again; send large content as an artifact.
+"""RESOURCE_EXHAUSTED: The request took longer than 30 seconds to arrive, or longer than one second while other
+requests waited. Send it again. Send large content as an artifact.
 """
 ERROR_REASON_CREDENTIAL_MISSING: ErrorReason.ValueType  # 5
-"""UNAUTHENTICATED: No credential was sent that `auth.modes` knows. Send `authorization: Bearer thk_…` or
-`x-api-key`.
+"""UNAUTHENTICATED: The request has no credential that `auth.modes` accepts. Send `authorization: Bearer thk_…`
+or `x-api-key`.
 """
 ERROR_REASON_CREDENTIAL_REFUSED: ErrorReason.ValueType  # 6
-"""UNAUTHENTICATED: The API key is unknown or was revoked. Have a new one made; after 20 refusals in a minute,
-RetryInfo says how long to wait.
+"""UNAUTHENTICATED: The API key is unknown or was revoked. Ask an operator for a new key. After 20 refusals in a
+minute, RetryInfo says how long to wait.
 """
 ERROR_REASON_PRINCIPAL_UNKNOWN: ErrorReason.ValueType  # 7
-"""PERMISSION_DENIED: Neither a grant nor an entry of `roles` in the policy names the caller. An operator adds
-one. Metadata: role, service.
+"""PERMISSION_DENIED: Neither a grant nor an entry of `roles` in the policy names the caller. Ask an operator to
+add one. Metadata: role, service.
 """
 ERROR_REASON_ROLE_MISSING: ErrorReason.ValueType  # 8
-"""PERMISSION_DENIED: The caller lacks the role that the service needs, or holds the role no longer with which
-the stream was opened. An operator grants it under `roles` in the policy. Metadata: role, service.
+"""PERMISSION_DENIED: The caller lacks the role that the service requires, or lost the role while its stream was
+open. Ask an operator to grant it under `roles` in the policy. Metadata: role, service.
 """
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 9
-"""RESOURCE_EXHAUSTED: `server.max_in_flight` calls, or `server.max_watches` streams that follow something, are
-in flight in this process. Wait as RetryInfo says, then try again. Metadata: max_bytes.
+"""RESOURCE_EXHAUSTED: This process already has `server.max_in_flight` calls in flight, or `server.max_watches`
+watch streams open. Wait as RetryInfo says, then try again. Metadata: max_bytes.
 """
 ERROR_REASON_WATCH_SHARE_TAKEN: ErrorReason.ValueType  # 10
-"""RESOURCE_EXHAUSTED: The caller has as many streams that follow something open as are free for all others of
-`server.max_watches`. Close some; follow several things with one, as WatchJobs, WatchApprovals and TailEvents
-do. Metadata: max_watches, yours.
+"""RESOURCE_EXHAUSTED: The caller has as many watch streams open as are left of `server.max_watches` for all
+other callers. Close some. Follow several objects with one stream: WatchJobs, WatchApprovals, TailEvents.
+Metadata: max_watches, yours.
 """
 ERROR_REASON_DRAINING: ErrorReason.ValueType  # 11
-"""UNAVAILABLE: This hub is leaving. Connect again; another replica answers. A watch goes on after the last
-sequence seen.
+"""UNAVAILABLE: This hub is shutting down. Reconnect to another replica. Resume a watch with the last sequence
+seen.
 """
 ERROR_REASON_CANCELLED: ErrorReason.ValueType  # 12
-"""CANCELLED: The client of WriteArtifact left before the artifact was whole; nothing was kept. Send it again."""
+"""CANCELLED: The client of WriteArtifact disconnected before the artifact was complete. Nothing was stored. Send
+it again.
+"""
 ERROR_REASON_TOOL_NOT_FOUND: ErrorReason.ValueType  # 13
-"""NOT_FOUND: No such tool, or none that the caller could call. Search for it. Metadata: tool."""
+"""NOT_FOUND: The tool does not exist, or the caller may not call it. Search for a tool. Metadata: tool."""
 ERROR_REASON_TOOL_QUARANTINED: ErrorReason.ValueType  # 14
-"""FAILED_PRECONDITION: The tool waits for an operator's decision, and is shown to operators alone until then.
-Use another tool; an operator looks at `toolhub pins list`. Metadata: tool.
+"""FAILED_PRECONDITION: The tool's definition awaits an operator's decision. Until then only operators can see
+it. Use another tool. Operators: see `toolhub pins list`. Metadata: tool.
 """
 ERROR_REASON_SOURCES_INVALID: ErrorReason.ValueType  # 15
-"""FAILED_PRECONDITION: sources.yaml, which a refresh looks at first, is not valid; nothing was read, and the
-sources there are stay. `toolhub sources check` names key and nearest known one.
+"""FAILED_PRECONDITION: sources.yaml is invalid, so the refresh was refused. The running sources are unchanged.
+Run `toolhub sources check`; it names the invalid key and the nearest valid one.
 """
 ERROR_REASON_SOURCE_NOT_FOUND: ErrorReason.ValueType  # 16
-"""NOT_FOUND: No source of that name is configured. `toolhub sources list` names those there are. Metadata:
-source.
-"""
+"""NOT_FOUND: No source has that name. Take a name from `toolhub sources list`. Metadata: source."""
 ERROR_REASON_SOURCE_NOT_CONFIGURED: ErrorReason.ValueType  # 17
-"""FAILED_PRECONDITION: No source that is configured runs such a tool, or its kind is configured, not registered;
-nothing was kept. Configure what the message names. Metadata: source, tool.
+"""FAILED_PRECONDITION: No configured source can run such a tool, or tools of this kind come from configuration
+only. Nothing was stored. Configure the source that the message names. Metadata: source, tool.
 """
 ERROR_REASON_TOOL_INVALID: ErrorReason.ValueType  # 18
-"""INVALID_ARGUMENT: A registered tool is not one that its source could offer, or one more than the 1,000 that it
-may have. Correct what the message names. Metadata: tool.
+"""INVALID_ARGUMENT: The tool is not valid for its source, or the source already has 1,000 registered tools.
+Correct what the message names. Metadata: tool.
 """
 ERROR_REASON_PIN_NOT_FOUND: ErrorReason.ValueType  # 19
-"""NOT_FOUND: That digest of that tool was never seen. List the pins and decide one of them. Metadata: source,
-tool.
+"""NOT_FOUND: The tool has no recorded definition with this digest. Take tool and digest from `toolhub pins
+list`. Metadata: source, tool.
 """
 ERROR_REASON_PIN_UNREADABLE: ErrorReason.ValueType  # 20
-"""FAILED_PRECONDITION: What the store holds of a source's pins cannot be read; nothing of it may be called.
-Restore a backup, or remove the source's pins and decide anew. Metadata: digest, source, tool.
+"""FAILED_PRECONDITION: The stored pins of the source cannot be read, so none of its tools may be called. Restore
+a backup, or remove the source's pins and decide again. Metadata: digest, source, tool.
 """
 ERROR_REASON_ANSWER_UNFIT: ErrorReason.ValueType  # 21
-"""INVALID_ARGUMENT: The answer does not fit the question's schema; violations name the fields. Correct them, and
-decide again.
+"""INVALID_ARGUMENT: The answer does not match the question's schema; `violations` names the fields. Correct
+them, and decide again.
 """
 ERROR_REASON_NOTHING_TO_ANSWER: ErrorReason.ValueType  # 22
-"""INVALID_ARGUMENT: An answer came with a decision that answers no question. Decide without an answer. Metadata:
-approval_id.
+"""INVALID_ARGUMENT: The decision carries an answer, but the approval asks no question. Send the decision without
+an answer. Metadata: approval_id.
 """
 ERROR_REASON_PAGE_SIZE_INVALID: ErrorReason.ValueType  # 23
 """INVALID_ARGUMENT: page_size is negative. Send 0 or more."""
 ERROR_REASON_PAGE_TOKEN_INVALID: ErrorReason.ValueType  # 24
-"""INVALID_ARGUMENT: The token is not ours or belongs to another question. Begin at the first page."""
+"""INVALID_ARGUMENT: The token was not issued by this hub, or belongs to a request with other parameters. Start
+again from the first page.
+"""
 ERROR_REASON_CATALOG_CHANGED: ErrorReason.ValueType  # 25
-"""FAILED_PRECONDITION: The catalog changed between two pages of a search, and the ranking with it, or of
-GetSnapshot. Begin again, without a page_token.
+"""FAILED_PRECONDITION: The catalog changed between two pages of SearchTools or GetSnapshot. Start again without
+a page_token.
 """
 ERROR_REASON_TOOL_NAME_INVALID: ErrorReason.ValueType  # 26
-"""INVALID_ARGUMENT: A name breaks the grammar `namespace/path.verb` or has more than 128 characters. Rename the
-tool. Metadata: tool.
+"""INVALID_ARGUMENT: A tool name does not match `namespace/path.verb`, or has more than 128 characters. Rename
+the tool. Metadata: tool.
 """
 ERROR_REASON_TOOL_NAME_RESERVED: ErrorReason.ValueType  # 27
-"""PERMISSION_DENIED: The namespace is `core`, or reads like it. Use another one. Metadata: tool."""
+"""PERMISSION_DENIED: The namespace is `core`, or looks like it. Use another namespace. Metadata: tool."""
 ERROR_REASON_TOOL_NAME_CONFUSABLE: ErrorReason.ValueType  # 28
-"""ALREADY_EXISTS: The name differs from another one by case or separators only. Choose a name that reads
-differently. Metadata: known, tool.
+"""ALREADY_EXISTS: The name differs from an existing one only in case or separators. Choose a clearly different
+name. Metadata: known, tool.
 """
 ERROR_REASON_TOOL_EXISTS: ErrorReason.ValueType  # 29
-"""ALREADY_EXISTS: The name is taken, by a tool of the source or by a registered one. Replace a registered one
-with `upsert`, or choose another name. Metadata: tool.
+"""ALREADY_EXISTS: A tool of the source, or a registered tool, already has this name. Set `upsert` to replace a
+registered tool, or choose another name. Metadata: tool.
 """
 ERROR_REASON_TOOL_SCHEMA_INVALID: ErrorReason.ValueType  # 30
-"""INVALID_ARGUMENT: A schema is no JSON Schema, leaves its document, or could cost without bound. Repair it at
-the `path` given. Metadata: path, tool.
+"""INVALID_ARGUMENT: A schema is not valid JSON Schema, refers outside its document, or could take unbounded time
+to validate. Fix the schema at `path`. Metadata: path, tool.
 """
 ERROR_REASON_DIGEST_MISMATCH: ErrorReason.ValueType  # 31
-"""INVALID_ARGUMENT: The digest sent is not that of the definition sent, or not that of the bytes of an upload;
-nothing was kept. Leave it empty, or send the bytes again. Metadata: expected, tool.
+"""INVALID_ARGUMENT: The digest does not match the definition, or the uploaded bytes. Nothing was stored. Leave
+the digest of a definition empty; send an upload again. Metadata: expected, tool.
 """
 ERROR_REASON_NOT_JSON: ErrorReason.ValueType  # 32
-"""INVALID_ARGUMENT: A field of a registered tool that must be a JSON object is none. Send one."""
+"""INVALID_ARGUMENT: A field of a registered tool must be a JSON object and is not. Send a JSON object."""
 ERROR_REASON_SEVERAL_WORKERS: ErrorReason.ValueType  # 33
-"""FAILED_PRECONDITION: A tool of a source would be taken away from one of several workers only. Leave it out in
+"""FAILED_PRECONDITION: Removing a tool of a source would affect only one of several workers. Exclude the tool in
 the configuration of its source.
 """
 ERROR_REASON_WATCH_LAGGED: ErrorReason.ValueType  # 34
-"""RESOURCE_EXHAUSTED: Approvals changed faster than the watcher took them. Watch again: it begins with all that
-are pending.
+"""RESOURCE_EXHAUSTED: Approvals changed faster than the client read them. Watch again; the stream starts with
+all pending approvals.
 """
 ERROR_REASON_TAIL_LAGGED: ErrorReason.ValueType  # 35
-"""RESOURCE_EXHAUSTED: Events came faster than the watcher took them. List from the last event seen, then watch
-again.
+"""RESOURCE_EXHAUSTED: Events arrived faster than the client read them. List events from the last one seen, then
+tail again.
 """
 ERROR_REASON_AUDIT_UNREACHABLE: ErrorReason.ValueType  # 36
-"""UNAVAILABLE: The PostgreSQL that keeps the audit log cannot be reached; at the start it keeps the hub down.
-Try again; an operator must look at it.
+"""UNAVAILABLE: The PostgreSQL server of the audit log cannot be reached. A hub does not start without it. Try
+again. If it persists, an operator must check the server.
 """
 ERROR_REASON_AUDIT_DAMAGED: ErrorReason.ValueType  # 37
 """INTERNAL: The audit database cannot be read. Run `toolhub audit verify`; see docs/operations.md#audit."""
 ERROR_REASON_APPROVAL_NOT_FOUND: ErrorReason.ValueType  # 38
-"""NOT_FOUND: No such approval, or not the caller's to see. Look at the id; ended ones are forgotten after
-`approvals.keep_s`. Metadata: approval_id.
+"""NOT_FOUND: The approval does not exist, or the caller may not see it. Check the id. Ended approvals are
+deleted after `approvals.keep_s`. Metadata: approval_id.
 """
 ERROR_REASON_OWN_REQUEST: ErrorReason.ValueType  # 39
-"""PERMISSION_DENIED: Whoever asks, or is asked for, neither decides nor has the arguments revealed. Another
-approver has to. Metadata: approval_id.
+"""PERMISSION_DENIED: You cannot approve your own request or reveal its arguments; the same holds for whom it was
+made for. Another approver must decide. Metadata: approval_id.
 """
 ERROR_REASON_NOT_AMONG_APPROVERS: ErrorReason.ValueType  # 40
-"""PERMISSION_DENIED: The rule names who may decide, and the caller is none of them. One of those named has to.
-Metadata: approval_id, rule_id.
+"""PERMISSION_DENIED: The rule lists who may decide, and the caller is not listed. One of the listed approvers
+must decide. Metadata: approval_id, rule_id.
 """
 ERROR_REASON_ARGS_DIGEST_DIFFERS: ErrorReason.ValueType  # 41
-"""FAILED_PRECONDITION: The approval is for other arguments than the digest says that were shown. Look at it
-again, then decide. Metadata: approval_id, args_digest.
+"""FAILED_PRECONDITION: args_digest does not match the arguments of the approval. Review the approval again, then
+decide. Metadata: approval_id, args_digest.
 """
 ERROR_REASON_ALREADY_DECIDED: ErrorReason.ValueType  # 42
-"""FAILED_PRECONDITION: It was decided, otherwise or by somebody else. Nothing; a decision stands. Metadata:
-approval_id, state.
+"""FAILED_PRECONDITION: The approval was already decided: the other way, or by somebody else. Nothing. A decision
+is final. Metadata: approval_id, state.
 """
 ERROR_REASON_APPROVAL_WITHDRAWN: ErrorReason.ValueType  # 43
-"""FAILED_PRECONDITION: The job that asked has ended, mostly because it was cancelled; the message tells why.
-Nothing; there is nothing to decide any more. Metadata: approval_id, state.
+"""FAILED_PRECONDITION: The job that requested approval has ended; the message says why. Nothing. There is
+nothing left to decide. Metadata: approval_id, state.
 """
 ERROR_REASON_APPROVAL_ENDED: ErrorReason.ValueType  # 44
-"""FAILED_PRECONDITION: The arguments of an approval are revealed only while it is open. Nothing; the audit log
-has its summary. Metadata: approval_id, state.
+"""FAILED_PRECONDITION: Arguments can be revealed only while the approval is open. Nothing. The audit log has a
+summary. Metadata: approval_id, state.
 """
 ERROR_REASON_ARGUMENTS_TOO_LARGE: ErrorReason.ValueType  # 45
-"""FAILED_PRECONDITION: Arguments of more than 64 KiB are not revealed. Deny what must be read, and have it sent
-in smaller parts. Metadata: approval_id, state.
+"""FAILED_PRECONDITION: The arguments are larger than 64 KiB, the most that can be revealed. Deny the request and
+ask for smaller parts. Metadata: approval_id, state.
 """
 ERROR_REASON_ARGUMENTS_NOT_HERE: ErrorReason.ValueType  # 46
-"""UNAVAILABLE: The arguments are kept, in memory, by the hub that asked; this is another, or was started again
-since, or had to make room. Ask the hub that asked, have the caller send the same call again, or deny it.
-Metadata: approval_id.
+"""UNAVAILABLE: Only the hub process that took the request holds its arguments, in memory. This is another
+process, or it restarted, or dropped them to free memory. Ask that process, have the caller send the same call
+again, or deny it. Metadata: approval_id.
 """
 ERROR_REASON_APPROVAL_EXPIRED: ErrorReason.ValueType  # 47
-"""FAILED_PRECONDITION: Nobody decided in time, which counts as no. The caller can ask anew. Metadata:
-approval_id, state.
+"""FAILED_PRECONDITION: Nobody decided in time, which counts as a denial. The caller can request approval again.
+Metadata: approval_id, state.
 """
 ERROR_REASON_HEADER_MISSING: ErrorReason.ValueType  # 48
 """INVALID_ARGUMENT: The first message of WriteArtifact is not the header. Send the header, then chunks."""
 ERROR_REASON_CHUNK_MISSING: ErrorReason.ValueType  # 49
-"""INVALID_ARGUMENT: A message after the header is no chunk. Send chunks only."""
+"""INVALID_ARGUMENT: A message after the header is not a chunk. Send chunks only."""
 ERROR_REASON_BAD_NAME: ErrorReason.ValueType  # 50
-"""INVALID_ARGUMENT: The name of an upload has folders or control characters. Send a plain file name, or none."""
+"""INVALID_ARGUMENT: The name of an upload contains folders or control characters. Send a plain file name, or
+none.
+"""
 ERROR_REASON_BAD_MEDIA_TYPE: ErrorReason.ValueType  # 51
-"""INVALID_ARGUMENT: The media type of an upload is none. Send type/subtype, or nothing."""
+"""INVALID_ARGUMENT: The media type of an upload is not a valid media type. Send type/subtype, or leave it empty."""
 ERROR_REASON_SIZE_MISMATCH: ErrorReason.ValueType  # 52
-"""INVALID_ARGUMENT: More or fewer bytes came than the header declared; nothing was kept. Send it again."""
+"""INVALID_ARGUMENT: The number of bytes differs from the size in the header. Nothing was stored. Send it again."""
 ERROR_REASON_ARTIFACT_TOO_LARGE: ErrorReason.ValueType  # 53
-"""RESOURCE_EXHAUSTED: The upload is larger than `artifacts.max_bytes`; nothing was kept. Split it."""
+"""RESOURCE_EXHAUSTED: The upload is larger than `artifacts.max_bytes`. Nothing was stored. Split it."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 54
-"""RESOURCE_EXHAUSTED: The caller's artifacts would pass `artifacts.quota_bytes`; nothing was kept. Keep less, or
-wait until older ones expire.
+"""RESOURCE_EXHAUSTED: The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored. Delete
+artifacts, or wait until older ones expire.
 """
 ERROR_REASON_UPLOAD_NOT_FOUND: ErrorReason.ValueType  # 55
-"""NOT_FOUND: The process that answers holds no such upload: another has it, it has been held too long, or never
-was. Begin again, with offset_bytes 0.
+"""NOT_FOUND: This hub process does not have the upload: another process has it, it expired, or it never existed.
+Start again with offset_bytes 0.
 """
 ERROR_REASON_UPLOAD_OFFSET_WRONG: ErrorReason.ValueType  # 56
-"""FAILED_PRECONDITION: The upload does not go on at offset_bytes: more or fewer bytes have come, or it is over.
-Ask GetUpload and go on there. Metadata: received_bytes.
+"""FAILED_PRECONDITION: offset_bytes differs from the number of bytes received, or the upload is complete. Call
+GetUpload and continue at received_bytes. Metadata: received_bytes.
 """
 ERROR_REASON_UPLOAD_HEADER_INVALID: ErrorReason.ValueType  # 57
-"""INVALID_ARGUMENT: A header has an upload_id without size and digest, an offset without upload_id, or is not
-its upload's first. Declare size_bytes or sha256, and send the same header again.
+"""INVALID_ARGUMENT: The header has an upload_id without size and digest, or an offset without upload_id, or
+differs from the upload's first header. Declare size_bytes or sha256, and send the same header again.
 """
 ERROR_REASON_UPLOAD_TAKEN_OVER: ErrorReason.ValueType  # 58
-"""ABORTED: Another stream has gone on with the upload, or begun it anew. Nothing, where the other is yours; use
-an upload_id once.
+"""ABORTED: Another stream continued the upload or started it again. Nothing, if the other stream is yours. Use
+each upload_id for one upload only.
 """
 ERROR_REASON_ARTIFACT_DAMAGED: ErrorReason.ValueType  # 59
-"""DATA_LOSS: Bytes of the artifact are missing, or are not those that its sha256 names. Use none of them; make
-or upload it again. An operator looks at the place of artifacts.
+"""DATA_LOSS: Bytes of the artifact are missing, or do not match its sha256. Discard them; create or upload the
+artifact again. An operator must check the artifact store.
 """
 ERROR_REASON_OFFSET_PAST_END: ErrorReason.ValueType  # 60
-"""OUT_OF_RANGE: offset_bytes lies beyond the artifact's end. Read from 0 to its size. Metadata: size_bytes."""
+"""OUT_OF_RANGE: offset_bytes is beyond the end of the artifact. Read from 0 to its size. Metadata: size_bytes."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 61
-"""INTERNAL: A defect. Look for `call_crashed` with the RPC's name in the log."""
+"""INTERNAL: A defect in the hub. Search the log for `call_crashed` with the name of the RPC."""
 ERROR_REASON_SOURCE_EXISTS: ErrorReason.ValueType  # 62
-"""ALREADY_EXISTS: Two sources have, but for case and separators, the same name; told as the state of the second.
-Metadata: known, source.
+"""ALREADY_EXISTS: Two source names differ only in case or separators; reported as the state of the second
+source. Metadata: known, source.
 """
 ERROR_REASON_SOURCE_NAME_RESERVED: ErrorReason.ValueType  # 63
-"""PERMISSION_DENIED: A source reads like the hub's own; told as its state. Metadata: source."""
+"""PERMISSION_DENIED: The name of a source looks like one of the hub's own; reported as the state of the source.
+Metadata: source.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

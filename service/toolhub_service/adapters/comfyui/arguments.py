@@ -122,13 +122,10 @@ def schema_problems(arguments: Arguments) -> Iterator[str]:
         yield f"input_schema: it cannot be used: {refused.advice}"
         return
     if schema.get("type") != "object":
-        yield 'input_schema: arguments are an object: say `"type": "object"`'
+        yield 'input_schema: arguments are an object: set `"type": "object"`'
         return
     if "additionalProperties" not in schema and "unevaluatedProperties" not in schema:
-        yield (
-            "input_schema: say `additionalProperties: false`, so that an argument nobody binds is refused; or `true`, "
-            "if it is meant to be ignored"
-        )
+        yield ("input_schema: set `additionalProperties: false` to refuse unknown arguments, or `true` to ignore them")
     for pointer, leaf in arguments.leaves.items():
         yield from _leaf_problems(arguments, pointer, leaf)
 
@@ -141,11 +138,11 @@ def _leaf_problems(arguments: Arguments, pointer: str, leaf: JsonObject) -> Iter
     types = arguments.types(leaf)
     if is_secret_name(name) and (types is None or "string" in types):
         yield (
-            f"input_schema: argument {pointer}: it reads like a secret, and ComfyUI writes arguments into each image "
-            "and its history: give the server its key in its own configuration"
+            f"input_schema: argument {pointer}: it looks like a secret, and ComfyUI writes arguments into each "
+            "image and its history: set the key in the configuration of the server"
         )
     if "default" in leaf and not _fits(arguments.schema, leaf, leaf["default"]):
-        yield f"input_schema: argument {pointer}: its default breaks its own schema; correct one of them"
+        yield f"input_schema: argument {pointer}: its default does not match its own schema; correct one of them"
 
 
 def _fits(root: JsonObject, schema: JsonObject, value: JsonValue) -> bool:
@@ -293,7 +290,7 @@ def _filled(forced: Forced, names: Mapping[str, str]) -> Literal:
 
 def _name(name: str) -> str:
     if _HARMLESS.fullmatch(name) is None:
-        raise ValueError("what fills a placeholder stands in a file's path: letters, digits, `_` and `-` only")
+        raise ValueError("a placeholder is part of a file path: letters, digits, `_` and `-` only")
     return name
 
 

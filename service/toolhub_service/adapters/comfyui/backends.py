@@ -46,7 +46,7 @@ async def _kind_of(client: ComfyClient) -> ServerKind:
     stats = await client.get("/system_stats")
     system, devices = stats.fields.get("system"), stats.fields.get("devices")
     if not isinstance(system, Mapping):
-        raise NoReply(f"what answers there ({stats.status}) is no ComfyUI server", was_sent=False)
+        raise NoReply(f"the server there is not ComfyUI (status {stats.status})", was_sent=False)
     first = devices[0] if isinstance(devices, list) and devices else None
     # 0.33 answers `/api/jobs` (one atomic look at a job, one atomic cancel); 0.3.64 has none of it: 404, empty body.
     jobs = await client.get("/api/jobs", {"limit": "1"})
@@ -146,7 +146,7 @@ class Backend:
                 raise NoReply(f"it does not stop it ({reply.status})")
             return StopResult.INTERRUPTED
         if stage is Stage.PENDING:
-            raise NoReply(f"it does not take it out of its queue ({deleted.status})")
+            raise NoReply(f"it does not remove it from its queue ({deleted.status})")
         is_removed = stage is Stage.UNKNOWN and was_waiting and deleted.status == _OK
         return StopResult.REMOVED if is_removed else StopResult.OVER
 
@@ -156,7 +156,7 @@ class Backend:
         info = (await self.client.get("/prompt")).fields.get("exec_info")
         waiting = info.get("queue_remaining") if isinstance(info, dict) else None
         if not isinstance(waiting, int):
-            raise NoReply("it does not say how long its queue is")
+            raise NoReply("it does not report the length of its queue")
         self.is_back()
         return waiting + self._in_flight
 

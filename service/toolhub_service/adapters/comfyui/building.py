@@ -54,13 +54,15 @@ def check_binding(binding: Binding, arguments: Arguments) -> None:
         raise InvalidTarget(f"input_schema declares no argument {binding.source}: add it there, or correct `from`")
     name, schema = binding.pointer.rpartition("/")[2], arguments.resolved(declared)
     if name == PREFIX_INPUT:
-        raise InvalidTarget(f"{binding.pointer} names files, which is not the caller's to choose: force it instead")
+        raise InvalidTarget(
+            f"{binding.pointer} names files, which a caller may not choose: set it under `forced` instead"
+        )
     if (binding.transform is Transform.UPLOAD) != (schema.get("format") == ARTIFACT_FORMAT):
         raise InvalidTarget(
-            f"{binding.source}: `format: hub-artifact` and `transform: upload` belong together: say both or neither"
+            f"{binding.source}: `format: hub-artifact` and `transform: upload` require each other: set both or neither"
         )
     if binding.transform is Transform.UPLOAD and arguments.types(schema) != frozenset({"string"}):
-        raise InvalidTarget(f"{binding.source}: say `type: string`")
+        raise InvalidTarget(f"{binding.source}: set `type: string`")
     if binding.transform is not Transform.NONE:
         return
     if binding.expect_class in _LOADERS and name in _FILES and "enum" not in schema:
@@ -82,10 +84,10 @@ def check_seed(seed: Seed, arguments: Arguments) -> None:
         raise InvalidTarget(f"input_schema declares no argument {seed.source}: add it there, or correct `from`")
     types = arguments.types(schema)
     if types is None or not types <= {"integer", "null"}:
-        raise InvalidTarget(f"{seed.source}: a seed is a whole number: say `type: integer`")
+        raise InvalidTarget(f"{seed.source}: a seed is an integer: set `type: integer`")
     if arguments.is_given(seed.source):
         raise InvalidTarget(
-            f"{seed.source} is required or has a default, so nothing is ever drawn: bind it under `bindings`"
+            f"{seed.source} is required or has a default, so no seed is ever generated: bind it under `bindings`"
         )
 
 
@@ -132,7 +134,7 @@ def check_target(graph: JsonObject, pointer: str, expect_class: str) -> None:
     """`/3/inputs/seed` in a sound graph; `expect_class` empty: of any class. Raises InvalidTarget."""
     steps = names_of(pointer)
     if len(steps) != 3 or steps[1] != "inputs":
-        raise InvalidTarget(f"{pointer} is no input: write `/<node id>/inputs/<name>`")
+        raise InvalidTarget(f"{pointer} is not an input: write `/<node id>/inputs/<name>`")
     node, _, name = steps
     inputs = node_of(graph, node, expect_class)["inputs"]
     if name not in inputs:
@@ -241,9 +243,7 @@ class _Build:
         check_target(self._graph, setting.pointer, setting.expect_class)
         before = self._set_by.setdefault(setting.pointer, at)
         if before != at:
-            raise InvalidTarget(
-                f"{setting.pointer} is set by {before} already, so this would never be seen; take one of them out"
-            )
+            raise InvalidTarget(f"{setting.pointer} is already set by {before}; remove one of them")
 
     def _check_binding(self, binding: Binding, at: str) -> None:
         self._check_target(binding, at)
@@ -257,18 +257,18 @@ class _Build:
     def _check_output(self, output: Output, at: str) -> None:
         node_of(self._graph, output.node, output.expect_class)
         if self._set_by.setdefault(f"output {output.name}", at) != at:
-            raise InvalidTarget(f"there are two outputs named `{output.name}`")
+            raise InvalidTarget(f"two outputs are named `{output.name}`")
         if output.min_items > output.max_items:
-            raise InvalidTarget("min_items is more than max_items")
+            raise InvalidTarget("min_items is greater than max_items")
 
     def _digest_problems(self, actual: str) -> Iterator[str]:
         declared = self._sidecar.workflow.sha256
         if not declared or declared == actual:
             return
         if _SHA256.fullmatch(declared) is None:
-            yield f"workflow.sha256: it is no sha256; of this graph it is {actual}"
+            yield f"workflow.sha256: it is not a SHA-256; the one of this graph is {actual}"
         else:
-            yield f"workflow.sha256: the graph is another one; look at what changed, then write {actual}"
+            yield f"workflow.sha256: the graph has changed; review the change, then set {actual}"
 
     def _forced_problems(self) -> Iterator[str]:
         for one in self._sidecar.forced:
@@ -286,11 +286,11 @@ class _Build:
             if self._arguments.at(pointer) is None:
                 yield f"unused: input_schema declares no argument {pointer}"
             elif pointer in used:
-                yield f"unused: {pointer} is bound, so it is used; take it out"
+                yield f"unused: {pointer} is bound, so it is used; remove it from `unused`"
         goes = used | set(self._sidecar.unused)
         for leaf in self._arguments.leaves:
             if not any(leaf == pointer or leaf.startswith(f"{pointer}/") for pointer in goes):
-                yield f"input_schema: argument {leaf} is bound to nothing: bind it, or list it under `unused`"
+                yield f"input_schema: argument {leaf} has no binding: bind it, or list it under `unused`"
 
     def _output_problems(self) -> Iterator[str]:
         schema = self._sidecar.output_schema
@@ -315,7 +315,7 @@ class _Build:
     def _warnings(self) -> Iterator[str]:
         """A run that ComfyUI has in its cache names the files of the run before, unless the prefix is new."""
         if self._sidecar.description.startswith(UNWRITTEN):
-            yield "description: it is still to be written; models choose tools by it"
+            yield "description: it is missing; models choose tools by it"
         forced, outputs = self._sidecar.forced, self._sidecar.outputs
         unique = {one.target.node for one in forced if one.target.input == PREFIX_INPUT and _JOB in str(one.value)}
         for node in dict.fromkeys(output.node for output in outputs):

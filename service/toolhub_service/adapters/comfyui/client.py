@@ -213,7 +213,7 @@ class ComfyClient:
                     finally:
                         await response.aclose()
         except TimeoutError:
-            raise NoReply("its answer did not end in time") from None
+            raise NoReply("its response did not finish in time") from None
         if len(data) <= _LARGE_BYTES:
             value = _json(data)
         else:
@@ -232,11 +232,11 @@ def _errors_as_no_reply() -> Iterator[None]:
     except WireError as error:
         raise NoReply(error.clause, was_sent=error.was_sent, is_broken=True) from error
     except httpx.HTTPError as error:
-        raise NoReply("its answer is not valid HTTP") from error
+        raise NoReply("its response is not valid HTTP") from error
     except ToolFailure as error:
         if error.error.kind is not ErrorKind.HTTP_DISALLOWED_HOST:
             raise
-        raise NoReply("its host leads to an address that may not be reached", was_sent=False) from error
+        raise NoReply("its host resolves to a forbidden address", was_sent=False) from error
 
 
 async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
@@ -244,7 +244,7 @@ async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
     async for chunk in response.aiter_raw():
         data += chunk
         if len(data) > max_bytes:
-            raise NoReply(f"its answer is larger than {max_bytes:,} bytes")
+            raise NoReply(f"its response is larger than {max_bytes:,} bytes")
     return bytes(data)
 
 

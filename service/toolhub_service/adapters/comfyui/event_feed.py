@@ -194,7 +194,7 @@ class WebSocketConnector:
                     sock.shutdown(socket.SHUT_RDWR)
                 raise
         except TimeoutError:
-            raise ConnectFailed("no WebSocket was opened in time") from None
+            raise ConnectFailed("the WebSocket did not open in time") from None
         except (OSError, ValueError, WebSocketException) as error:
             raise ConnectFailed("its WebSocket was refused or broke") from error
 
@@ -202,7 +202,7 @@ class WebSocketConnector:
         """A socket to the first of its addresses that answers. Raises OSError, ConnectFailed."""
         addresses = await self._resolver.resolve(host, port)
         if not addresses or not all(is_allowed(address, ALL_NETWORKS) for address in addresses):
-            raise ConnectFailed("its host leads to an address that may not be reached")
+            raise ConnectFailed("its host resolves to a forbidden address")
         failed: OSError | None = None
         for address in addresses[:_ADDRESSES_MAX]:
             sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)

@@ -32,7 +32,7 @@ _OUT_OF_MEMORY: Final = re.compile(
 )
 _GATEWAYS: Final = {401, 403}
 _KEYS_MAX: Final = 10
-_LOOK_OR_REPEAT: Final = "What it made may still lie on the server; tell an operator, or call it again."
+_LOOK_OR_REPEAT: Final = "Its output may still be on the server. Tell an operator, or call it again."
 GONE_FROM_CACHE: Final = (
     "The server took this node from its cache, which names a file of an earlier run, so another call with the same "
     "arguments ends the same way: change them, or have an operator force a `filename_prefix` with `{job_id}` or empty "
@@ -50,14 +50,14 @@ def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
 
 
 def no_template(call: GrantedCall) -> ToolFailure:
-    message = f"{call.spec.name} cannot be used now: its template is being read anew. Try again."
+    message = f"{call.spec.name} cannot be used now: its template is being reloaded. Try again."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 
 def no_server(call: GrantedCall, why: Mapping[str, str]) -> ToolFailure:
     """`why`: by backend, a clause."""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items()) or "none can run it"
-    message = f"No ComfyUI server took {call.spec.name} ({reasons}). Nothing runs. Try again later."
+    message = f"No ComfyUI server accepted {call.spec.name} ({reasons}). Nothing runs. Try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, backends=dict(why))
 
 
@@ -65,16 +65,16 @@ def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact)
     """A start that was answered with a status that says that nothing runs."""
     name, status = call.spec.name, reply.status
     if status == 429:
-        message = f"The ComfyUI server takes no more work for {name} now. Nothing runs. Try again later."
+        message = f"The ComfyUI server accepts no more work for {name} now. Nothing runs. Try again later."
         return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=reply.retry_after_s or None)
     if status == 400 and reply.fields.get("node_errors"):
         return node_errors(call, template, reply.fields["node_errors"], redact)
     error = reply.fields.get("error")
     words = quoted(error.get("message") if isinstance(error, Mapping) else reply.text, redact)
-    what = "does not let the hub in (see `headers`)" if status in _GATEWAYS else f"answered {status}"
+    what = "does not accept the hub's credentials (see `headers`)" if status in _GATEWAYS else f"answered {status}"
     message = (
-        f"The ComfyUI server refused {name}: it {what}. Nothing runs. Use another tool, or tell an operator. "
-        f"In its own words: {words}"
+        f"The ComfyUI server refused {name}: it {what}. Nothing runs. Use another tool, or tell an operator. The "
+        f"server says: {words}"
     )
     upstream = Upstream(status=status, excerpt=words)
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=upstream, cause="REFUSED")
@@ -94,11 +94,11 @@ def node_errors(call: GrantedCall, template: Template, reported: Any, redact: Re
              node, class_type, _, name, words in errors]  # fmt: skip
     listed = "; ".join(nodes[:3]) or "it does not say which"
     if violations and len(violations) == len(errors):
-        message = f"The ComfyUI server refuses arguments of {call.spec.name}; correct them and call again. {listed}"
+        message = f"The ComfyUI server rejected arguments of {call.spec.name}. Correct them and call again. {listed}"
         return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, node_errors=nodes)
     message = (
-        f"The ComfyUI server refuses the graph of {call.spec.name}, not only arguments. Use another tool, or tell an "
-        f"operator. {listed}"
+        f"The ComfyUI server rejected the graph of {call.spec.name}, not only arguments. Use another tool, or tell "
+        f"an operator. {listed}"
     )
     return refuse(
         ErrorKind.UPSTREAM_ERROR,
@@ -125,25 +125,27 @@ def failed(call: GrantedCall, seen: Seen, redact: Redact) -> ToolFailure:
     facts: dict[str, Any] = {"node": node, "node_class": class_type, "exception": kind}
     if _OUT_OF_MEMORY.search(f"{kind} {full if isinstance(full, str) else ''}"[:_JUDGED_CHARS]):
         message = (
-            f"{call.spec.name} did not finish: {where} ran out of memory on the server. Ask for something smaller, or "
-            f"try again when the server has less to do. In its own words: {words}"
+            f"{call.spec.name} did not finish: {where} ran out of memory on the server. Request something smaller, "
+            f"or try again when the server is less busy. The server says: {words}"
         )
         return refuse(ErrorKind.BUDGET_EXCEEDED, message, retryable=True, cause="OUT_OF_MEMORY", **facts)
-    message = f"{call.spec.name} did not finish: {where} failed with {kind or 'an error'}. In its own words: {words}"
+    message = f"{call.spec.name} did not finish: {where} failed with {kind or 'an error'}. The server says: {words}"
     return refuse(ErrorKind.EXECUTION_ERROR, message, upstream=Upstream(status=0, excerpt=words), **facts)
 
 
 def cancelled(call: GrantedCall, *, by_us: bool) -> ToolFailure:
     if by_us:
-        return refuse(ErrorKind.CANCELLED, f"{call.spec.name} was stopped on its server, as it was asked.")
-    message = f"{call.spec.name} was interrupted on its server by somebody else. Ask there before you call it again."
+        return refuse(ErrorKind.CANCELLED, f"{call.spec.name} was stopped on its server, as requested.")
+    message = (
+        f"{call.spec.name} was interrupted on its server by somebody else. Ask its operator before you call it again."
+    )
     return refuse(ErrorKind.CANCELLED, message, by="somebody else")
 
 
 def overran(call: GrantedCall, max_runtime_s: float) -> ToolFailure:
     message = (
-        f"{call.spec.name} ran for longer than the {max_runtime_s:g} s that its template allows, and was stopped on "
-        "its server, so nothing of it runs any more. Ask for less, such as a smaller image or fewer steps, or have an "
+        f"{call.spec.name} ran for longer than the {max_runtime_s:g} s that its template allows, and was stopped "
+        "on its server. Nothing runs any more. Request less, such as a smaller image or fewer steps, or have an "
         "operator raise `limits.max_runtime_s` of the template."
     )
     facts: dict[str, Any] = {"max_runtime_s": max_runtime_s, STOPPED: True}
@@ -162,7 +164,7 @@ def no_such_output(call: GrantedCall, output: Output, node: Any, redact: Redact)
     """The node has put out nothing under the key that the sidecar declares; `node`: what it has put out."""
     keys = [_word(key, redact) for key in list(node)[:_KEYS_MAX]] if isinstance(node, Mapping) else []
     listed = ", ".join(f"`{key}`" for key in keys) or "nothing"
-    what = f"is not there: node {output.node} put out {listed}, not `{output.key}`"
+    what = f"is missing: node {output.node} returned {listed}, not `{output.key}`"
     advice = (
         f"Another call ends the same way: an operator must correct `key` of the output to {listed}, or name another "
         "node."
@@ -175,7 +177,7 @@ def no_such_output(call: GrantedCall, output: Output, node: Any, redact: Redact)
 
 def unclear(backend: str, silent: NoReply) -> str:
     """Why nobody can tell, for RemoteUnclear."""
-    return f"The server {backend} gave no clear answer: {silent.reason}."
+    return f"The server {backend} gave no usable response: {silent.reason}."
 
 
 def _word(value: Any, redact: Redact) -> str:

@@ -50,7 +50,7 @@ def name_problem(name: str, max_chars: int = INPUT_NAME_MAX_CHARS) -> str:
     if not name or len(name) > max_chars:
         return f"a name has 1 to {max_chars} characters"
     if any(map(is_hidden, name)) or name != name.strip() or "\n" in name or "\t" in name:
-        return "it has characters that nobody sees; type it anew"
+        return "it has invisible characters; type it again"
     if name in _PROTOTYPE or name in (".", ".."):
         return "it means something else to programs; choose another name"
     return ""
@@ -89,15 +89,15 @@ def _inputs(node: JsonValue) -> Mapping[str, Any]:
 def _not_a_graph(graph: JsonValue) -> str:
     """Why the whole is nothing that a server would run."""
     if is_editor_format(graph):
-        return f"it is the workflow as the editor saves it, which no server runs: {_HOW_TO_EXPORT}"
+        return f"it is in the format of the editor, which a server does not run: {_HOW_TO_EXPORT}"
     if not isinstance(graph, Mapping):
-        return f"it is no JSON object of nodes: {_HOW_TO_EXPORT}"
+        return f"it is not a JSON object of nodes: {_HOW_TO_EXPORT}"
     if is_api_format(graph.get("prompt")):
-        return "it is a whole request: keep only what stands under `prompt`"
+        return "it is a complete request: keep only the value of `prompt`"
     if not graph:
         return f"it has no nodes: {_HOW_TO_EXPORT}"
     if len(graph) > NODES_MAX:
-        return f"it has {len(graph):,} nodes; {NODES_MAX:,} at most"
+        return f"it has {len(graph):,} nodes; the limit is {NODES_MAX:,}"
     return ""
 
 
@@ -127,8 +127,8 @@ def _input_problems(where: str, name: str, value: JsonValue) -> Iterator[str]:
         yield f"{where}: a list must be a link, `[node id, slot]`; ComfyUI reads no other"
     if isinstance(value, str) and value and is_secret_name(name):
         yield (
-            f"{where}: it looks like a secret, and ComfyUI writes the graph into each image: empty it, and give the "
-            "server its key in its own configuration"
+            f"{where}: it looks like a secret, and ComfyUI writes the graph into each image: empty it, and set the "
+            "key in the configuration of the server"
         )
 
 
@@ -140,7 +140,7 @@ def _link_problems(graph: JsonObject) -> Iterator[str]:
     for node, body in graph.items():
         for name, origin, _ in links_of(body):
             if origin not in graph:
-                wrong = f"it is linked to node {origin[:64]!r}, which is not there"
+                wrong = f"it is linked to node {origin[:64]!r}, which does not exist"
                 yield f"/{node}/inputs/{name}: {wrong}: {_HOW_TO_EXPORT}"
 
 
@@ -162,4 +162,4 @@ def _cycle_problems(graph: JsonObject) -> list[str]:
     if done == len(graph):
         return []
     left = [node for node, count in needs.items() if count]
-    return [f"nodes {', '.join(left[:10])}: they wait for one another in a circle; cut it"]
+    return [f"nodes {', '.join(left[:10])}: they depend on each other in a cycle; remove the cycle"]

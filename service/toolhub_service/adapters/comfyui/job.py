@@ -120,7 +120,7 @@ class PromptPoll:
         if self._prompt_id in self._stops.in_flight:
             raise Unreachable
         if self._prompt_id in self._stops.removed and self._unknown_looks >= _CERTAIN_LOOKS - 1:
-            return Answer(self._nodes.progress("the server has taken it out"), is_over=True)
+            return Answer(self._nodes.progress("the server removed it"), is_over=True)
         await self._check_lost()
         raise Unreachable
 
@@ -172,7 +172,7 @@ class PromptPoll:
     def _described(self, seen: Seen) -> Progress:
         name = self._backend.name
         if seen.stage is Stage.SUCCEEDED:
-            return self._nodes.ended(f"done on {name}; fetching what it made")
+            return self._nodes.ended(f"done on {name}; fetching its output")
         if seen.stage.is_over:
             return self._nodes.progress(f"it has ended on {name}")
         if self._prompt_id in self._stops.overran:
@@ -327,7 +327,7 @@ class ComfyJob:
         """Raises RemoteUnclear when its server is not configured any more."""
         backend = self._backends.get(mark.endpoint)
         if backend is None:
-            raise RemoteUnclear(f"The server {mark.endpoint} is not configured in this hub any more.")
+            raise RemoteUnclear(f"The server {mark.endpoint} is no longer configured in this hub.")
         return backend
 
 
@@ -363,8 +363,8 @@ def _evidence(
 
 async def _why_lost(backend: Backend, witness: str) -> str:
     """`witness`: a prompt that the server knew before; empty: none."""
-    lost = f"The server {backend.name} knows it no more: it is neither running, nor waiting, nor in the history."
-    unclear = f"{lost} The server was restarted since, or somebody has removed it there"
+    lost = f"The server {backend.name} no longer knows it: it is neither running, nor queued, nor in the history."
+    unclear = f"{lost} The server has restarted since, or somebody removed it"
     if not witness:
         return unclear
     try:
@@ -373,12 +373,10 @@ async def _why_lost(backend: Backend, witness: str) -> str:
         return unclear
     if is_known:
         return (
-            f"{lost} The server still knows what it ran before, so it was not restarted: somebody has removed this one "
-            "from its queue or its history"
+            f"{lost} The server still knows earlier runs, so it did not restart: somebody removed this one from "
+            "its queue or history"
         )
-    return (
-        f"{lost} Nor does the server know what it ran before: it was restarted since, or its whole history was cleared"
-    )
+    return f"{lost} The server knows no earlier run either: it has restarted since, or its whole history was cleared"
 
 
 def _ordinal(number: int) -> str:

@@ -48,7 +48,9 @@ class ComfyUiSource(Source, frozen=True, tag="comfyui"):
     timeout_s: Annotated[
         float,
         Meta(
-            description="Seconds a job of its tools gets, from submission to end, its wait in the queue included.", gt=0
+            description="Time limit in seconds for a job of its tools, from submission to end, including its time "
+            "in the queue.",
+            gt=0,
         ),
     ] = 3_600.0
     strip_metadata: Annotated[
@@ -68,9 +70,9 @@ def _check(place: str, source: ComfyUiSource) -> None:
     if bool(source.url) == bool(source.backends):
         raise SourceInvalid(f"{place}: needs exactly one of `url` and `backends`")
     if source.headers and source.backends:
-        raise SourceInvalid(f"{place}.headers: means nothing with `backends`, which have their own")
+        raise SourceInvalid(f"{place}.headers: not allowed with `backends`; each backend has its own")
     if not source.templates:
-        raise SourceInvalid(f"{place}.templates: needs the files or folders of the sidecars; each is a tool")
+        raise SourceInvalid(f"{place}.templates: list the sidecar files or folders; each file is a tool")
     check_web(f"{place}.url", source.url)
     for name, backend in source.backends.items():
         if not backend.url:

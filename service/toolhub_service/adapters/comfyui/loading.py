@@ -53,8 +53,8 @@ def read_value(path: Path, *, max_bytes: int, max_depth: int) -> JsonValue:
         loads(dumps(value), max_bytes=2 * max_bytes, max_depth=max_depth)
     except (NotJson, ToolFailure):
         raise TemplateInvalid(
-            f"it holds what JSON has no word for, such as a date, which belongs in quotes; or it has more than "
-            f"{max_depth} levels"
+            f"it has a value that JSON cannot express, such as a date (put it in quotes), or more than {max_depth} "
+            "levels"
         ) from None
     return cast("JsonValue", value)  # in the author's order, which is the one that callers see
 
@@ -62,7 +62,7 @@ def read_value(path: Path, *, max_bytes: int, max_depth: int) -> JsonValue:
 def _read(path: Path, max_bytes: int) -> bytes:
     try:
         if not path.is_file():
-            raise TemplateInvalid("there is no such file" if not path.exists() else "it is no regular file")
+            raise TemplateInvalid("the file does not exist" if not path.exists() else "it is not a regular file")
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except OSError as failed:
@@ -82,7 +82,9 @@ def _load_yaml(data: bytes) -> Any:
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise TemplateInvalid(f"it is not YAML: {broken.problem or broken.context}{where}") from None
     except (yaml.YAMLError, ValueError, OverflowError):
-        raise TemplateInvalid("it is not YAML, or a value is not what it looks like; put it in quotes") from None
+        raise TemplateInvalid(
+            "it is not YAML, or a value looks like a date or number and is not one; put it in quotes"
+        ) from None
     except RecursionError:
         raise TemplateInvalid("it is nested too deeply") from None
 
@@ -94,9 +96,9 @@ class _Strict(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # a gap of the stubs
         if isinstance(event, yaml.events.AliasEvent):
-            raise _refused("aliases are not read: write the value out", event)
+            raise _refused("aliases are not supported: write the value out", event)
         if getattr(event, "tag", None) is not None:
-            raise _refused("tags are not read: write the value as it is", event)
+            raise _refused("tags are not supported: write the plain value", event)
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.ScalarNode) and node.tag in (_INTEGER, _FLOAT) and len(node.value) > _NUMBER_MAX_CHARS:
             raise _refused("a number is too long", event)
@@ -108,7 +110,7 @@ class _Strict(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 raise yaml.constructor.ConstructorError(None, None, "a key must be text; quote it", key.start_mark)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"`{key.value[:64]}` stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"`{key.value[:64]}` appears twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

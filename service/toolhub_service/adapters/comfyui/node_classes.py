@@ -116,7 +116,7 @@ def _value_mismatch(value: JsonValue, terms: InputSpec) -> str:
         return ""
     kind = "boolean" if isinstance(value, bool) else _CONST_TYPES.get(type(value), "")
     if terms.choices is None and not any(kind in _JSON_TYPES[name] for name in terms.types):
-        return f"{value!r} is none of what the node takes: {'/'.join(terms.types)}"
+        return f"{value!r} is not of a type that the node accepts: {'/'.join(terms.types)}"
     return literal_mismatch(value, terms)
 
 
@@ -173,7 +173,7 @@ def problems_with(template: Template, object_info: JsonObject) -> tuple[str, ...
     """
     missing = sorted(name for name in template.node_classes if not isinstance(object_info.get(name), Mapping))
     if missing:
-        return (f"the server has no class {', '.join(missing[:10])}: install what brings it, or leave it out",)
+        return (f"the server has no class {', '.join(missing[:10])}: install its custom node, or remove it",)
     return tuple(dict.fromkeys([*_ServerCheck(template, object_info).problems()]))[:_PROBLEMS_MAX]
 
 
@@ -206,8 +206,8 @@ class _ServerCheck:
             node_class = self._template.class_of(output.node)
             if self._info[node_class].get("output_node") is False:
                 yield (
-                    f"output {output.name}: node {output.node} ({node_class}) is no output node, so it leaves nothing "
-                    "behind: name one that saves or previews"
+                    f"output {output.name}: node {output.node} ({node_class}) is no output node, so it produces no "
+                    "file: name one that saves or previews"
                 )
 
     def _node_problems(self, node: str, body: JsonValue) -> Iterator[str]:

@@ -228,4 +228,4 @@ def _queue_place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] 
 
 
 def _unexpected(reply: Reply) -> NoReply:
-    return NoReply(f"it answered {reply.status} with something that cannot be understood")
+    return NoReply(f"it sent an invalid response with status {reply.status}")

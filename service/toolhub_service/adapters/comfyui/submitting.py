@@ -48,9 +48,7 @@ _REQUEST_TIMEOUT: Final = 408
 _SENT_TO: Final = "sent_to"
 WITNESS: Final = "_its_server_knew"
 """Detail of a mark, not for evidence: a prompt, perhaps of somebody else, that the server knew when it was sent."""
-_MAY_HAVE_FORGOTTEN: Final = (
-    "Its server does not know it, and may have been started anew since it was sent: then it has forgotten what it ran."
-)
+_MAY_HAVE_FORGOTTEN: Final = "Its server does not know it. It may have restarted since, and lost its history."
 
 KeepMark = Callable[[str, RemoteMark], Awaitable[None]]
 """As `RunningJobs.keep_mark`."""
@@ -122,7 +120,7 @@ class Submitter:
             return list(self._backends)
         backend = self._backends.get(sent.backend)
         if backend is None:
-            raise RemoteUnclear(f"The server {sent.backend}, to which it was sent, is not configured any more.")
+            raise RemoteUnclear(f"The server {sent.backend}, to which it was sent, is no longer configured.")
         return [backend]
 
     async def _has_run_since(self, backend: Backend, key: str, sent: _Sent) -> bool:
@@ -181,7 +179,9 @@ class Submitter:
             raise failures.refused(call, template, reply, self._redact)
         prompt_id = reply.fields.get("prompt_id")
         if reply.status != 200 or not isinstance(prompt_id, str) or ID.fullmatch(prompt_id) is None:
-            raise RemoteUnclear(f"The server {backend.name} answered {reply.status}, which says nothing of the job.")
+            raise RemoteUnclear(
+                f"The server {backend.name} answered {reply.status}, so the state of the job is unknown."
+            )
         return prompt_id
 
     async def _upload(self, client: ComfyClient, call: GrantedCall, upload: Upload, max_bytes: int) -> str:
@@ -196,19 +196,19 @@ class Submitter:
         async with aclosing(cast("Any", self._artifacts.read(artifact, 0, SNIFFED_BYTES))) as chunks:
             extension = extension_of(media_type_of(b"".join([chunk async for chunk in chunks])))
         if not extension:
-            why = "it is no picture, sound or film that a node could load"
+            why = "it is not an image, audio or video file that a node can load"
             raise failures.upload_refused(call, upload.pointer, why)
         # The server gives other bytes under a name that is taken another name: so the name is made of the content, an
         # upload may be repeated, and the name in the answer is the one that counts.
         reply = await self._post_multipart(client, artifact, f"{artifact.sha256}.{extension}", _tenant_of(call))
         # 413 above the server's own bound, which it tells under /features; 400 for a folder that leads elsewhere.
         if reply.status in (400, 413):
-            raise failures.upload_refused(call, upload.pointer, f"the server does not take it ({reply.status})")
+            raise failures.upload_refused(call, upload.pointer, f"the server does not accept it ({reply.status})")
         name, folder = reply.fields.get("name"), reply.fields.get("subfolder", "")
         if reply.status != 200 or not isinstance(name, str) or not isinstance(folder, str):
             raise NoReply(f"it answered {reply.status} to an upload")
         if not is_file_name(name) or not is_folder(folder):
-            raise NoReply("it gave an upload a name that the hub does not use")
+            raise NoReply("it stored the upload under an unsafe name")
         return f"{folder}/{name}" if folder else name
 
     async def _post_multipart(self, client: ComfyClient, artifact: Artifact, name: str, tenant: str) -> Reply:

@@ -293,4 +293,4 @@ def _explained(broken: msgspec.ValidationError) -> str:
 
 def _unknown(key: object, names: list[str]) -> str:
     near = difflib.get_close_matches(str(key), names, n=1)
-    return f"there is no key `{str(key)[:64]}`" + (f"; did you mean `{near[0]}`?" if near else "")
+    return f"unknown key `{str(key)[:64]}`" + (f"; did you mean `{near[0]}`?" if near else "")

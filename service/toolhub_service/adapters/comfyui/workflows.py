@@ -274,7 +274,9 @@ def read_object_info(path: Path) -> JsonObject:
     if not isinstance(found, dict) or not all(
         isinstance(described, dict) and "input" in described for described in found.values()
     ):
-        raise TemplateInvalid(f"{path}: it is no answer of /object_info: save one with `curl <server>/object_info`")
+        raise TemplateInvalid(
+            f"{path}: it is not a response of /object_info: save one with `curl <server>/object_info`"
+        )
     return found
 
 
@@ -290,7 +292,7 @@ def first_sidecar(graph: Path, sidecar: Path, name: str, object_info: JsonObject
     file = os.path.relpath(graph.resolve(), sidecar.resolve().parent)
     words = draft_of(nodes, name, file, object_info)
     if not words["outputs"]:
-        raise TemplateInvalid(f"{graph}: no node of it saves or previews anything: add one, such as Save Image")
+        raise TemplateInvalid(f"{graph}: none of its nodes saves or previews anything: add one, such as Save Image")
     text = yaml.dump(words, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)
     return _HEADING.format(file=file, name=sidecar.name) + str(text)
 

@@ -123,7 +123,7 @@ def tool_raised(call: GrantedCall, kind: str, text: str, redact: Redact) -> Tool
     excerpt = without_paths(redact(text[: 2 * EXCERPT_CHARS]))[:EXCERPT_CHARS].strip().rstrip(".")
     partly = "" if call.safe_to_repeat else " It may have had a part of its effect: check that first."
     message = f"{call.spec.name} failed with {kind}{f': {excerpt}' if excerpt else ''}.{partly}"
-    advice = "Change the arguments, or use another tool; operators find it logged."
+    advice = "Change the arguments, or use another tool. Operators find the error in the log."
     return refuse(ErrorKind.EXECUTION_ERROR, f"{message}\n{advice}", exception=kind)
 
 
@@ -138,7 +138,7 @@ def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_
         case "input":
             return _invalid(tool, reply.get("violations", ()), redact)
         case "too_large":
-            message = f"{tool} answered with more than {max_bytes} bytes: ask it for less."
+            message = f"{tool} returned more than {max_bytes} bytes: request less."
             return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=max_bytes)
         case "no_result":
             return refuse(ErrorKind.EXECUTION_ERROR, f"{tool} cannot be used here: {reply.get('message', '')}.")
@@ -148,7 +148,9 @@ def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_
 
 
 def no_worker(tool: str) -> ToolFailure:
-    message = f"No process could be started for {tool}. Try later or use another tool; operators find it logged."
+    message = (
+        f"No process could be started for {tool}. Try later, or use another tool. Operators find the error in the log."
+    )
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 
@@ -156,11 +158,11 @@ def died(call: GrantedCall) -> ToolFailure:
     """The worker was gone before it answered."""
     tool = call.spec.name
     if call.safe_to_repeat:
-        message = f"{tool} ended its own process before it answered. Try other arguments or another tool."
+        message = f"The process of {tool} ended before it answered. Try other arguments or another tool."
         return refuse(ErrorKind.EXECUTION_ERROR, message)
     message = (
-        f"{tool} ended its own process before it answered and may have had its effect. "
-        "Check that before you call it again."
+        f"The process of {tool} ended before it answered, and the call may have had its effect. Check that before "
+        "you call it again."
     )
     return refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause=ErrorKind.EXECUTION_ERROR.value)
 
@@ -168,7 +170,7 @@ def died(call: GrantedCall) -> ToolFailure:
 def _invalid(tool: str, reported: Any, redact: Redact) -> ToolFailure:
     violations = tuple(Violation(path=path, keyword=kind, message=redact(text)) for path, kind, text in reported)
     first = f" {violations[0].message} (`{violations[0].path or '/'}`)." if violations else ""
-    message = f"{tool} cannot use its arguments.{first} Correct them and call again."
+    message = f"{tool} rejected its arguments.{first} Correct them and call again."
     return refuse(ErrorKind.INVALID_INPUT, message, violations=violations)
 
 
@@ -219,7 +221,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
     def effects(self, call: GrantedCall) -> Sequence[str]:
         self._found(call.spec)
         spec = call.spec
-        what = "changes nothing" if spec.annotations.read_only else "does not say beforehand what it changes"
+        what = "changes nothing" if spec.annotations.read_only else "does not declare what it changes"
         return (f"Calls the LangChain tool {spec.resource_id} of the source {spec.source}, which {what}.",)
 
     def resumes(self, spec: ToolSpec) -> bool:

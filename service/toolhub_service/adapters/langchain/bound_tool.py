@@ -43,7 +43,7 @@ def value_of(given: Any, max_bytes: int) -> tuple[dict[str, Any], str]:
     messages = given if isinstance(given, list) else [given]
     if not messages or not all(isinstance(message, ToolMessage) for message in messages):
         odd = next((message for message in messages if not isinstance(message, ToolMessage)), given)
-        raise NotAResult(f"it gave a {type(odd).__name__}, which only a LangChain graph understands")
+        raise NotAResult(f"it returned a {type(odd).__name__}, which only a LangChain graph can use")
     contents = [message.content for message in messages]
     value = _value(contents[0] if len(contents) == 1 else _flat(contents), max_bytes)
     artifacts = [message.artifact for message in messages if message.artifact is not None]
@@ -274,15 +274,15 @@ def bound(tool: BaseTool, given: frozenset[str]) -> BoundTool:
     try:
         contract = contract_of(tool)
     except Exception as error:  # noqa: BLE001  a schema is made by foreign code
-        problem = f"Its arguments cannot be told as JSON Schema: {type(error).__name__}."
+        problem = f"Its arguments cannot be described as JSON Schema: {type(error).__name__}."
     missing = sorted(contract.required - given)
     if missing:
         problem = f"It needs injected arguments that `inject` of its source does not name: {', '.join(missing)}."
     if contract.aliased:
         names = ", ".join(sorted(contract.aliased))
-        problem = f"It reads injected arguments under other names (aliases), where they cannot be guarded: {names}."
+        problem = f"It reads injected arguments under aliases, which cannot be guarded: {names}."
     if is_generator(tool):
-        problem = "It gives a generator, and a call has one result."
+        problem = "It returns a generator, but a call has one result."
     on_loop = runs_on_loop(tool)
     called = tool
     if on_loop and not problem:

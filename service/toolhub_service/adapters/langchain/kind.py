@@ -29,7 +29,7 @@ class LangChainSource(Source, frozen=True, tag="langchain"):
 
     load: Annotated[
         tuple[str, ...],
-        Meta(description="package.module:name of a tool, a list of tools, a toolkit, or a function that gives one."),
+        Meta(description="package.module:name of a tool, a list of tools, a toolkit, or a function that returns one."),
     ] = ()
     args: Annotated[dict[str, Any], Meta(description="Keyword arguments of the classes and functions in `load`.")] = (
         msgspec.field(default_factory=dict)
@@ -39,7 +39,7 @@ class LangChainSource(Source, frozen=True, tag="langchain"):
     ] = ()
     inject: Annotated[
         dict[str, Injected],
-        Meta(description="Injected arguments by name, and what of the call is put into them."),
+        Meta(description="Injected arguments by name, and the field of the call that each is filled with."),
     ] = msgspec.field(default_factory=dict)
     processes: Annotated[int, Meta(description="Worker processes for tools without async code.", ge=1, le=64)] = 2
 
@@ -65,7 +65,7 @@ def _unbounded(source: LangChainSource) -> Iterator[str]:
     for reference in source.load:
         module, _, name = reference.partition(":")
         if module.startswith(_FILE_TOOLS) and name in _FILE_NAMES:
-            yield f"`{reference}` takes any path of the machine: add `args: {{root_dir: FOLDER}}`"
+            yield f"`{reference}` accepts any path of the machine: add `args: {{root_dir: FOLDER}}`"
 
 
 @dataclass(frozen=True, slots=True)

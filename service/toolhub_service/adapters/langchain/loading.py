@@ -75,7 +75,7 @@ def definitions_of(
             problems.append(unnamed.problem)
             continue
         if found.setdefault(skeleton(definition.spec.name), definition) is not definition:
-            problems.append(f"{_shown(tool)} was left out: its name reads like that of another tool.")
+            problems.append(f"{_shown(tool)} was left out: its name is too similar to that of another tool.")
     return tuple(found.values()), tuple(problems)
 
 
@@ -188,15 +188,15 @@ def _tools_of(found: object, args: Mapping[str, Any], *, may_call: bool = True) 
         found = found.get_tools()
     if isinstance(found, list | tuple):
         if not found:
-            raise LoadRefused("it gives no tools")
+            raise LoadRefused("it contains no tools")
         if not all(isinstance(tool, BaseTool) for tool in found):
             raise LoadRefused("it holds something that is not a LangChain tool")
         return tuple(found)
     if may_call and callable(found):
         if inspect.iscoroutinefunction(found):
-            raise LoadRefused("it is an async function: give its tools from a plain one")
+            raise LoadRefused("it is an async function: return the tools from a sync function")
         return _tools_of(found(**args), args, may_call=False)
-    raise LoadRefused("it is not a LangChain tool, a list of tools, a toolkit, or a function that gives one of these")
+    raise LoadRefused("it is not a LangChain tool, a list of tools, a toolkit, or a function that returns one of these")
 
 
 def _add(tools: dict[str, BaseTool], found: tuple[BaseTool, ...], label: str) -> Iterator[LoadProblem]:

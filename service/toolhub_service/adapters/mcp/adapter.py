@@ -162,7 +162,7 @@ class McpAdapter(SourceAdapter[_Source]):
     def effects(self, call: GrantedCall) -> Sequence[str]:
         self._source(call)
         spec = call.spec
-        does = "reads through" if spec.annotations.read_only else "may change whatever is behind"
+        does = "reads through" if spec.annotations.read_only else "may change anything that it can access on"
         return (f"Calls the tool `{spec.resource_id}` of the MCP source `{spec.source}`, which {does} its server.",)
 
     def resumes(self, spec: ToolSpec) -> bool:

@@ -83,9 +83,9 @@ def _loaded(pem: str) -> _Key:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         # Not `from`: what a parser says of a key may quote it.
-        raise ValueError("what `oauth` names as its key is no PEM private key, or one under a password") from None
+        raise ValueError("the key of `oauth` is not a PEM private key, or is encrypted with a password") from None
     if not isinstance(key, _Key):
-        reason = "the key of `oauth` is of a kind that signs no assertions; take RSA, EC or Ed25519"
+        reason = "the key of `oauth` has a type that cannot sign assertions; use RSA, EC or Ed25519"
         raise ValueError(reason)  # noqa: TRY004  the operator's value, not a caller's type
     return key
 
@@ -96,10 +96,10 @@ def _fitting(key: _Key) -> tuple[str, ...]:
         return ("EdDSA",)
     if isinstance(key, RSAPrivateKey):
         if key.key_size < _RSA_MIN_BITS:
-            raise ValueError(f"the key of `oauth` has {key.key_size} bits; RSA takes {_RSA_MIN_BITS} at least")
+            raise ValueError(f"the key of `oauth` has {key.key_size} bits; RSA needs at least {_RSA_MIN_BITS}")
         return _RSA
     if key.curve.name not in _CURVES:
-        raise ValueError("the key of `oauth` lies on a curve that signs no assertions; take P-256, P-384 or P-521")
+        raise ValueError("the key of `oauth` has an unsupported curve; use P-256, P-384 or P-521")
     return _CURVES[key.curve.name]
 
 

@@ -294,7 +294,7 @@ class ToolCaller:
     async def outcome(self, server: McpServer, session: McpSession, call: GrantedCall, result: JsonObject) -> Outcome:
         """What a final result says. Raises ToolFailure when the tool, or the operator, calls it an error."""
         if result.get("resultType", "complete") != "complete" or not is_result(result):
-            raise failures.outside_protocol(call, "what it sent is no result of a tool")
+            raise failures.outside_protocol(call, "its response is not a tool result")
         if result.get("isError") is True:
             raise failures.tool_said(call, text_of(result), self.redact)
         finds_error = server.overrides.finds_error(call.spec.resource_id)

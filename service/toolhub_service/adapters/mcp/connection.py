@@ -171,7 +171,7 @@ class Connection:
             raise NotConnected(self._too_slow) from None
         spoken = session.protocol_version or ""
         if wanted != "auto" and is_modern(wanted) != is_modern(spoken):
-            raise NotConnected(f"It speaks {spoken}, the source is fixed to {wanted}.")
+            raise NotConnected(f"The server speaks protocol {spoken}, but the source requires {wanted}.")
         if self._bounded is not None and self._bounded.was_away and not is_modern(spoken):
             raise NotConnected(self._bounded.last_error)  # An outage during the probe says nothing of the version.
         tools = session.server_capabilities.tools if session.server_capabilities else None

@@ -95,7 +95,7 @@ class DefinitionReader:
     def _masked(self, own_name: str, tool: JsonObject) -> tuple[str, JsonObject, bytes | None]:
         """Without the source's secrets. A name cannot be masked: raises Unnamed."""
         if self._mask.text(own_name) != own_name:
-            raise Unnamed("A tool was left out: its name holds a secret of the source.")
+            raise Unnamed("A tool was left out: its name contains a secret of the source.")
         shown = self._mask.object(tool)
         return own_name, shown, written(shown)
 
@@ -117,7 +117,7 @@ class DefinitionReader:
                 return f"Its {place} cannot be used: {reason}"
         schema = tool.get("inputSchema")
         if isinstance(schema, Mapping) and schema.get("type") != "object":
-            return 'Its inputSchema cannot be used: arguments are an object, and it does not say `"type": "object"`.'
+            return 'Its inputSchema cannot be used: it lacks `"type": "object"`, and arguments are an object.'
         return ""
 
     def _unusable(self, schema: JsonValue) -> str:
@@ -154,7 +154,7 @@ def task_support(tool: JsonObject) -> str:
 
 def _own_name(tool: JsonValue) -> str:
     if not isinstance(tool, Mapping):
-        raise Unnamed("Something in the list of tools is not an object and was left out.")
+        raise Unnamed("An entry of the list of tools is not an object and was left out.")
     name = tool.get("name")
     if not isinstance(name, str) or not name:
         raise Unnamed("A tool without a name was left out.")

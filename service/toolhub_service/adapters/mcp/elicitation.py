@@ -136,9 +136,9 @@ class Questions:
         requests = as_object(result.get("inputRequests")) or {}
         state = result.get("requestState")
         if not (requests or isinstance(state, str)) or len(requests) > REQUESTS_MAX:
-            raise failures.outside_protocol(self._call, "it asks, and does not say what")
+            raise failures.outside_protocol(self._call, "it asks a question without text")
         if isinstance(state, str) and len(state) > STATE_MAX_CHARS:
-            raise failures.outside_protocol(self._call, "its state is too large to be kept")
+            raise failures.outside_protocol(self._call, "its state is too large to be stored")
         self.state = state if isinstance(state, str) else None
         self._take_all(requests)
 
@@ -152,7 +152,7 @@ class Questions:
     def _take_one(self, key: str, request: JsonObject) -> None:
         """Answered now, or to be put to a person. Raises ToolFailure for what is no question to one."""
         if request.get("method") != "elicitation/create":
-            what = "it asks its client for more than answers of a person, such as a model"
+            what = "it requests a client feature that the hub does not offer, such as sampling"
             raise failures.cannot_be_asked(self._call, what)
         params = as_object(request.get("params")) or {}
         form = _form(params)
@@ -163,7 +163,10 @@ class Questions:
             self.answers[key] = _DECLINE if given is None else {"action": "accept", "content": given}
         else:
             shown = quoted(as_string(params.get("message")), self._redact)
-            asked: JsonObject = {"message": shown or f"{self._call.spec.name} asks whether to go on.", "schema": form}
+            asked: JsonObject = {
+                "message": shown or f"{self._call.spec.name} asks whether to continue.",
+                "schema": form,
+            }
             answer = self.earlier_answers.pop(_digest(key, asked), None) if self.earlier_answers else None
             if answer is None:
                 self._pending[key] = asked

@@ -45,12 +45,12 @@ class Breakage(Enum):
 
     NOT_SENT = "The server could not be reached."
     LOST = "The connection broke before the answer came."
-    TOO_LARGE = "The server sent a message larger than the source allows."
-    UNDECODABLE = "The server sent what cannot be decoded."
-    REFUSED = "The request would have gone to an origin that the source does not name."
+    TOO_LARGE = "The server sent a message larger than the source's limit."
+    UNDECODABLE = "The server sent data that cannot be decoded."
+    REFUSED = "The request would go to an origin that the source does not allow."
     UNAUTHORIZED = "The server or its authorization server refused the hub's credentials."
-    NO_SESSION = "The server does not know the session any more."
-    BUSY = "The server has no room for the request now (HTTP 429)."
+    NO_SESSION = "The server no longer knows the session."
+    BUSY = "The server is overloaded (HTTP 429)."
     STATUS = "The server answered with an HTTP error (5xx)."
 
     @property
@@ -99,9 +99,9 @@ def broken(call: GrantedCall, breakage: Breakage) -> ToolFailure:
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=breakage in _PASSING)
     if call.safe_to_repeat:
         can_retry = breakage is Breakage.LOST
-        advice = "It is safe to call it again." if can_retry else "Ask for less, or use another tool."
+        advice = "It is safe to call it again." if can_retry else "Request less, or use another tool."
         return refuse(ErrorKind.UPSTREAM_ERROR, f"{name} gave no answer. {what} {advice}", retryable=can_retry)
-    message = f"{name} may have had its effect, but nobody can tell. {what} Check that before you call it again."
+    message = f"{name} may have had its effect; its outcome is unknown. {what} Check that before you call it again."
     return refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause=breakage.name)
 
 
@@ -114,15 +114,15 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
     if code == REQUEST_TIMEOUT:
         return timed_out(call)
     if is_lost_session(error):
-        message = f"{call.spec.name} could not be called: the server has forgotten the hub's session. Try again."
+        message = f"{call.spec.name} could not be called: the server lost the hub's session. Try again."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
     if code == HEADER_MISMATCH:
-        message = f"{call.spec.name} could not be called: its definition has changed and is being read anew. Try again."
+        message = f"{call.spec.name} could not be called: its definition has changed and is being reloaded. Try again."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
     excerpt = quoted(error.error.message, redact)
     return refuse(
         ErrorKind.UPSTREAM_ERROR,
-        f"The server refused {call.spec.name}. {_ADVICE.get(code, _PLAIN_ADVICE)} In its own words: {excerpt}",
+        f"The server refused {call.spec.name}. {_ADVICE.get(code, _PLAIN_ADVICE)} The server says: {excerpt}",
         retryable=False,
         upstream=Upstream(status=code, excerpt=excerpt),
     )
@@ -130,9 +130,10 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
 
 _PLAIN_ADVICE: Final = "Correct the call, or use another tool."
 _ADVICE: Final[Mapping[int, str]] = {
-    MISSING_REQUIRED_CLIENT_CAPABILITY: "It needs something of its client that this hub does not offer for this "
-    "source, such as asking a person; an operator can allow questions with `elicitation`.",
-    URL_ELICITATION_REQUIRED: "A person has to open a page of that service first, which this hub cannot have done.",
+    MISSING_REQUIRED_CLIENT_CAPABILITY: "It needs a client feature that this hub does not offer for this source, "
+    "such as asking a person. An operator can allow questions with "
+    "`elicitation`.",
+    URL_ELICITATION_REQUIRED: "A person must open a web page of that service first, which this hub does not support.",
 }
 
 
@@ -179,27 +180,27 @@ def is_lost_session(error: MCPError) -> bool:
 
 
 def timed_out(call: GrantedCall) -> ToolFailure:
-    message = f"{call.spec.name} did not answer before its deadline; ask for less or allow more time."
+    message = f"{call.spec.name} did not answer before its deadline. Request less or allow more time."
     return refuse(ErrorKind.TIMEOUT, message, default_timeout_s=call.spec.limits.timeout_s)
 
 
 def tool_said(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:
     """The tool ran and says that it failed."""
     excerpt = quoted(text, redact)
-    message = f"{call.spec.name} reported an error; correct the call by what it says, or use another tool. "
+    message = f"{call.spec.name} reported an error. Correct the call as it says, or use another tool. "
     message += in_its_words(excerpt)
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status=0, excerpt=excerpt))
 
 
 def outside_protocol(call: GrantedCall, what: str) -> ToolFailure:
     """It was answered, in a way that no version of the protocol knows. `what`: a clause of the hub's own words."""
-    message = f"{call.spec.name} ran, and its server answered in a way that cannot be understood: {what}. "
+    message = f"{call.spec.name} ran, but the response of its server is invalid: {what}. "
     return refuse(ErrorKind.UPSTREAM_ERROR, f"{message}Use another tool, or tell an operator.", retryable=False)
 
 
 def cannot_be_asked(call: GrantedCall, what: str) -> ToolFailure:
     """It wants something before it goes on that nobody here gives. `what`: a clause of the hub's own words."""
-    message = f"{call.spec.name} did not finish: {what}. Use another tool, or call it so that it need not ask."
+    message = f"{call.spec.name} did not finish: {what}. Use another tool, or call it so that it does not need to ask."
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False)
 
 
@@ -222,7 +223,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         return "Its answer to the handshake is not MCP."
     if isinstance(error, RuntimeError):
-        return "It speaks no version of the protocol that the hub speaks."
+        return "It supports no protocol version that the hub supports."
     return "The connection broke."
 
 
@@ -232,5 +233,5 @@ def _of_protocol(error: MCPError) -> str:
     if error.code == CONNECTION_CLOSED:
         return "It closed the connection during the handshake."
     if error.code == UNSUPPORTED_PROTOCOL_VERSION:
-        return "It speaks no version of the protocol that the hub speaks."
+        return "It supports no protocol version that the hub supports."
     return f"It refused the handshake (JSON-RPC error {error.code})."

@@ -82,7 +82,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             return await self._answered(request, exchange)
         except _NOT_SENT as error:
             if isinstance(error, httpx2.PoolTimeout):
-                self._on_lost("All its connections are taken.")
+                self._on_lost("All its connections are in use.")
             self.was_away = True
             return self._broken(Breakage.NOT_SENT, _connect_error_of(error))
         except (httpx2.TransportError, RequestCancelled):
@@ -239,7 +239,7 @@ def _connect_error_of(error: BaseException) -> str:
         if isinstance(cause, ssl.SSLError):
             return "TLS with it failed; it may ask for a client certificate."
         if isinstance(cause, ConnectionRefusedError):
-            return "It refuses connections: nothing listens there."
+            return "It refuses connections."
         cause = cause.__cause__ or cause.__context__
     return Breakage.NOT_SENT.value
 
@@ -307,7 +307,7 @@ class HttpTransport:
             try:
                 self._tls = client_context(self._terms.tls)
             except (OSError, ValueError):
-                raise NotConnected("A TLS file of the source cannot be read or is not usable.") from None
+                raise NotConnected("A TLS file of the source cannot be read or is invalid.") from None
         return self._tls
 
 

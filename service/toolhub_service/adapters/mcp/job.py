@@ -88,7 +88,7 @@ class McpTasks:
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
         if call.safe_to_repeat:
             return None
-        raise RemoteUnclear("The server gives tasks their names only in its answer, and that was lost.")
+        raise RemoteUnclear("The response of the server, which names the task, was lost.")
 
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         if not mark.remote_id:
@@ -118,7 +118,7 @@ class McpTasks:
         if mark.remote_id in self._wanted_input:
             self._wanted_input.discard(mark.remote_id)
             raise failures.cannot_be_asked(
-                call, "its server's task wanted input that nobody here gives, and was cancelled"
+                call, "its server's task requested input that the hub does not provide, and was cancelled"
             )
         if status == "cancelled":
             raise refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled on its server.")
@@ -136,7 +136,9 @@ class McpTasks:
         held = self._answers.pop(mark.key, None)
         if held is None:
             if not call.safe_to_repeat:
-                raise RemoteUnclear("The server answered at once, to a hub that did not live to tell.")
+                raise RemoteUnclear(
+                    "The server answered at once, but the hub process died before it stored the answer."
+                )
             held = await self._caller.result(self._server, call, self.reporters.get(call.call.job_id))
         answer, session = held
         return await self._caller.outcome(self._server, session, call, answer)
@@ -190,7 +192,7 @@ class McpTasks:
             raise _task_error(error) from error
         task = _task_in(answer)
         if task is None or task["taskId"] != mark.remote_id:
-            raise RemoteUnclear("The server tells of its task in a way that cannot be understood.")
+            raise RemoteUnclear("The server sent an invalid task status.")
         return Answer((task, session), is_over=True)
 
     async def _payload(self, call: GrantedCall, mark: RemoteMark) -> Answer[tuple[JsonObject, McpSession]]:
@@ -244,7 +246,7 @@ def _is_unclear(failure: ToolFailure) -> bool:
 def _task_error(error: MCPError) -> Exception:
     """What an error about a task means: it is forgotten, or the server is not well and may be asked again."""
     if error.error.code in _FORGOTTEN:
-        return RemoteUnclear("The server does not know the task any more.")
+        return RemoteUnclear("The server no longer knows the task.")
     return Unreachable()
 
 

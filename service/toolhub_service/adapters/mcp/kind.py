@@ -55,35 +55,38 @@ LAUNCHER_ENV = (
 class ClientCredentials(Section, frozen=True):
     """OAuth 2.0 client credentials (RFC 6749 §4.4; MCP extension `oauth-client-credentials`), by a secret or a key."""
 
-    client_id: Annotated[str, Meta(description="As the authorization server knows the hub.")]
-    client_secret: Annotated[Value, Meta(description="Best a reference; or `private_key`.")] = ""
+    client_id: Annotated[str, Meta(description="Client ID of the hub at the authorization server.")]
+    client_secret: Annotated[
+        Value, Meta(description="Client secret, preferably a reference; or use `private_key`.")
+    ] = ""
     private_key: Annotated[
-        Value, Meta(description="PEM private key (RSA, EC, Ed25519) that signs who the hub is; best a file reference.")
+        Value, Meta(description="PEM private key (RSA, EC, Ed25519) for private_key_jwt; preferably a file reference.")
     ] = ""
     signing_algorithm: Annotated[
         Literal["auto", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA"],
-        Meta(description="With `private_key`; auto: as the key is, RS256 of an RSA key, ES256 of a P-256 one."),
+        Meta(description="With `private_key`; auto: by the type of key, such as RS256 for RSA, ES256 for P-256."),
     ] = "auto"
     audience: Annotated[
-        str, Meta(description="With `private_key` and `token_url`: issuer that signatures are for; empty: `token_url`.")
+        str,
+        Meta(description="With `private_key` and `token_url`: audience (issuer) of the assertion; empty: `token_url`."),
     ] = ""
     token_url: Annotated[str, Meta(description="Token endpoint; empty: discovered from the server's metadata.")] = ""
-    scopes: Annotated[tuple[str, ...], Meta(description="What the token is asked for.")] = ()
+    scopes: Annotated[tuple[str, ...], Meta(description="Scopes to request.")] = ()
 
 
 class McpSource(Source, frozen=True, tag="mcp"):
     """A server that speaks the Model Context Protocol: `command` for stdio, or `url` for streamable HTTP."""
 
     command: Annotated[str, Meta(description="Program that speaks MCP on stdin and stdout.")] = ""
-    args: Annotated[tuple[Value, ...], Meta(description="Its arguments; no shell looks at them.")] = ()
+    args: Annotated[tuple[Value, ...], Meta(description="Its arguments; no shell interprets them.")] = ()
     env: Annotated[
         dict[str, Value], Meta(description="Its environment, besides HOME, PATH, USER, SHELL, TERM, LOGNAME, LANG.")
     ] = msgspec.field(default_factory=dict)
     pass_env: Annotated[
         tuple[str, ...] | None,
         Meta(
-            description="Variables of the hub's environment that it gets as well; default: those of proxies, CAs, npm, "
-            "pip and uv for npx, uvx and their like, none for others."
+            description="Variables passed on from the hub's environment; default: those of proxies, CAs, npm, pip "
+            "and uv for npx, uvx and similar launchers, none for other programs."
         ),
     ] = None
     cwd: Annotated[
@@ -96,7 +99,8 @@ class McpSource(Source, frozen=True, tag="mcp"):
     oauth: Annotated[ClientCredentials | None, Meta(description="Client credentials, with `url`.")] = None
     tls: Annotated[ClientTls, Meta(description="Certificates, with `url`.")] = ClientTls()
     origins: Annotated[
-        tuple[str, ...], Meta(description="Further origins that may be dialled, such as that of the token endpoint.")
+        tuple[str, ...],
+        Meta(description="Further origins that the hub may connect to, such as that of the token endpoint."),
     ] = ()
     trust: Annotated[
         Literal["always", "first-use", "approval"],
@@ -120,7 +124,7 @@ def _check(place: str, source: McpSource) -> None:
     misplaced = ("headers", "oauth", "origins") if source.command else ("args", "env", "pass_env", "cwd")
     for key in misplaced:
         if getattr(source, key):
-            raise SourceInvalid(f"{place}.{key}: means nothing with `{'command' if source.command else 'url'}`")
+            raise SourceInvalid(f"{place}.{key}: not allowed with `{'command' if source.command else 'url'}`")
     if source.oauth is not None:
         _check_client(f"{place}.oauth", source.oauth)
 
@@ -129,9 +133,9 @@ def _check_client(place: str, client: ClientCredentials) -> None:
     if bool(client.client_secret) == bool(client.private_key):
         raise SourceInvalid(f"{place}: needs exactly one of `client_secret` and `private_key`")
     if client.client_secret and client.signing_algorithm != "auto":
-        raise SourceInvalid(f"{place}.signing_algorithm: means nothing with `client_secret`")
+        raise SourceInvalid(f"{place}.signing_algorithm: not allowed with `client_secret`")
     if client.audience and not (client.private_key and client.token_url):
-        raise SourceInvalid(f"{place}.audience: means nothing without `private_key` and `token_url`")
+        raise SourceInvalid(f"{place}.audience: requires `private_key` and `token_url`")
 
 
 def _values(source: McpSource) -> Iterator[tuple[str, Value]]:
@@ -146,7 +150,7 @@ def _values(source: McpSource) -> Iterator[tuple[str, Value]]:
 
 def _missing(source: McpSource, _trusted_namespaces: tuple[str, ...]) -> Iterator[str]:
     if source.command and shutil.which(source.command) is None:
-        yield f"there is no program `{source.command}` on the path"
+        yield f"the program `{source.command}` is not on the PATH"
 
 
 @dataclass(frozen=True, slots=True)

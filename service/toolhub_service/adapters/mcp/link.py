@@ -134,7 +134,7 @@ class McpLink:
             if failures.is_closed(error):
                 self.lost(session, "its connection is closed")
             elif failures.is_lost_session(error):
-                self.lost(session, "the server does not know the session any more")
+                self.lost(session, "the server no longer knows the session")
             raise
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
             # The SDK cancels whoever waits on a connection that dies (python-sdk #3560).
@@ -154,7 +154,7 @@ class McpLink:
         state = f"connected: {session.server or 'a server'} speaks {session.protocol}" if session else "not connected"
         lines = [f"{self.terms.endpoint}: {state}", f"connections: {self.connects} in {self._attempts} attempts"]
         if self._last_error:
-            lines.append(f"last trouble: {self._last_error}")
+            lines.append(f"last error: {self._last_error}")
         if not session and not self._closed.is_set():
             left_s = self._next_try_s - _now_s()
             lines.append(f"next try: in {left_s:.1f} s" if left_s > 0 else "next try: under way")

@@ -130,11 +130,11 @@ class McpToolSource:
             if following is None or listing.is_full:
                 return
             if not isinstance(following, str) or len(following) > CURSOR_MAX_CHARS or following in cursors:
-                listing.problems.append("The list of tools leads in circles and was not read to its end.")
+                listing.problems.append("The pages of the list of tools form a loop; the rest was not read.")
                 return
             cursors.add(following)
             cursor = following
-        listing.problems.append(f"The list of tools has more than {PAGES_MAX} pages and was not read to its end.")
+        listing.problems.append(f"The list of tools has more than {PAGES_MAX} pages; the rest was not read.")
 
     async def _page(self, session: McpSession, cursor: str, listing: _Listing) -> JsonObject | None:
         """One page; None when the server has none, or none after the ones that were read."""
@@ -142,13 +142,13 @@ class McpToolSource:
             return await self._server.link.send(session, "tools/list", {"cursor": cursor} if cursor else {})
         except MCPError as error:
             if not cursor and error.error.code == METHOD_NOT_FOUND:
-                listing.problems.append("The server offers no tools at all.")
+                listing.problems.append("The server offers no tools.")
                 return None
             breakage = failures.breakage_in(error)
             reason = breakage.value if breakage else f"The server says: {quoted(error.error.message, self._redact)}"
             if not cursor:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The list of tools could not be read. {reason}") from error
-            listing.problems.append(f"The list of tools was not read to its end. {reason}")
+            listing.problems.append(f"The list of tools was read only in part. {reason}")
             return None
 
 
@@ -194,7 +194,7 @@ class _Listing:
             first = unique.setdefault(skeleton(definition.spec.name), definition)
             if first is not definition:
                 own, other = (one_line(each.spec.resource_id, 80) for each in (definition, first))
-                self.problems.append(f"The tool `{own}` was left out: its name reads like that of `{other}`.")
+                self.problems.append(f"The tool `{own}` was left out: its name is too similar to that of `{other}`.")
         return tuple(unique.values())
 
     def _take(self, tool: JsonValue) -> None:

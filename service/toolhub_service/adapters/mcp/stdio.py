@@ -262,7 +262,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             lines.append(f"{self._garbage} lines on standard output were not JSON-RPC, such as:")
             lines += [f"stdout: {line.decode('utf-8', 'replace')}" for line in self._garbage_kept]
         if self._too_long:
-            lines.append(f"{self._too_long} messages were larger than the source allows.")
+            lines.append(f"{self._too_long} messages were larger than the source's limit.")
         return lines
 
     def _taken(self, line: bytes) -> bool:
@@ -284,7 +284,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             self._fail(edges, Breakage.UNDECODABLE)
         any(map(self._taken, later_messages(line)))
         if self._garbage > GARBAGE_MAX:
-            self.end("Its program writes to its standard output what is not JSON-RPC.")
+            self.end("Its program writes text that is not JSON-RPC to its standard output.")
 
     def _on_oversized_line(self, line: TooLong) -> None:
         self._too_long += 1
@@ -320,5 +320,5 @@ def _why_not_started(error: OSError | ValueError, terms: StdioTerms) -> str:
         missing_folder = bool(terms.cwd) and named == terms.cwd
         return "Its working directory does not exist." if missing_folder else "Its program was not found."
     if isinstance(error, PermissionError):
-        return "Its program may not be executed."
+        return "Its program is not executable."
     return "Its program could not be started."

@@ -90,7 +90,7 @@ def base_url(value: Value, values: SourceValues) -> str:
     """The URL without a slash at its end. Raises ValueError when it is none, or no base."""
     url = values.url(value)
     if "?" in url or "#" in url:
-        raise ValueError("its `url` is a base, and has no query")
+        raise ValueError("its `url` is a base URL and must not have a query")
     return url.rstrip("/")
 
 
@@ -150,7 +150,7 @@ class N8nAdapter(SourceAdapter[_Source]):
         spec = call.spec
         self._source(call)
         does = "only reads" if spec.annotations.read_only else "may change whatever it has access to"
-        how = ", and goes on as a job" if spec.cost.is_async else ""
+        how = " and runs as a job" if spec.cost.is_async else ""
         return (f"Starts the n8n workflow `{spec.resource_id}` of the source `{spec.source}`{how}; it {does}.",)
 
     def _source(self, call: GrantedCall) -> _Source:

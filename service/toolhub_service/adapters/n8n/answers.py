@@ -85,7 +85,7 @@ def _read_bounded(answer: Reply) -> Read:
         try:
             bound_structure(answer.body, MOST)
         except ToolFailure as failure:
-            raise Unreadable("it is JSON of too many small parts") from failure
+            raise Unreadable("its JSON has too many values") from failure
     return read(answer)
 
 
@@ -137,8 +137,8 @@ FILES_MAX: Final = 32
 """Of one result; more are only counted."""
 _WORD_MAX_CHARS: Final = 120
 _NAMED_MAX: Final = 5
-_ELSEWHERE: Final = "it stays in n8n, whose API hands out no files"
-_UNREADABLE: Final = "what n8n tells of it is no file"
+_ELSEWHERE: Final = "it stays in n8n, whose API does not return files"
+_UNREADABLE: Final = "n8n's description of it is not a file"
 
 
 class ItemFile(NamedTuple):
@@ -238,5 +238,5 @@ def _text(fields: JsonObject, name: str) -> str:
 
 def _missing_evidence(missing: Sequence[str], execution_id: str) -> Evidence:
     named = "; ".join(missing[:_NAMED_MAX]) + (f"; {len(missing) - _NAMED_MAX} more" if missing[_NAMED_MAX:] else "")
-    summary = f"files that are not in the result: {named}. Look in n8n, at execution {execution_id}"
+    summary = f"files that are not in the result: {named}. See execution {execution_id} in n8n"
     return Evidence(EvidenceType.TOOL, execution_id, summary, attributes={"missing_files": str(len(missing))})

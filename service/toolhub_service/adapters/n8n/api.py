@@ -113,7 +113,7 @@ class N8nApi:
                 return None
             execution = execution_of(value)
             if execution is None or execution.id != execution_id:
-                raise ApiError("Its API tells of an execution in a way that cannot be understood.")
+                raise ApiError("Its API sent an invalid description of an execution.")
             return (judge(execution),)
 
         path, query = f"/executions/{execution_id}", {"includeData": "true" if with_data else "false"}
@@ -121,7 +121,7 @@ class N8nApi:
         if found is None:  # of newer versions, which take this, too
             found = await self._get(path, {**query, "ignoreDataSizeLimit": "true"}, timeout_s, read)
         if found is None:
-            raise ApiTooLarge("Its API does not hand the data of the execution out.")
+            raise ApiTooLarge("Its API does not return the data of the execution.")
         return found[0]
 
     async def executions(self, workflow_id: str, status: str) -> Sequence[Execution]:
@@ -134,7 +134,7 @@ class N8nApi:
         page = await self._get("/executions", query, REQUEST_S, _fields)
         rows = page.get("data")
         if not isinstance(rows, list):
-            raise ApiError("Its API lists executions in a way that cannot be understood.")
+            raise ApiError("Its API sent an invalid list of executions.")
         return [execution for execution in map(execution_of, rows[:_LISTED_MAX]) if execution is not None]
 
     # Which execution a call has begun, where its answer does not say, is found by the key that was sent along. n8n has
@@ -204,7 +204,7 @@ class N8nApi:
         """As it answers calls, with its description, which lists do not tell. Raises NotFound."""
         found = await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S, _fields)
         if id_of(found.get("id")) != workflow_id:
-            raise ApiError("Its API tells of a workflow in a way that cannot be understood.")
+            raise ApiError("Its API sent an invalid description of a workflow.")
         return published(found)
 
     async def workflows(self) -> AsyncIterator[JsonObject]:
@@ -215,7 +215,7 @@ class N8nApi:
             page = await self._get("/workflows", query, REQUEST_S, _fields)
             rows = page.get("data")
             if not isinstance(rows, list):
-                raise ApiError("Its API lists workflows in a way that cannot be understood.")
+                raise ApiError("Its API sent an invalid list of workflows.")
             for row in rows:
                 workflow = as_object(row)
                 if workflow is not None and seen < WORKFLOWS_MAX:
@@ -225,10 +225,10 @@ class N8nApi:
             if not cursor:
                 return
             if not isinstance(cursor, str) or len(cursor) > _CURSOR_MAX_CHARS or cursor in cursors:
-                raise ApiError("Its list of workflows leads in circles and was not read to its end.")
+                raise ApiError("The pages of its list of workflows form a loop; the rest was not read.")
             cursors.add(cursor)
             query["cursor"] = cursor
-        raise ApiError(f"Its list of workflows has more than {PAGES_MAX} pages and was not read to its end.")
+        raise ApiError(f"Its list of workflows has more than {PAGES_MAX} pages; the rest was not read.")
 
     async def _get(
         self, path: str, query: dict[str, str], timeout_s: float, read: Callable[[JsonValue], Value]
@@ -240,7 +240,7 @@ class N8nApi:
         if answer.status != 200:
             raise _error(answer)
         if answer.is_cut:
-            raise ApiTooLarge("What its API tells is larger than `max_response_bytes`.")
+            raise ApiTooLarge("The response of its API is larger than `max_response_bytes`.")
         if len(answer.body) <= LARGE_BYTES:
             return read(_value(answer.body))
         async with self._reading:
@@ -251,7 +251,7 @@ class N8nApi:
         try:
             return await self._client.send(method, f"{self._url}{path}", self._headers, deadline_s=deadline_s)
         except NoReply as broken:
-            raise ApiError(f"Its API gave no answer. {broken.reason}") from None
+            raise ApiError(f"Its API did not answer. {broken.reason}") from None
         except ToolFailure as failure:
             raise ApiError(failure.error.message) from failure
 
@@ -260,7 +260,7 @@ def _value(body: bytes) -> JsonValue:
     try:
         return loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX)
     except ToolFailure:
-        raise ApiError("Its API answered with something that is not JSON, or nested too deeply.") from None
+        raise ApiError("The response of its API is not JSON, or is nested too deeply.") from None
 
 
 def _fields(value: JsonValue) -> JsonObject:
@@ -271,9 +271,9 @@ def _error(answer: Reply) -> ApiError:
     if answer.status == 401:
         return ApiRefused("Its API does not accept the `api_key`; an operator must correct it.")
     if answer.status == 403:
-        return ApiRefused("Its API does not let the `api_key` do this; an operator must widen its scopes.")
+        return ApiRefused("The `api_key` lacks a scope for this; an operator must add it.")
     if answer.status == 404:
-        return ApiError("Its API is not where `url` and `api_path` say; an operator must correct them.")
+        return ApiError("Its API was not found at `url` and `api_path`; an operator must correct them.")
     wait_s = retry_after_s(answer.headers.get("retry-after"))
     return ApiError(f"Its API answered with status {answer.status}.", retry_after_s=wait_s)
 

@@ -64,8 +64,8 @@ STOP_TIMEOUT_S: Final = 2.0
 LOOKUP_TIMEOUT_S: Final = 3.0
 """How long an execution that has ended is looked for: a list may miss it for a moment."""
 _PAUSE_S: Final = 0.2
-_NO_API: Final = "It could not be looked up, for the source has no `api_key`."
-_NOT_FOUND: Final = "Its execution was looked for by its key and not found, which proves nothing."
+_NO_API: Final = "It could not be looked up, because the source has no `api_key`."
+_NOT_FOUND: Final = "Its execution was not found by its key; it may have run all the same."
 
 
 class WorkflowCaller:
@@ -143,7 +143,7 @@ class WorkflowCaller:
             return Outcome(held, (proof,), refs, truncated=not refs)
         self._judge(workflow, call, value.value, known)
         if value.value == STARTED or (value.value is None and sent.webhook.response_mode == "onReceived"):
-            proof = run_evidence(call, known, "was only started: how it ends is not known here", started_only="true")
+            proof = run_evidence(call, known, "was only started: its outcome is not known here", started_only="true")
         else:
             proof = run_evidence(call, known, "answered")
         raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
@@ -222,7 +222,7 @@ class _Run:
         if answer.is_cut:
             raise failures.too_large(call, self._server.terms.entry.max_response_bytes, self._known())
         if failures.is_gateway(answer):
-            return await self._outcome_by_lookup(f"Something before n8n answered with status {answer.status}.")
+            return await self._outcome_by_lookup(f"A proxy before n8n answered with status {answer.status}.")
         # `Error in workflow` tells neither the cause nor the execution.
         if failures.is_in_workflow(answer):
             raise await self._workflow_failure()
@@ -287,7 +287,7 @@ class _Run:
         assert api is not None  # else nothing was found
         self._execution_id = found.execution.id
         execution = found.execution
-        looked = "Its execution was found and goes on."
+        looked = "Its execution was found and is still running."
         try:
             while not execution.is_over and self._remaining_s() > self._stop_reserve_s():
                 await asyncio.sleep(self._by.pause_s)
@@ -296,14 +296,14 @@ class _Run:
             if execution.is_over:
                 execution = await api.execution(execution.id, with_data=True, timeout_s=self._remaining_s())
         except (ApiError, NotFound):
-            looked = "Its execution was found, and then could not be followed to its end."
+            looked = "Its execution was found, but could not be followed to its end."
         known = found_facts(self._server, self._webhook, found._replace(execution=execution))
         if execution.is_over:
             self._has_ended = True
             try:
                 return await self._by.outcome(self._server, self._workflow, self._call, execution, known)
             except NoData:
-                looked = f"Its execution ended with {execution.status}, and n8n keeps nothing of what it brought."
+                looked = f"Its execution ended with {execution.status}, and n8n did not save its result."
         else:
             await self.stop()
             self._has_ended = True

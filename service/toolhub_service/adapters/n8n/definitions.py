@@ -62,7 +62,7 @@ class DefinitionMaker:
         own_name = found.name
         mask = self._terms.mask
         if mask.text(own_name) != own_name:
-            raise Unnamed("A workflow was left out: its name holds a secret of the source.")
+            raise Unnamed("A workflow was left out: its name contains a secret of the source.")
         remote, description = mask.object(found.remote()), mask.text(found.description)
         return self._made(own_name, found.entry(), description, remote, "", is_operators=False)
 
@@ -123,11 +123,11 @@ class DefinitionMaker:
     def _wrong(self, workflow: N8nWorkflow) -> str:
         """Why the operator's entry cannot be used, with what to do; empty when it can."""
         if not workflow.path and not workflow.workflow_id:
-            return "It says neither `webhook` nor `workflow_id`."
+            return "It has neither `webhook` nor `workflow_id`."
         if not workflow.path and not self._terms.api_key:
             return "It is named by `workflow_id` alone, which is looked up through n8n's API: set `api_key`."
         if workflow.path and not is_path(workflow.path):
-            return "Its `webhook` is no path: plain words between slashes, without parameters, `.` and `..`."
+            return "Its `webhook` is not a path: write plain segments, without parameters, `.` and `..`."
         if workflow.is_async and not self._terms.api_key:
             return "With `mode: async` its execution is followed through n8n's API: set `api_key`."
         return self._wrong_schema(workflow)
@@ -139,7 +139,7 @@ class DefinitionMaker:
                 return f"Its `{place}` cannot be used: {reason}"
         schema = workflow.input_schema
         if schema is not None and schema.get("type") != "object":
-            return 'Its `input_schema` cannot be used: arguments are an object, and it does not say `"type": "object"`.'
+            return 'Its `input_schema` cannot be used: it lacks `"type": "object"`, and arguments are an object.'
         properties = schema.get("properties") if schema is not None else None
         named: Mapping[str, JsonValue] = properties if isinstance(properties, Mapping) else {}
         if workflow.idempotency_field and workflow.method in WITHOUT_BODY:
@@ -173,12 +173,12 @@ def preview(name: str, source: N8nSource, _object_info: JsonObject | None = None
     """The tools that a source's configured workflows become, and what is wrong with them."""
     notes: tuple[str, ...] = ()
     if source.discover is not None:
-        note = f"what `discover` finds is known to a running hub only: `toolhub tools list --source {name}`"
+        note = f"only a running hub knows what `discover` finds: `toolhub tools list --source {name}`"
         notes = (f"sources.{name}: {note}",)
     problems: tuple[str, ...] = ()
     path = source.url.rstrip("/") if isinstance(source.url, str) else ""
     if path.endswith(("/webhook", "/webhook-test", "/rest", source.api_path.rstrip("/") or "/api/v1")):
-        wrong = "it is the base of the server: leave out what follows the host (or the proxy's path)"
+        wrong = "it is the base URL of the server: leave out everything after the host (or the proxy's path)"
         problems = (f"sources.{name}.url: {wrong}",)
     return WorkflowReport(tuple(_previewed(name, source)), problems, notes)
 
@@ -227,11 +227,11 @@ def _path_problem(webhook: str) -> str:
 
 def _warnings(source: N8nSource, workflow: N8nWorkflow) -> Iterator[str]:
     if not workflow.description:
-        yield "it has no description, by which models choose tools: say what it does and when to use it"
+        yield "it has no description; models choose tools by it: say what it does and when to use it"
     schema = workflow.input_schema
     if schema is None:
-        yield "it has no input_schema, so it takes any object: say what the workflow reads, and all else is refused"
+        yield "it has no input_schema, so it accepts any object: declare what the workflow reads"
     elif "additionalProperties" not in schema and "unevaluatedProperties" not in schema:
-        yield "its input_schema lets any other argument through to n8n: say `additionalProperties: false`"
+        yield "its input_schema passes any other argument to n8n: set `additionalProperties: false`"
     if not source.api_key:
-        yield "without `api_key` an answer that says nothing, or that is lost, cannot be looked up in n8n"
+        yield "without `api_key` an empty or lost answer cannot be looked up in n8n"

@@ -45,10 +45,10 @@ def not_sent(call: GrantedCall, broken: NoReply) -> ToolFailure:
 
 def unknown(call: GrantedCall, happened: str, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
     """It was sent and may have run. `happened`, `looked`: sentences; `details`: what is known of its execution."""
-    message = f"{call.spec.name} was sent to n8n, which may go on with it. {happened} {looked}"
+    message = f"{call.spec.name} was sent to n8n and may still be running. {happened} {looked}"
     if call.safe_to_repeat:
         return _with(ErrorKind.UPSTREAM_ERROR, f"{message} It is safe to call it again.", details)
-    advice = "Look for what it should have done before you call it again."
+    advice = "Check whether it had its effect before you call it again."
     return _with(ErrorKind.OUTCOME_UNKNOWN, f"{message} {advice}", details)
 
 
@@ -76,7 +76,7 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
     if status == 404 and (NOT_REGISTERED.match(words) or _WRONG_METHOD.match(words)):
         return _no_such_webhook(call, words)
     if status in (401, 403) and _CREDENTIAL.search(words[:200]):
-        message = f"{call.spec.name} could not be called: n8n does not accept what the hub authenticates with. "
+        message = f"{call.spec.name} could not be called: n8n does not accept the hub's credentials. "
         message += "It has not run. Use another tool; an operator must correct `headers` of the source."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason="WEBHOOK_AUTH", setting="headers")
     if status in _BUSY and _is_before_the_workflow(answer, value):
@@ -84,9 +84,9 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
         wait_s = retry_after_s(answer.headers.get("retry-after")) or None
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s)
     if status >= 500:
-        message = f"{call.spec.name} failed in n8n; correct the call by what it says, or use another tool. "
+        message = f"{call.spec.name} failed in n8n. Correct the call as it says, or use another tool. "
         return refuse(ErrorKind.EXECUTION_ERROR, message + in_its_words(excerpt), upstream=Upstream(status, excerpt))
-    advice = _ADVICE.get(status, "Correct the call by what it says, or use another tool.")
+    advice = _ADVICE.get(status, "Correct the call as it says, or use another tool.")
     if 300 <= status < 400:
         advice = "The hub follows no redirect of a workflow, which has run. Use another tool, or tell an operator."
     message = f"n8n answered the call of {call.spec.name} with status {status}. {advice} {in_its_words(excerpt)}"
@@ -95,7 +95,7 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
 
 _ADVICE: Final[Mapping[int, str]] = {
     413: "The arguments are too large for it: send less.",
-    422: "It could not read what the hub sent, or refuses it: correct the arguments, or tell an operator.",
+    422: "It could not read the request, or rejects it: correct the arguments, or tell an operator.",
 }
 
 
@@ -106,9 +106,9 @@ def failed(
     message, node = error_of(execution)
     excerpt = quoted(message, redact, MESSAGE_MAX_CHARS)
     where = f" in its node `{quoted(node, redact, 80)}`" if node else ""
-    says = in_its_words(excerpt) if excerpt else "n8n tells no cause."
+    says = in_its_words(excerpt) if excerpt else "n8n reports no cause."
     ended = "crashed" if execution.status == "crashed" else "failed"
-    text = f"{call.spec.name} {ended} in n8n{where}; what it did before that stays done. {says}"
+    text = f"{call.spec.name} {ended} in n8n{where}. What it did before that is not undone. {says}"
     return _with(ErrorKind.EXECUTION_ERROR, text, details, upstream=Upstream(status, excerpt))
 
 
@@ -119,27 +119,27 @@ def check_end(
     if execution.has_failed:
         raise failed(call, execution, redact, details, status=status)
     if execution.was_cancelled:
-        text = f"{call.spec.name} was stopped in n8n; what it did before that stays done."
+        text = f"{call.spec.name} was stopped in n8n. What it did before that is not undone."
         raise _with(ErrorKind.CANCELLED, text, details)
 
 
 def in_workflow(call: GrantedCall, looked: str) -> ToolFailure:
     """The workflow ran into an error of which nothing more is known. `looked`: a sentence."""
-    message = f"{call.spec.name} failed in n8n; what it did before that stays done. n8n tells no cause here. {looked}"
+    message = f"{call.spec.name} failed in n8n. What it did before that is not undone. n8n reports no cause. {looked}"
     return refuse(ErrorKind.EXECUTION_ERROR, message.strip(), upstream=Upstream(500, _IN_WORKFLOW))
 
 
 def says_failed(call: GrantedCall, words: str, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
     """Its result is one that means failure, by the operator's `fails_when`."""
     excerpt = quoted(words, redact, MESSAGE_MAX_CHARS)
-    text = f"{call.spec.name} ran and reports a failure; correct the call by what it says, or use another tool. "
+    text = f"{call.spec.name} ran and reports a failure. Correct the call as it says, or use another tool. "
     return _with(ErrorKind.EXECUTION_ERROR, text + in_its_words(excerpt), details, upstream=Upstream(200, excerpt))
 
 
 def answered_nothing(call: GrantedCall, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
     """A success without a body: n8n answers so when a workflow fails before its Respond node, too."""
     text = f"{call.spec.name} answered nothing, which n8n also does when a workflow fails before it responds. {looked} "
-    return _with(ErrorKind.UPSTREAM_ERROR, f"{text}Look whether its effect is there.", details, retryable=False)
+    return _with(ErrorKind.UPSTREAM_ERROR, f"{text}Check whether it had its effect.", details, retryable=False)
 
 
 def unreadable(call: GrantedCall, why: str) -> ToolFailure:
@@ -149,24 +149,24 @@ def unreadable(call: GrantedCall, why: str) -> ToolFailure:
 
 
 def too_large(call: GrantedCall, max_bytes: int, details: Mapping[str, str]) -> ToolFailure:
-    text = f"{call.spec.name} ran, and its answer has more than {max_bytes:,} bytes. What it did is done. Ask for less."
+    text = f"{call.spec.name} ran, and its answer has more than {max_bytes:,} bytes. Its effect is done. Request less."
     return _with(ErrorKind.HTTP_TOO_LARGE, text, {**details, "max_bytes": max_bytes})
 
 
 def nested(call: GrantedCall, names: list[str]) -> ToolFailure:
-    message = f"{call.spec.name} takes its arguments as a query: send texts, numbers and booleans only. "
+    message = f"{call.spec.name} takes its arguments as a query: send strings, numbers and booleans only. "
     return refuse(ErrorKind.INVALID_INPUT, f"{message}Nested: {', '.join(names[:10])}.", field=names[0])
 
 
 def taken_field(call: GrantedCall, field: str) -> ToolFailure:
-    message = f"Leave out `{field}`: {call.spec.name} gets the idempotency key there, from the hub."
+    message = f"Leave out `{field}`: the hub puts the idempotency key of {call.spec.name} there."
     return refuse(ErrorKind.INVALID_INPUT, message, field=field)
 
 
 def _no_such_webhook(call: GrantedCall, words: str) -> ToolFailure:
     wrong = _WRONG_METHOD.match(words)
     if wrong:
-        what = f"its webhook does not take {wrong.group(1)}. An operator must correct `method` of the workflow."
+        what = f"its webhook does not accept {wrong.group(1)}. An operator must correct `method` of the workflow."
         reason, setting = "WEBHOOK_METHOD", "method"
     else:
         what = "n8n has no such webhook. An operator must activate the workflow in n8n, or correct `webhook`."

@@ -34,7 +34,7 @@ START_S: Final = 60.0
 """For the answer that names the execution."""
 _SENT_AT: Final = "sent_at_unix_ms"
 _SAVED: Final = "n8n may have pruned it, or is set not to save executions of this workflow."
-_NO_KEY: Final = "The source has no `api_key` any more, so that nothing can be followed."
+_NO_KEY: Final = "The source no longer has an `api_key`, so the execution cannot be followed."
 _REFUSED_PAUSE_S: Final = 15.0
 # Questions without an answer, one after the other, before it is reported to who watches.
 _SILENT_LOOKS: Final = 3
@@ -82,7 +82,7 @@ class N8nJob:
             return _marked(mark, found.execution.id, known)
         if call.safe_to_repeat:
             return None
-        raise RemoteUnclear("Its execution was looked for by its key and not found, which proves nothing.")
+        raise RemoteUnclear("Its execution was not found by its key; it may have run all the same.")
 
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         look = _ExecutionPoll(self._api(), mark.remote_id, self._missing)
@@ -110,7 +110,7 @@ class N8nJob:
         try:
             return await self._caller.outcome(self._server, workflow, call, execution, known)
         except NoData:
-            raise RemoteUnclear(f"It ended with {execution.status}, and n8n does not tell what it brought.") from None
+            raise RemoteUnclear(f"It ended with {execution.status}, and n8n did not save its result.") from None
 
     async def _result(self, call: GrantedCall, mark: RemoteMark) -> Answer[Execution]:
         try:
@@ -140,17 +140,17 @@ class N8nJob:
         """
         workflow = self._server.workflows.get(call.spec.resource_id)
         if is_of_another_call(execution, mark.key, workflow.workflow_id if workflow else ""):
-            raise RemoteUnclear(f"The answer named the execution {execution.id}, which another call has begun.")
+            raise RemoteUnclear(f"The answer names execution {execution.id}, which another call started.")
 
     async def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
         """The mark of an execution that the answer names. Raises ToolFailure, RemoteUnclear."""
         answer = sent.answer
         if failures.is_gateway(answer):
-            raise RemoteUnclear(f"Something before n8n answered with status {answer.status}.")
+            raise RemoteUnclear(f"A proxy before n8n answered with status {answer.status}.")
         if answer.status == 409 and workflow.entry.deduplicates:
-            raise RemoteUnclear("The workflow knows the key already.")
+            raise RemoteUnclear("The workflow already knows the key.")
         if failures.is_in_workflow(answer) or answer.is_cut:
-            raise RemoteUnclear("n8n answered that the workflow failed, or at such length that it was not read.")
+            raise RemoteUnclear("n8n answered that the workflow failed, or with a response that is too large.")
         if not 200 <= answer.status < 300:
             raise failures.refused(call, answer, self._caller.redact)
         try:
@@ -197,7 +197,7 @@ class _ExecutionPoll:
         self._silent += 1
         if self._silent < _SILENT_LOOKS:
             raise Unreachable(error.retry_after_s) from error
-        message = f"{error.reason} n8n is asked again."
+        message = f"{error.reason} The hub will ask n8n again."
         return Answer(_progress(message), retry_after_s=error.retry_after_s)
 
     def _not_found(self) -> Answer[Progress]:
@@ -228,5 +228,5 @@ def _marked(mark: RemoteMark, execution_id: str, known: dict[str, str]) -> Remot
 def _checked(execution_id: str) -> str:
     """An id that may stand in a URL, whoever has kept it."""
     if not ID.fullmatch(execution_id):
-        raise RemoteUnclear("What was kept is no id of an execution.")
+        raise RemoteUnclear("The stored value is not an execution id.")
     return execution_id

@@ -34,10 +34,10 @@ class BusinessError(Section, frozen=True):
 
     at: Annotated[Pointer, Meta(description="JSON Pointer into the answer, such as `/ok`.")]
     equals: Annotated[
-        Any, Meta(description="The value there that means failure; left out: anything but null, false and empty.")
+        Any, Meta(description="The value that means failure; left out: anything but null, false and empty.")
     ] = None
     message: Annotated[
-        Pointer, Meta(description="JSON Pointer to the message for the caller; empty: a general text.")
+        Pointer, Meta(description="JSON Pointer to the message for the caller; empty: a generic text.")
     ] = ""
 
 
@@ -49,7 +49,7 @@ class N8nWorkflow(Section, frozen=True):
         str, Meta(description="Path of its production webhook, without `/webhook/`; empty: looked up by `workflow_id`.")
     ] = ""
     workflow_id: Annotated[
-        str, Meta(description="Its id in n8n; with `api_key`, answers that say nothing are looked up by it.")
+        str, Meta(description="Its id in n8n; with `api_key`, empty answers are looked up by it.")
     ] = ""
     method: Annotated[
         Method,
@@ -72,7 +72,8 @@ class N8nWorkflow(Section, frozen=True):
     )
     version: Annotated[str, Meta(description="Semantic version of the tool.")] = "1.0.0"
     headers: Annotated[
-        dict[str, Value], Meta(description="Sent with each call of it, besides the source's; they win.")
+        dict[str, Value],
+        Meta(description="Sent with each call, in addition to the source's headers, which they override."),
     ] = msgspec.field(default_factory=dict)
     idempotency_field: Annotated[
         str,
@@ -83,7 +84,7 @@ class N8nWorkflow(Section, frozen=True):
     ] = True
     deduplicates: Annotated[
         bool,
-        Meta(description="true: the workflow itself runs once for one key, so a start in doubt may be sent again."),
+        Meta(description="true: the workflow itself runs once per key, so an uncertain start may be sent again."),
     ] = False
     fails_when: Annotated[
         tuple[BusinessError, ...],
@@ -104,12 +105,10 @@ class N8nWorkflow(Section, frozen=True):
 class N8nDiscovery(Section, frozen=True):
     """Workflows that are offered without being named: the active ones with a webhook."""
 
-    tags: Annotated[tuple[str, ...], Meta(description="Only workflows that bear all of these tags in n8n.")] = ()
+    tags: Annotated[tuple[str, ...], Meta(description="Only workflows that have all of these tags in n8n.")] = ()
     mode: Annotated[
         Literal["auto", "sync", "async"],
-        Meta(
-            description="auto: async where the workflow answers before it has ended and its answer names the execution."
-        ),
+        Meta(description="auto: async where the workflow answers before it ends and its answer names the execution."),
     ] = "auto"
 
 
@@ -120,7 +119,11 @@ class N8nSource(Source, frozen=True, tag="n8n"):
         Value, Meta(description="http:// or https:// base of the server, a path before `/webhook` included.")
     ] = ""
     api_key: Annotated[
-        Value, Meta(description="Of n8n's public API, best a reference: to follow, look up, stop and discover.")
+        Value,
+        Meta(
+            description="API key of n8n's public API, preferably a reference; needed to follow, look up, "
+            "stop and discover executions."
+        ),
     ] = ""
     headers: Annotated[dict[str, Value], Meta(description="Sent to each webhook, such as its header auth.")] = (
         msgspec.field(default_factory=dict)
@@ -129,7 +132,7 @@ class N8nSource(Source, frozen=True, tag="n8n"):
         dict[ToolName, N8nWorkflow], Meta(description="Tools by their names.", max_length=WORKFLOWS_MAX)
     ] = msgspec.field(default_factory=dict)
     discover: Annotated[
-        N8nDiscovery | None, Meta(description="Offer active webhook workflows by themselves; `{}` for all of them.")
+        N8nDiscovery | None, Meta(description="Offer active webhook workflows automatically; `{}` for all of them.")
     ] = None
     trust: Annotated[
         Literal["always", "first-use", "approval"],
@@ -149,7 +152,7 @@ def _check(place: str, source: N8nSource) -> None:
     if not source.workflows and source.discover is None:
         raise SourceInvalid(f"{place}: needs `workflows`, or `discover: {{}}` to offer every active webhook workflow")
     if source.discover is not None and not source.api_key:
-        raise SourceInvalid(f"{place}.discover: needs `api_key`, for workflows are found through the public API")
+        raise SourceInvalid(f"{place}.discover: requires `api_key`, because workflows are found through the public API")
     for name, workflow in source.workflows.items():
         _check_workflow(f"{place}.workflows.{name}", workflow, has_key=bool(source.api_key))
 

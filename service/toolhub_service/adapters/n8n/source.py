@@ -59,7 +59,7 @@ def compared(entry: N8nWorkflow, workflows: Mapping[str, JsonObject]) -> Compare
         return Compared(named_webhook(entry), missing) if entry.path else Compared(None, "", missing)
     webhooks = webhooks_of(workflow)
     if not entry.path and len(webhooks) != 1:
-        why = "has several webhooks: say which with `webhook`" if webhooks else "has no webhook that can be called"
+        why = "has several webhooks: choose one with `webhook`" if webhooks else "has no webhook that can be called"
         return Compared(None, "", f"The workflow {why}.")
     wanted = [webhook for webhook in webhooks if not entry.path or webhook.path == entry.path]
     if not wanted:
@@ -75,7 +75,7 @@ def _fitting(entry: N8nWorkflow, webhooks: list[Webhook]) -> Compared:
     """The webhook among some at the right path whose method is right, too; any method where no path is named."""
     webhook = next((webhook for webhook in webhooks if not entry.path or webhook.method == entry.method), None)
     if webhook is None:
-        note = f"its webhook takes {webhooks[0].method} and not {entry.method}: correct `method`."
+        note = f"its webhook accepts {webhooks[0].method}, not {entry.method}: correct `method`."
         return Compared(named_webhook(entry), note)
     return Compared(webhook, _mode_note(entry, webhook))
 
@@ -83,8 +83,8 @@ def _fitting(entry: N8nWorkflow, webhooks: list[Webhook]) -> Compared:
 def _mode_note(entry: N8nWorkflow, webhook: Webhook) -> str:
     if not entry.is_async and webhook.response_mode == "onReceived":
         return (
-            "its webhook answers at once (onReceived), so that results only say that it was started: let it answer "
-            "with its last node or a Respond node, or set `mode: async`."
+            "its webhook answers at once (onReceived), so results only say that it was started: let it answer with "
+            "its last node or a Respond node, or set `mode: async`."
         )
     return ""
 
@@ -257,7 +257,7 @@ class N8nToolSource:
             return False
         first = unique.setdefault(skeleton(definition.spec.name), definition)
         if first is not definition:
-            problems.append(f"A workflow was left out: its name reads like that of `{first.spec.name}`.")
+            problems.append(f"A workflow was left out: its name is too similar to that of `{first.spec.name}`.")
         return first is definition
 
     def _bound(self, found: Discovered) -> Workflow:

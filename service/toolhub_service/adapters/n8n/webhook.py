@@ -114,7 +114,7 @@ def plain_path(path: str, setting: str) -> str:
     """The path with a slash before it and none behind. Raises ValueError when it may lead elsewhere."""
     words = [word for word in path.split("/") if word]
     if {".", ".."} & set(words) or any(char in path for char in "?#\\ %"):
-        raise ValueError(f"its `{setting}` is no plain path")
+        raise ValueError(f"its `{setting}` is not a plain path")
     return "".join(f"/{word}" for word in words)
 
 
@@ -152,9 +152,9 @@ async def webhook_of(server: N8nServer, workflow: Workflow, call: GrantedCall) -
     except ApiError as error:
         raise failures.no_webhook(call, error.reason) from None
     except NotFound:
-        raise failures.no_webhook(call, "n8n has no workflow of that id.") from None
+        raise failures.no_webhook(call, "n8n has no workflow with that id.") from None
     if webhook is None:
-        raise failures.no_webhook(call, "The workflow is not active in n8n, or has not exactly one webhook.")
+        raise failures.no_webhook(call, "The workflow is not active in n8n, or does not have exactly one webhook.")
     return webhook
 
 

@@ -175,7 +175,7 @@ def discovered(workflow: JsonObject, terms: N8nDiscovery) -> Discovered | str | 
     webhooks = webhooks_of(workflow)
     if len(webhooks) != 1:
         count = "none that can be called" if not webhooks else "several"
-        return f"The workflow {id_of(workflow.get('id'))} was left out: of webhooks it has {count}."
+        return f"The workflow {id_of(workflow.get('id'))} was left out: its number of webhooks is {count}, not 1."
     is_async = webhooks[0].names_execution if terms.mode == "auto" else terms.mode == "async"
     return Discovered(name, description_of(workflow), tags, webhooks[0], is_async)
 

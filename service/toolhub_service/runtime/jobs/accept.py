@@ -67,9 +67,9 @@ class OpenJobLimit:
         async with self._counting:
             await self._count()
             if self._open >= self._max_open:
-                raise _full(f"{self._max_open} jobs are waiting or running, which is all this hub takes.")
+                raise _full(f"{self._max_open} jobs are waiting or running, which is the limit of this hub.")
             if self._open >= self._share and await self._count_of(principal_id) >= self._share:
-                raise _full(f"{self._share} of your jobs are waiting or running, which is your share of this hub.")
+                raise _full(f"{self._share} of your jobs are waiting or running, which is the limit for one caller.")
             self._open += 1
             self._coming[principal_id] += 1
             if principal_id in self._of:
@@ -146,8 +146,8 @@ class Acceptance:
                 # Without a key, to submit it again may be to run it twice.
                 raise refuse(
                     ErrorKind.TOOL_UNAVAILABLE,
-                    f"The store of jobs does not answer, and may have kept this one as {job.job_id}. Look there before "
-                    "you submit it again, or submit it under an idempotency_key.",
+                    f"The job store does not respond and may have stored this job as {job.job_id}. Check that job "
+                    "before you submit again, or submit with an idempotency_key.",
                     retryable=False,
                     may_be_job_id=job.job_id,
                 ) from failure
@@ -264,8 +264,8 @@ class Submission:
         except ToolFailure as gone:
             raise refuse(
                 ErrorKind.TOOL_UNAVAILABLE,
-                f"The job was accepted as {job_id} and will run, but the store of jobs does not answer now. Do not "
-                "submit it again; ask for it in a moment.",
+                f"The job was accepted as {job_id} and will run, but the job store does not respond now. Do not "
+                "submit it again; get the job in a moment.",
                 retryable=False,
                 job_id=job_id,
             ) from gone

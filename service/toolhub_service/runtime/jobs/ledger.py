@@ -200,10 +200,10 @@ def _waits_no_more(before: Job, job: Job) -> bool:
 def _why_withdrawn(job: Job) -> str:
     if job.cancelled_by:
         reason = f": {job.cancel_reason}" if job.cancel_reason else "."
-        return f"{job.cancelled_by} has cancelled the job that asked for it{reason}"
+        return f"{job.cancelled_by} cancelled the job that requested it{reason}"
     if job.state.is_final:
-        return f"The job that asked for it is over: it is {job.state.value}."
-    return "The job that asked for it does not wait for it any more."
+        return f"The job that requested it has ended: it is {job.state.value}."
+    return "The job that requested it no longer waits for it."
 
 
 def _is_same(existing: Job | None, job: Job) -> bool:
@@ -328,5 +328,5 @@ class LiveJob:
 
 def not_ours() -> ToolFailure:
     return refuse(
-        ErrorKind.CANCELLED, "Another process of the hub has taken this job, or it has ended; this run of it is void."
+        ErrorKind.CANCELLED, "Another hub process took this job, or the job has ended. This run has no effect."
     )

@@ -103,7 +103,7 @@ class Decisions:
             return moved(job, JobState.QUEUED, now_unix_ms, deadline_unix_ms=job.deadline_unix_ms + waited_ms)
         if approval.state is ApprovalState.REJECTED:
             comment = f": {approval.comment}" if approval.comment else "."
-            return self._given_up(job, f"{approval.decided_by} said no{comment}")
+            return self._given_up(job, f"{approval.decided_by} denied it{comment}")
         return self._given_up(job, "nobody decided in time")
 
     def _given_up(self, job: Job, why: str) -> Job | None:

@@ -190,7 +190,7 @@ def out_of_reach(job: Job, refused: ToolError) -> ToolError:
     where = "" if mark is None else f" It may still run there as {mark.remote_id or mark.key}."
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
-        message=f"The work of {job.call.tool} was given to its remote side, and the hub may not follow it any more: "
+        message=f"{job.call.tool} was submitted to its remote server, and the hub may no longer follow it: "
         f"{refused.message}{where}",
         details={"cause": refused.kind.value, **refused.details},
     )
@@ -202,15 +202,15 @@ def never_ran() -> ToolError:
 
 def stopped(job: Job) -> ToolError:
     """It was cancelled while it ran, here."""
-    partly = " It had begun and may have had a part of its effect." if job.begun else ""
+    partly = " It had started and may have had a part of its effect." if job.begun else ""
     return ToolError(kind=ErrorKind.CANCELLED, message=f"The job was cancelled and has stopped.{partly}")
 
 
 def too_late(job: Job) -> ToolError:
     return ToolError(
         kind=ErrorKind.TIMEOUT,
-        message="The job's deadline passed before it could run to its end. Submit it again with a greater "
-        "budget.timeout, or when less is waiting.",
+        message="The job's deadline passed before it finished. Submit it again with a larger budget.timeout, or "
+        "when fewer jobs are waiting.",
         details={"deadline_unix_ms": job.deadline_unix_ms},
     )
 

@@ -324,13 +324,13 @@ class JobWatch:
 
 
 def _leaving() -> HubFailure:
-    return HubFailure(Reason.DRAINING, "This hub is leaving; watch again with the last sequence you have seen.")
+    return HubFailure(Reason.DRAINING, "This hub is shutting down. Watch again with the last sequence you have seen.")
 
 
 def unknown(job_id: str) -> ToolFailure:
     return refuse(
         ErrorKind.NOT_FOUND,
-        f"There is no job {job_id!r}, or it is not yours. Finished jobs are forgotten after a time.",
+        f"There is no job {job_id!r}, or it is not yours. Finished jobs are deleted after a time.",
         job_id=job_id,
     )
 

@@ -89,7 +89,7 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
     except ToolFailure as failure:
         raise _refused(hop, failure.error.message, failure.error.details.get("host")) from None
     if hop.url.scheme == "https" and url.scheme == "http":
-        raise _refused(hop, "It leads from https to http.", url.host)
+        raise _refused(hop, "It redirects from https to http.", url.host)
     headers = hop.headers if url.origin == hop.url.origin else cross_origin_headers(hop.headers)
     if method == hop.method:
         is_keyed = hop.is_keyed and url.retry_with_key and any(name == IDEMPOTENCY_KEY for name, _ in headers)
@@ -100,7 +100,7 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
 def _refused(hop: Hop, reason: str, host: object) -> ToolFailure:
     return refuse(
         ErrorKind.HTTP_DISALLOWED_HOST,
-        f"{hop.url.host} redirects to a place that may not be requested. {reason}",
+        f"{hop.url.host} redirects to a URL that is not allowed. {reason}",
         host=host if isinstance(host, str) else "",
         redirected_from=hop.url.host,
     )

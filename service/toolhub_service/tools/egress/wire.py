@@ -27,14 +27,14 @@ class Breakage(Enum):
     """What broke. The value is the second half of the sentence that the caller reads."""
 
     UNRESOLVED = "its name does not resolve. Check the spelling of the host"
-    UNREACHABLE = "it accepts no connection there. Check host and port, or try later"
+    UNREACHABLE = "it refuses the connection. Check host and port, or try later"
     CONNECT_TIMEOUT = "no connection was made in time. Try later"
-    UNTRUSTED = "its TLS certificate or handshake is not acceptable. Use a host with a valid certificate"
+    UNTRUSTED = "its TLS certificate or handshake is invalid. Use a host with a valid certificate"
     BROKEN = "the connection broke before the answer was complete. Try again"
     SILENT = "it stopped sending. Try again, or with a larger timeoutMs"
-    MALFORMED = "its answer is not valid HTTP/1.1. Use another service"
-    CRUMBLED = "its answer comes in far more chunks, or far more framing, than it has content. Use another service"
-    UNDECODABLE = "its answer is in a content encoding that was not asked for or is damaged. Use another service"
+    MALFORMED = "its response is not valid HTTP/1.1. Use another service"
+    CRUMBLED = "its response has far more framing or chunks than content. Use another service"
+    UNDECODABLE = "its response has a content encoding that was not requested or is damaged. Use another service"
 
 
 _KINDS = {

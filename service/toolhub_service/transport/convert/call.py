@@ -54,7 +54,7 @@ _LIGHT_BYTES = 1024 * 1024
 _STRUCT_AT_ONCE_BYTES = 16 * 1024
 
 _AS_TEXT = (
-    "The arguments came as a string that holds the text of an object. Send the object itself, without quotes around it."
+    "The arguments are a string that contains the JSON of an object. Send the object itself, without quotes around it."
 )
 
 
@@ -138,7 +138,7 @@ def _object(value: JsonValue) -> tuple[JsonObject, ToolError | None]:
     is_text = isinstance(value, str) and value.lstrip().startswith("{")
     return {}, ToolError(
         kind=ErrorKind.INVALID_INPUT,
-        message=_AS_TEXT if is_text else "The arguments must be a JSON object: put them into {…} with a name for each.",
+        message=_AS_TEXT if is_text else "The arguments must be a JSON object, with a name for each argument.",
         details={"got": type(value).__name__},
     )
 

@@ -159,7 +159,7 @@ def to_answer(answer_json: bytes) -> JsonObject | None:
         return None
     answer = strict_json.loads(answer_json)
     if not isinstance(answer, dict):
-        raise refuse(ErrorKind.INVALID_INPUT, "An answer is a JSON object whose members are what was asked for.")
+        raise refuse(ErrorKind.INVALID_INPUT, "The answer must be a JSON object with the requested fields.")
     return answer
 
 
@@ -192,7 +192,7 @@ def to_artifact_filter(
 ) -> ArtifactFilter:
     """Raises HubFailure PERMISSION_DENIED for another's, unless all may be read."""
     if not may_read_all and request.principal not in ("", caller_id):
-        lacks = f"{caller_id} lacks the role 'auditor', which alone lists what others own."
+        lacks = f"{caller_id} lacks the role `auditor`, which listing what others own requires."
         raise HubFailure(Reason.ROLE_MISSING, lacks, role=Role.AUDITOR.value)
     return _ARTIFACT_FILTER(request, principal=request.principal if may_read_all else caller_id)
 

@@ -117,7 +117,7 @@ def to_spec(message: tool_pb2.ToolSpec) -> ToolSpec:
     if message.digest and message.digest != spec.digest:
         raise HubFailure(
             Reason.DIGEST_MISMATCH,
-            f"The digest of {spec.name} is not that of the definition sent; leave it empty or send the right one.",
+            f"The digest does not match the definition of {spec.name}. Leave it empty, or send the right one.",
             tool=spec.name,
             expected=spec.digest,
         )

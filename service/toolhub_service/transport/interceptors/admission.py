@@ -35,7 +35,7 @@ class AdmissionLayer(Layer):
 
     def enter(self, method: Method, context: ServicerContext) -> None:
         if self.draining:
-            raise RpcFailure(Reason.DRAINING, "This hub is leaving; connect again.", retry_after_s=0.5)
+            raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Connect again.", retry_after_s=0.5)
         if method.name in WATCHES:
             if self.watches >= self._max_watches:
                 raise _overloaded("watches", "max_watches", self._max_watches)
@@ -61,7 +61,7 @@ class AdmissionLayer(Layer):
 def _overloaded(what: str, bound: str, most: int) -> RpcFailure:
     return RpcFailure(
         Reason.OVERLOADED,
-        f"{most} {what} are in flight, which is all this hub carries; try again shortly.",
+        f"{most} {what} are in flight, which is the limit of this hub. Try again shortly.",
         {bound: str(most)},
         retry_after_s=0.25,
     )
@@ -97,8 +97,8 @@ class WatchSharesLayer(Layer):
     def _refusal(self, own: int) -> RpcFailure:
         return RpcFailure(
             Reason.WATCH_SHARE_TAKEN,
-            f"{own} streams of yours follow something at this hub, which is your share of {self._max_watches}: close "
-            "some, or follow several things with one, and try again.",
+            f"You have {own} watch streams open, which is your share of {self._max_watches}. Close some, or watch "
+            "several objects with one stream.",
             {"max_watches": str(self._max_watches), "yours": str(own)},
             retry_after_s=1.0,
         )

@@ -94,9 +94,9 @@ class AuthLayer(Layer):
                 return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
-            told = f"This hub takes no such credential: leave it out. {advice}".rstrip()
+            told = f"This hub does not accept this kind of credential: leave it out. {advice}".rstrip()
             raise RpcFailure(Reason.CREDENTIAL_REFUSED, told)
-        raise RpcFailure(Reason.CREDENTIAL_MISSING, f"No credential was sent. {advice}")
+        raise RpcFailure(Reason.CREDENTIAL_MISSING, f"The request has no credential. {advice}")
 
     def received(self, method: Method, state: StreamRights, message: Any) -> None:
         """Rights that were withdrawn end the streams that were opened with them, at their next message."""
@@ -145,8 +145,8 @@ class ApiKeys:
     """`authorization: Bearer thk_<id>_<secret>` or `x-api-key: thk_<id>_<secret>`."""
 
     advice = (
-        "Send an API key as `Bearer thk_…` in the metadata entry `authorization`; "
-        "an operator makes one by `toolhub keys create NAME`."
+        "Send an API key as `Bearer thk_…` in the metadata entry `authorization`; an operator creates one with "
+        "`toolhub keys create NAME`."
     )
     """Worded so that redaction, which every text that leaves passes, takes no part of it for a header."""
 

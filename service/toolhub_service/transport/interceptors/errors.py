@@ -38,4 +38,4 @@ class ErrorsLayer(Layer):
             told = error.error
             return RpcFailure(told.kind, told.message, retry_after_s=told.retry_after_s)
         self._crashed(method.path, error)
-        return RpcFailure(Reason.INTERNAL, "The hub failed; the operator finds the cause in its log.")
+        return RpcFailure(Reason.INTERNAL, "The hub failed. The operator finds the cause in its log.")

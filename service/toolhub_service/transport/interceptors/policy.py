@@ -68,8 +68,8 @@ def check_kept(method: Method, principal: Principal, used: frozenset[Role]) -> N
         (name, *_) = sorted(role.value for role in lost)
         raise RpcFailure(
             Reason.ROLE_MISSING,
-            f"{principal.id} holds the role {name!r} no longer, with which this stream was opened; "
-            "open it again for what may still be seen.",
+            f"{principal.id} no longer has the role {name!r}, with which this stream was opened: "
+            "open the stream again.",
             {"role": name, "service": method.service},
         )
 
@@ -79,12 +79,12 @@ def _refusal(method: Method, principal: Principal, role: Role | None) -> RpcFail
     if not principal.roles:
         return RpcFailure(
             Reason.PRINCIPAL_UNKNOWN,
-            f"The policy gives {principal.id} nothing; an operator names it under `grants` or `roles` in policy.yaml.",
+            f"The policy grants {principal.id} nothing. An operator adds it under `grants` or `roles` in policy.yaml.",
             {"role": needed, "service": method.service},
         )
     return RpcFailure(
         Reason.ROLE_MISSING,
-        f"{principal.id} lacks the role {needed!r} that {method.service} needs; "
+        f"{principal.id} lacks the role {needed!r}, which {method.service} requires; "
         "an operator grants it under `roles` in the policy.",
         {"role": needed, "service": method.service},
     )

@@ -89,7 +89,7 @@ def test_the_recorded_example_fits_the_recorded_server(version: str, tmp_path: P
 
 def test_a_class_that_the_server_lacks_is_all_that_is_told(tmp_path: Path) -> None:
     knows = {name: described for name, described in INFO.items() if name != "Noise"}
-    assert told(tmp_path, knows) == "the server has no class Noise: install what brings it, or leave it out"
+    assert told(tmp_path, knows) == "the server has no class Noise: install its custom node, or remove it"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_class_that_the_server_lacks_is_all_that_is_told(tmp_path: Path) -> No
         ({"type": "number", "minimum": 0, "maximum": 5}, "say `type: integer`"),
         ({"type": "string"}, "say `type: integer`"),
         ({"enum": [1, 20000]}, "takes at most 16384"),
-        ({"enum": [1, "2"]}, "'2' is none of what the node takes: INT"),
+        ({"enum": [1, "2"]}, "'2' is not of a type that the node accepts: INT"),
         ({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 2}, {"type": "integer", "minimum": 1}]}, "16384"),
     ],
 )

@@ -153,7 +153,7 @@ async def test_a_server_that_was_started_anew_before_it_was_asked_may_have_run_i
     stage.clock.skipped_s = 120
     error = await failure_of(running)
     assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
-    assert "started anew" in error.message
+    assert "may have restarted" in error.message
     assert len(stage.comfy.submitted) == 1
 
 
@@ -174,7 +174,7 @@ async def test_both_of_a_prompt_that_was_doubled_are_stopped(stage: ComfyStage) 
     await stage.comfy.until_submitted(2)
     await stage.comfy.until_held("ImageBlur")
     stage.kept.cancelled.set()
-    await sink.until_reported("asked the remote side to stop")
+    await sink.until_reported("asked the remote server to stop")
     stage.comfy.release()
     assert (await failure_of(running)).kind is ErrorKind.CANCELLED
     await stage.comfy.until_idle()
@@ -220,7 +220,7 @@ async def test_a_cancelled_prompt_ends_when_the_server_has_stopped_it(stage: Com
     if not is_waiting:
         await stage.comfy.until_held("ImageBlur")
     stage.kept.cancelled.set()
-    await sink.until_reported("asked the remote side to stop")
+    await sink.until_reported("asked the remote server to stop")
     if not is_waiting:
         assert not running.done(), "a node is not interrupted: it is cancelling"
         stage.comfy.release()
@@ -265,7 +265,7 @@ async def test_what_somebody_else_runs_there_goes_on_when_ours_is_stopped(stage:
         await stage.comfy.until_held("ImageBlur")
     other = other or await submitted_elsewhere(stage)
     stage.kept.cancelled.set()
-    await sink.until_reported("asked the remote side to stop")
+    await sink.until_reported("asked the remote server to stop")
     stage.comfy.release()
     assert (await failure_of(running)).kind is ErrorKind.CANCELLED
     await stage.comfy.until_idle()
@@ -308,7 +308,7 @@ async def test_a_stop_that_the_server_ignores_is_asked_for_again(tmp_path: Path)
         running = stage.begin("blur", sink=sink)
         await stage.comfy.until_held("ImageBlur")
         stage.kept.cancelled.set()
-        await sink.until_reported("asked the remote side to stop")
+        await sink.until_reported("asked the remote server to stop")
         await stage.comfy.until_asked(Op.INTERRUPT, 2)
         stage.comfy.release()
         assert (await failure_of(running)).kind is ErrorKind.CANCELLED
@@ -408,7 +408,7 @@ async def test_an_output_under_another_key_is_told_with_the_keys_that_are_there(
     async with comfy_stage(tmp_path, templates=(changed(BLUR, outputs=outputs),)) as stage:
         error = await stage.error("blur")
         assert (error.details["cause"], error.details["keys"]) == ("OUTPUT_MISSING", ["images"])
-        assert "node 5 put out `images`, not `gifs`" in error.message
+        assert "node 5 returned `images`, not `gifs`" in error.message
         assert "call it again" not in error.message
 
 

@@ -101,10 +101,10 @@ def test_classes_of_the_graph_are_allowed_when_nothing_is_said(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"bindngs": []}, "there is no key `bindngs`; did you mean `bindings`?"),
+        ({"bindngs": []}, "unknown key `bindngs`; did you mean `bindings`?"),
         (
             {"outputs": [{"name": "a", "node": "3", "mimes": []}]},
-            "outputs[0]: there is no key `mimes`; did you mean `mime`",
+            "outputs[0]: unknown key `mimes`; did you mean `mime`",
         ),
         ({"description": None}, "description"),
         ({"outputs": []}, "outputs"),
@@ -113,16 +113,19 @@ def test_classes_of_the_graph_are_allowed_when_nothing_is_said(tmp_path: Path) -
         ({"tool": "Images/x"}, "tool"),
         ({"version": "one"}, "version"),
         ({"workflow": {"file": "none.json"}}, "workflow.file"),
-        ({"workflow": {"file": "scale.graph.json", "sha256": "<digest>"}}, f"of this graph it is {digest(GRAPH)}"),
-        ({"workflow": {"file": "scale.graph.json", "sha256": "0" * 64}}, f"then write {digest(GRAPH)}"),
+        ({"workflow": {"file": "scale.graph.json", "sha256": "<digest>"}}, f"the one of this graph is {digest(GRAPH)}"),
+        ({"workflow": {"file": "scale.graph.json", "sha256": "0" * 64}}, f"then set {digest(GRAPH)}"),
         ({"input_schema": {"type": "object", "properties": {}}}, "additionalProperties"),
         ({"input_schema": {"type": "array"}}, '"type": "object"'),
         ({"input_schema": {"type": "object", "properties": 3}}, "input_schema: it cannot be used"),
-        ({"input_schema": property_of("extra", type="string")}, "argument /extra is bound to nothing"),
-        ({"input_schema": property_of("api_key", type="string")}, "argument /api_key: it reads like a secret"),
+        ({"input_schema": property_of("extra", type="string")}, "argument /extra has no binding"),
+        ({"input_schema": property_of("api_key", type="string")}, "argument /api_key: it looks like a secret"),
         ({"input_schema": property_of("__proto__", type="string")}, "means something else to programs"),
-        ({"input_schema": property_of("wi\u200bdth", type="string")}, "nobody sees"),
-        ({"input_schema": property_of("height", type="integer", default="tall")}, "/height: its default breaks"),
+        ({"input_schema": property_of("wi\u200bdth", type="string")}, "invisible characters"),
+        (
+            {"input_schema": property_of("height", type="integer", default="tall")},
+            "/height: its default does not",
+        ),
         ({"unused": ["/none"]}, "unused: input_schema declares no argument /none"),
         ({"unused": ["/width"]}, "/width is bound, so it is used"),
         ({"output_schema": {"type": 3}}, "output_schema: it cannot be used"),
@@ -132,13 +135,16 @@ def test_classes_of_the_graph_are_allowed_when_nothing_is_said(tmp_path: Path) -
             {"outputs": [{"name": "a", "node": "3", "expect_class": "PreviewImage"}]},
             "is of class SaveImage, not Preview",
         ),
-        ({"outputs": SIDECAR["outputs"] * 2}, "two outputs named `image`"),
-        ({"outputs": [{"name": "a", "node": "3", "min_items": 9, "max_items": 2}]}, "min_items is more than max_items"),
+        ({"outputs": SIDECAR["outputs"] * 2}, "two outputs are named `image`"),
+        (
+            {"outputs": [{"name": "a", "node": "3", "min_items": 9, "max_items": 2}]},
+            "min_items is greater than max_items",
+        ),
         ({"forced": [{"to": "/3/inputs/filename_prefix", "value": "a/../../b"}]}, "no `..`"),
         ({"forced": [{"to": "/3/inputs/filename_prefix", "value": "/tmp/b"}]}, "no `/` first"),
         (
             {"forced": [{"to": "/2/inputs/width", "value": 3}]},
-            "bindings[1]: /2/inputs/width is set by forced[0] already",
+            "bindings[1]: /2/inputs/width is already set by forced[0]",
         ),
         ({"forced": [{"to": "/2/inputs/width", "value": [3]}]}, "forced[0].value"),
     ],
@@ -155,16 +161,16 @@ def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], told: str, tmp
         (1, {"to": "/3/inputs/width"}, "node 3 is of class SaveImage, not ImageScale"),
         (1, {"to": "/2/inputs/widht"}, "did you mean `width`?"),
         (1, {"to": "/2/inputs/image"}, "is a link from node 1"),
-        (1, {"to": "/2/inputs/image/0"}, "is no input: write"),
-        (1, {"to": "/2/class_type"}, "is no input: write"),
+        (1, {"to": "/2/inputs/image/0"}, "is not an input: write"),
+        (1, {"to": "/2/class_type"}, "is not an input: write"),
         (1, {"to": "/2/inputs/~2"}, "bindings"),
         (1, {"from": "/wide"}, "input_schema declares no argument /wide"),
         (1, {"from": "/width/deeper"}, "input_schema declares no argument /width/deeper"),
-        (1, {"transform": "upload"}, "belong together: say both or neither"),
-        (0, {"transform": ""}, "belong together: say both or neither"),
+        (1, {"transform": "upload"}, "require each other: set both or neither"),
+        (0, {"transform": ""}, "require each other: set both or neither"),
         (1, {"transform": "downcase"}, "transform"),
         (1, {"expect_class": ""}, "expect_class"),
-        (2, {"to": "/2/inputs/width"}, "is set by bindings[1] already"),
+        (2, {"to": "/2/inputs/width"}, "is already set by bindings[1]"),
         (3, {"to": "/3/inputs/filename_prefix", "expect_class": "SaveImage"}, "names files"),
     ],
 )
@@ -208,15 +214,15 @@ def test_arguments_inside_arguments_are_bound_one_by_one(tmp_path: Path) -> None
     size = {"type": "object", "properties": {"w": {"type": "integer"}, "h": {"type": "integer"}}}
     schema = property_of("width", **size)
     said = bindings(1, **{"from": "/width/w"})
-    assert "argument /width/h is bound to nothing" in " ".join(problems(tmp_path, input_schema=schema, bindings=said))
+    assert "argument /width/h has no binding" in " ".join(problems(tmp_path, input_schema=schema, bindings=said))
     assert made(tmp_path, input_schema=schema, bindings=said, unused=["/width/h"]).bindings[1].source == "/width/w"
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"type": "string"}, "a seed is a whole number"),
-        ({"type": "integer", "default": 3}, "so nothing is ever drawn"),
+        ({"type": "string"}, "a seed is an integer"),
+        ({"type": "integer", "default": 3}, "no seed is ever generated"),
     ],
 )
 def test_a_seed_is_a_number_that_may_be_left_out(words: Any, told: str, tmp_path: Path) -> None:
@@ -240,9 +246,9 @@ def test_file_names_that_do_not_change_with_the_job_are_warned_of(forced: Any, t
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("tool: a\ntool: b\n", "`tool` stands twice (line 2"),
-        ("a: &x [1]\nb: *x\n", "aliases are not read"),
-        ("when: 2020-01-01\n", "belongs in quotes"),
+        ("tool: a\ntool: b\n", "`tool` appears twice (line 2"),
+        ("a: &x [1]\nb: *x\n", "aliases are not supported"),
+        ("when: 2020-01-01\n", "put it in quotes"),
         ("1: a\n", "a key must be text"),
         ("a: [\n", "it is not YAML"),
         ("- a\n", "the sidecar must be an object"),
@@ -300,7 +306,7 @@ def test_a_file_that_is_named_and_found_counts_once_and_one_that_is_not_there_is
     path = write(tmp_path)
     found, told = load_templates([str(path), str(tmp_path), str(tmp_path / "none.yaml")])
     assert len(found) == 1
-    assert told == [f"{tmp_path / 'none.yaml'}: there is no such file"]
+    assert told == [f"{tmp_path / 'none.yaml'}: the file does not exist"]
 
 
 DRAWING: dict[str, Any] = {
@@ -350,7 +356,7 @@ def test_files_are_named_by_the_hub_and_every_end_of_the_graph_is_an_output(tmp_
         ("images_9", OutputType.OUTPUT),
         ("images_10", OutputType.TEMP),
     ]
-    assert template.warnings == ("description: it is still to be written; models choose tools by it",)
+    assert template.warnings == ("description: it is missing; models choose tools by it",)
 
 
 def test_with_the_servers_nodes_bounds_and_choices_are_its_own(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ async def test_a_schema_in_parts_stays_usable_and_closed() -> None:
     ("name", "problem"),
     [
         ("needs_state", "`inject` of its source does not name: state"),
-        ("streams", "gives a generator"),
-        ("unspeakable", "cannot be told as JSON Schema: PydanticInvalidForJsonSchema"),
+        ("streams", "returns a generator"),
+        ("unspeakable", "cannot be described as JSON Schema: PydanticInvalidForJsonSchema"),
     ],
 )
 async def test_a_tool_that_cannot_be_called_says_why_and_harms_no_sibling(name: str, problem: str) -> None:
@@ -198,7 +198,7 @@ def tool_of(schema: type[BaseModel]) -> BoundTool:
 @pytest.mark.promise("langchain.injected-not-settable")
 @pytest.mark.parametrize("schema", [Swapped, Renamed, Chosen])
 def test_a_tool_that_reads_them_under_an_alias_cannot_be_called(schema: type[BaseModel]) -> None:
-    assert "under other names (aliases)" in tool_of(schema).problem
+    assert "under aliases" in tool_of(schema).problem
 
 
 def test_aliases_of_what_a_caller_may_send_do_no_harm_and_the_schema_is_closed_though_it_says_otherwise() -> None:

@@ -108,7 +108,7 @@ async def test_two_tools_of_one_name_and_two_that_read_alike_leave_the_second_ou
     async with opened("echo", "BROKEN_TOOLS", "made") as desk:
         problems = desk.discovery.problems
         assert "desk/made_one_" in {one.spec.name for one in desk.discovery.definitions}
-        assert sum("reads like" in problem for problem in problems) == 1
+        assert sum("too similar" in problem for problem in problems) == 1
 
 
 async def test_the_source_says_what_it_is() -> None:

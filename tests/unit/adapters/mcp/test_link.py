@@ -80,7 +80,7 @@ async def test_a_server_of_the_wrong_era_is_refused() -> None:
     async with linked(odd("chatty", protocol="2026-07-28")) as link:
         with pytest.raises(ToolFailure) as failure:
             await link.session(soon())
-        assert "the source is fixed to 2026-07-28" in failure.value.error.message
+        assert "the source requires 2026-07-28" in failure.value.error.message
 
 
 @pytest.mark.parametrize("protocol", ["2026-07-28", "2025-11-25"])

@@ -54,7 +54,7 @@ async def test_of_two_names_that_read_alike_the_second_is_left_out() -> None:
     found = await discovered([tool("read_file"), tool("readFile"), tool("read_file"), tool("read/file")])
     assert [each.spec.resource_id for each in found.definitions] == ["read/file"]
     assert len(found.problems) == 3
-    assert "reads like" in found.problems[0]
+    assert "too similar" in found.problems[0]
 
 
 async def test_a_page_that_fails_makes_the_reading_incomplete() -> None:
@@ -78,7 +78,7 @@ async def test_a_list_that_leads_in_circles_ends() -> None:
     async with over_http(Circular(pages=[[tool("a")]])) as harness:
         found = await harness.source.discover()
     assert harness.script.asked.count("tools/list") == 2
-    assert any("circles" in problem for problem in found.problems)
+    assert any("loop" in problem for problem in found.problems)
 
 
 async def test_a_list_without_end_is_cut_and_the_loop_gets_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ async def test_a_server_without_tools_is_read_all_the_same() -> None:
 
     async with over_http(Toolless()) as harness:
         found = await harness.source.discover()
-    assert (found.definitions, found.problems) == ((), ("The server offers no tools at all.",))
+    assert (found.definitions, found.problems) == ((), ("The server offers no tools.",))
 
 
 async def test_a_server_that_is_not_there_fails_the_reading_with_a_reason() -> None:

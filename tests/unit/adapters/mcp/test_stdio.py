@@ -187,7 +187,7 @@ async def test_a_program_that_does_not_read_holds_up_nobody_else() -> None:
     ("terms", "reason"),
     [
         (McpTerms("harness", StdioTerms("toolhub-no-such-program")), "was not found"),
-        (McpTerms("harness", StdioTerms(str(SERVERS / "odd_programs.py"))), "may not be executed"),
+        (McpTerms("harness", StdioTerms(str(SERVERS / "odd_programs.py"))), "is not executable"),
         (McpTerms("harness", StdioTerms("/bin/cat", cwd="/no/such/folder")), "working directory does not exist"),
         (odd("exits"), "exit code 3"),
         (odd("babbles"), "not JSON-RPC"),

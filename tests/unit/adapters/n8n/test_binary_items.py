@@ -82,9 +82,8 @@ async def test_a_file_that_n8n_hands_out_to_nobody_is_told_by_its_name(tmp_path:
         outcome = await ran(harness)
         (began,) = harness.n8n.executions.began
     assert (outcome.value, outcome.artifacts, outcome.truncated) == ({"n": 1}, (), True)
-    assert (
-        f"`report` of item 1 (report.pdf, application/pdf, 12 kB). Look in n8n, at execution {began.id}"
-        in evidence_text(outcome)
+    assert f"`report` of item 1 (report.pdf, application/pdf, 12 kB). See execution {began.id}" in evidence_text(
+        outcome
     )
     assert kept.records.found == {}
 
@@ -93,7 +92,7 @@ async def test_without_a_place_for_artifacts_files_are_reported_as_missing() -> 
     async with giving({"json": {}, "binary": {"data": INLINE}}) as harness:
         outcome = await ran(harness)
     value: Any = outcome.value
-    assert (value["data"]["sha256"], value["data"]["dropped"]) == (SHA256, "this hub keeps no artifacts")
+    assert (value["data"]["sha256"], value["data"]["dropped"]) == (SHA256, "this hub stores no artifacts")
     assert outcome.truncated
 
 

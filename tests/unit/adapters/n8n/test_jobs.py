@@ -159,7 +159,7 @@ class TestErrors:
         async with staged({"big": ASYNC}, flows=[big], max_response_bytes=15_000) as harness:
             error = await (await begun(harness, "big")).error()
         assert error.kind is ErrorKind.HTTP_TOO_LARGE
-        assert "What it did is done" in error.message
+        assert "Its effect is done" in error.message
 
 
 @pytest.mark.promise("workflow.never-twice")
@@ -180,7 +180,7 @@ class TestDoubtfulStarts:
         harness.n8n.fails("/webhook/*", How.DROP)
         error = await (await begun(harness)).error()
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
-        assert "proves nothing" in error.message
+        assert "may have run all the same" in error.message
         assert len(harness.n8n.asked("POST", "/webhook/*")) == 1
 
     async def test_one_that_comes_later_is_found_and_not_begun_twice(self, held: N8nHarness) -> None:
@@ -244,7 +244,7 @@ class TestFollowing:
         execution = await job.began()
         await job.sink.until_reported("running")
         fault = held.n8n.fails("/api/v1/*", How.DROP, times=FOREVER)
-        await job.sink.until_reported("n8n is asked again")
+        await job.sink.until_reported("The hub will ask n8n again")
         fault.over()
         held.n8n.release(execution.id)
         assert (await job.outcome()).value == {"echo": {"a": 1}}

@@ -55,10 +55,10 @@ class TestNamed:
     @pytest.mark.parametrize(
         ("terms", "words"),
         [
-            (N8nWorkflow(webhook="../rest/login"), "no path"),
-            (N8nWorkflow(webhook="a/./b"), "no path"),
-            (N8nWorkflow(webhook="user/:id"), "no path"),
-            (N8nWorkflow(webhook="a?b=c"), "no path"),
+            (N8nWorkflow(webhook="../rest/login"), "not a path"),
+            (N8nWorkflow(webhook="a/./b"), "not a path"),
+            (N8nWorkflow(webhook="user/:id"), "not a path"),
+            (N8nWorkflow(webhook="a?b=c"), "not a path"),
             (N8nWorkflow(workflow_id="echo"), "api_key"),
             (replace(ASYNC, webhook="long"), "api_key"),
             (N8nWorkflow(input_schema={"type": "string"}), '"type": "object"'),
@@ -85,7 +85,7 @@ class TestNamed:
             found = await harness.discover()
             await harness.n8n.up()
         assert [made.spec.name for made in found.definitions] == ["flows/echo"]
-        assert "gave no answer" in found.problems[0]
+        assert "did not answer" in found.problems[0]
 
     async def test_a_key_that_is_not_accepted_is_reported_and_takes_nothing_away(self) -> None:
         async with fake_n8n(workflows=FLOWS) as n8n:
@@ -109,7 +109,7 @@ class TestCompared:
             (N8nWorkflow(webhook="off", workflow_id="off"), "not active"),
             (N8nWorkflow(webhook="echo", workflow_id="none"), "no workflow none"),
             (N8nWorkflow(webhook="old", workflow_id="echo"), "no webhook `old` but echo"),
-            (N8nWorkflow(webhook="echo", method="PUT"), "takes POST and not PUT"),
+            (N8nWorkflow(webhook="echo", method="PUT"), "accepts POST, not PUT"),
             (N8nWorkflow(webhook="fires"), "onReceived"),
         ],
     )
@@ -195,7 +195,7 @@ class TestDiscovered:
         async with staged(flows=flows, discover=N8nDiscovery()) as harness:
             found = await harness.discover()
         assert len(found.definitions) == 1
-        assert "reads like" in found.problems[0]
+        assert "too similar" in found.problems[0]
 
     async def test_all_pages_are_read(self) -> None:
         async with staged(flows=[flow(f"w{n}", "lastNode") for n in range(120)], discover=N8nDiscovery()) as harness:

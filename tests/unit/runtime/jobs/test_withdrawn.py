@@ -39,7 +39,7 @@ async def test_cancelling_a_job_takes_its_question_back(harness: JobHarness, pro
     await process.cancel()
     over = await approval(process)
     assert (over.state, over.decided_by, was_withdrawn(over)) == (EXPIRED, "", True)
-    assert over.comment == "agent-a has cancelled the job that asked for it: enough"
+    assert over.comment == "agent-a cancelled the job that requested it: enough"
     assert over.expires_at_unix_ms == harness.clock.unix_ms()
     (event,) = lapses(process)
     assert event.attributes["withdrawn_because"] == over.comment
@@ -112,7 +112,7 @@ async def test_question_that_outlived_its_job_is_found_by_the_sweep(harness: Job
     await harness.kept(a_job(), over)
     sweep = OrphanedApprovals(process.approvals, process.ledger)
     assert await sweep.withdraw(harness.clock.unix_ms()) == 1
-    assert (await approval(process)).comment == "The job that asked for it is over: it is FAILED."
+    assert (await approval(process)).comment == "The job that requested it has ended: it is FAILED."
     assert await sweep.withdraw(harness.clock.unix_ms()) == 0
 
 
