@@ -58,7 +58,7 @@ class Hub:
 
     def ask(self, *words: str) -> Any:
         done = subprocess.run(
-            ["toolhub", "jobs", *words], env=self.env, capture_output=True, check=True, timeout=WITHIN_S
+            ["toolhub", "jobs", *words, "--json"], env=self.env, capture_output=True, check=True, timeout=WITHIN_S
         )
         return json.loads(done.stdout)
 

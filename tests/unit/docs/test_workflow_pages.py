@@ -72,7 +72,7 @@ def test_every_example_is_one_that_the_hub_reads(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [COMFYUI, N8N], ids=lambda page: page.name)
 def test_every_message_is_one_that_the_check_says(page: Path) -> None:
-    table = page.read_text("utf-8").partition("| message of the check |")[2].partition("\n\n")[0]
+    table = page.read_text("utf-8").partition("| told by the check |")[2].partition("\n\n")[0]
     told = re.findall(r"^\| `([^|]+)` \|", table, re.MULTILINE)
     assert told
     known = code_facts.words()
@@ -86,12 +86,13 @@ async def test_a_graph_is_a_governed_tool_after_the_steps_of_the_guide(here: Pat
         _, init, check, check_all, *_ = commands(COMFYUI)
         first = await run(init)
         assert "Wrote scale_image.yaml" in first.output
-        assert json.loads((await run(f"toolhub workflows check scale_image.yaml {_last_option(check)} -o json")).stdout)["ok"]
+        one = f"toolhub workflows check scale_image.yaml {_last_option(check)}"
+        assert json.loads((await run(f"{one} --json")).stdout)["ok"]
         (here / "scale_image.yaml").write_text(sidecar)
-        (tool,) = json.loads((await run(f"{check} -o json")).stdout)["tools"]
+        (tool,) = json.loads((await run(f"{check} --json")).stdout)["tools"]
         assert (tool["problems"], tool["warnings"]) == ([], [])
         (here / "sources.yaml").write_text(sources.replace(SERVER, comfy.url))
-        (named,) = json.loads((await run(f"{check_all} --sources sources.yaml -o json")).stdout)["tools"]
+        (named,) = json.loads((await run(f"{check_all} --sources sources.yaml --json")).stdout)["tools"]
         assert (named["name"], named["capabilities"]) == ("images/scale_image", ["comfyui:images"])
         where = {"sources": {"file": str(here / "sources.yaml")}}
         async with running_hub(here, policy=policy, settings=where) as hub:
@@ -143,9 +144,9 @@ async def test_a_workflow_is_a_governed_tool_after_the_steps_of_the_guide(
         monkeypatch.setenv("N8N_API_KEY", n8n.api_key)
         monkeypatch.setenv("N8N_HOOK_TOKEN", "hook-token-1")
         await run(f"{add} --file first.yaml")
-        (first,) = json.loads((await run(f"{check} --sources first.yaml -o json")).stdout)["tools"]
+        (first,) = json.loads((await run(f"{check} --sources first.yaml --json")).stdout)["tools"]
         (here / "sources.yaml").write_text(sources.replace("https://n8n.example.com", n8n.url))
-        (tool,) = json.loads((await run(f"{check} --sources sources.yaml -o json")).stdout)["tools"]
+        (tool,) = json.loads((await run(f"{check} --sources sources.yaml --json")).stdout)["tools"]
         assert (tool["name"], tool["problems"], tool["warnings"]) == ("crm/send_message", [], [])
         assert (first["name"], first["facts"]) == (tool["name"], tool["facts"])
         where = {"sources": {"file": str(here / "sources.yaml")}}
