@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from toolhub_service.budget.limits import Counter, Counters
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.verdict import Limit, Refused, Scarce, Taken
+from toolhub_service.domain.verdict import ExhaustedLimit, Limit, Refused, Taken
 
 
 class CountsAlone:
@@ -46,6 +46,6 @@ def _refused(counter: Counter, now_s: float) -> Refused | None:
     try:
         counter.check(now_s)
     except ToolFailure as failure:
-        scarce = Scarce.RATE if "rate_per_s" in failure.error.details else Scarce.QUOTA
+        scarce = ExhaustedLimit.RATE if "rate_per_s" in failure.error.details else ExhaustedLimit.QUOTA
         return Refused(counter.limit, scarce, failure.error.retry_after_s or 0.0)
     return None

@@ -14,13 +14,13 @@ import pytest
 from tests.fakes.clock import ManualClock
 from toolhub_service.budget.limits import Counter
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.verdict import Limit, Refused, Scarce, SharedCounts, Taken
+from toolhub_service.domain.verdict import ExhaustedLimit, Limit, Refused, SharedCounts, Taken
 
 RATE = Limit("rate", rate_per_s=10.0, burst=5)
 QUOTA = Limit("quota", quota=7, quota_window_s=60.0)
 
 
-def is_refused(answer: Taken | Refused, limit: Limit, scarce: Scarce, wait_s: float) -> bool:
+def is_refused(answer: Taken | Refused, limit: Limit, scarce: ExhaustedLimit, wait_s: float) -> bool:
     assert isinstance(answer, Refused)
     return answer[:2] == (limit, scarce) and answer.wait_s == pytest.approx(wait_s, abs=0.002)
 
@@ -29,7 +29,7 @@ class CountsSuite:
     async def test_burst_passes_and_then_the_rate(self, counts: SharedCounts, clock: ManualClock) -> None:
         for _ in range(5):
             assert isinstance(await counts.take([RATE]), Taken)
-        assert is_refused(await counts.take([RATE]), RATE, Scarce.RATE, 0.1)
+        assert is_refused(await counts.take([RATE]), RATE, ExhaustedLimit.RATE, 0.1)
         clock.advance(0.1)
         assert isinstance(await counts.take([RATE]), Taken)
         assert isinstance(await counts.take([RATE]), Refused)
@@ -40,7 +40,7 @@ class CountsSuite:
         answers = await asyncio.gather(*(each.take([QUOTA]) for _ in range(20) for each in (counts, others)))
         assert sum(isinstance(answer, Taken) for answer in answers) == 7
         clock.advance(59)
-        assert is_refused(await others.take([QUOTA]), QUOTA, Scarce.QUOTA, 1.0)
+        assert is_refused(await others.take([QUOTA]), QUOTA, ExhaustedLimit.QUOTA, 1.0)
         clock.advance(1)
         assert isinstance(await others.take([QUOTA]), Taken)
 
@@ -83,7 +83,7 @@ class CountsSuite:
 
     async def test_quota_of_none_lets_none_pass(self, counts: SharedCounts) -> None:
         closed = Limit("closed", quota=0, quota_window_s=30.0)
-        assert is_refused(await counts.take([closed]), closed, Scarce.QUOTA, 30.0)
+        assert is_refused(await counts.take([closed]), closed, ExhaustedLimit.QUOTA, 30.0)
 
     @pytest.mark.parametrize("seed", range(5))
     async def test_random_calls_are_decided_as_one_counter_would(

@@ -11,7 +11,7 @@ import pytest
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, kill_after, start_victim, started_log, verified
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
-from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.log import WriterTiming
 
 VICTIM = "tests.security.audit_victim"
 
@@ -91,7 +91,7 @@ async def test_a_watcher_sees_the_events_of_other_processes(tmp_path: Path) -> N
 
 async def test_a_full_disk_refuses_side_effects_and_loses_nothing_when_it_heals(tmp_path: Path) -> None:
     """SQLite's own SQLITE_FULL, through a bound on the database's size that another connection lifts."""
-    log = await started_log(tmp_path, max_size_bytes=160_000, rhythm=Rhythm(group_limit=10))
+    log = await started_log(tmp_path, max_size_bytes=160_000, timing=WriterTiming(group_limit=10))
     written = 0
 
     async def fill() -> None:
@@ -115,7 +115,7 @@ async def test_a_full_disk_refuses_side_effects_and_loses_nothing_when_it_heals(
 
 
 async def test_a_disk_that_heals_gets_what_was_waiting_in_the_same_chain(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0))
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.0))
     await log.append_durably(called(1))
     checkpoints = files_in(tmp_path)[1]
     lock = sqlite3.connect(files_in(tmp_path)[0], isolation_level=None)
@@ -132,7 +132,7 @@ async def test_a_disk_that_heals_gets_what_was_waiting_in_the_same_chain(tmp_pat
 
 
 async def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=Rhythm(queue_limit=3))
+    log = await started_log(tmp_path, timing=WriterTiming(queue_limit=3))
     held = sqlite3.connect(files_in(tmp_path)[0], isolation_level=None)
     held.execute("BEGIN IMMEDIATE")
     for number in range(1, 4):

@@ -13,16 +13,16 @@ import pytest
 from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.stores.audit.events import COLUMNS
-from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.log import WriterTiming
 
 EVENTS = 12
-OFTEN = Rhythm(linger_s=0.0, checkpoint_events=5)
+OFTEN = WriterTiming(linger_s=0.0, checkpoint_events=5)
 
 
 @pytest.fixture
 async def closed_log(tmp_path: Path) -> Path:
     """A log of twelve events that ended cleanly."""
-    log = await started_log(tmp_path, rhythm=OFTEN)
+    log = await started_log(tmp_path, timing=OFTEN)
     for number in range(1, EVENTS + 1):
         await log.append_durably(called(number))
     await log.close()
@@ -156,13 +156,13 @@ async def test_a_cut_tail_is_found_to_the_last_event_after_a_clean_end(closed_lo
 
 
 async def test_an_older_copy_of_the_whole_database_is_found(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=OFTEN)
+    log = await started_log(tmp_path, timing=OFTEN)
     for number in range(1, 8):
         await log.append_durably(called(number))
     await log.close()
     database = files_in(tmp_path)[0]
     old = database.read_bytes()
-    log = await started_log(tmp_path, rhythm=OFTEN)
+    log = await started_log(tmp_path, timing=OFTEN)
     for number in range(8, 12):
         await log.append_durably(called(number))
     await log.close()
@@ -199,13 +199,13 @@ async def test_a_cut_tail_with_a_cut_checkpoint_file_is_found(closed_log: Path) 
 async def rolled_back(folder: Path) -> str:
     """Both files put back to one earlier moment; the checkpoint line that had left the machine by then."""
     carried: list[str] = []
-    log = await started_log(folder, rhythm=OFTEN, witness=carried.append)
+    log = await started_log(folder, timing=OFTEN, witness=carried.append)
     for number in range(1, 6):
         await log.append_durably(called(number))
     await log.close()
     database, checkpoints, _ = files_in(folder)
     kept = [(path, path.read_bytes()) for path in (database, checkpoints)]
-    log = await started_log(folder, rhythm=OFTEN, witness=carried.append)
+    log = await started_log(folder, timing=OFTEN, witness=carried.append)
     for number in range(6, 9):
         await log.append_durably(called(number))
     await log.close()
@@ -222,7 +222,7 @@ async def test_rolling_back_both_files_together_is_found_by_a_line_that_was_carr
 
 
 async def test_a_running_hub_remembers_what_it_wrote(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0))
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.0))
     for number in range(1, 6):
         await log.append_durably(called(number))
     tamper(tmp_path, "DELETE FROM events WHERE sequence > 3")
@@ -326,7 +326,7 @@ async def test_flipped_bytes_in_the_database_file_never_go_unnoticed_where_they_
 
 async def test_another_key_cannot_seal_a_log(closed_log: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("forger")
-    log = await started_log(other, rhythm=OFTEN)
+    log = await started_log(other, timing=OFTEN)
     for number in range(1, EVENTS + 1):
         await log.append_durably(called(number, principal="innocent"))
     await log.close()

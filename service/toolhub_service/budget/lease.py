@@ -104,7 +104,7 @@ class Upstream:
         self.breaker = breaker
 
 
-class Bank(NamedTuple):
+class LeaseDeps(NamedTuple):
     """What all leases of a hub have in common."""
 
     clock: Clock
@@ -116,7 +116,7 @@ class Bank(NamedTuple):
 class Lease(msgspec.Struct, eq=False):
     """Made by `Budgets.take` only. Give it back exactly once; a second time does nothing."""
 
-    _bank: Bank
+    _bank: LeaseDeps
     _upstream: Upstream
     _planned: PlannedCall
     _request: RequestKey | None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from toolhub_service.budget.breaker import SPENT, BreakerState, UpstreamBreaker
 from toolhub_service.budget.concurrency import Slots
-from toolhub_service.budget.lease import Bank, Lease, Upstream, crowded, effective_deadline_s, resting
+from toolhub_service.budget.lease import Lease, LeaseDeps, Upstream, crowded, effective_deadline_s, resting
 from toolhub_service.budget.limits import Counter, Counters, Recent, RequestCalls, RequestKey, all_used, due_of
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import PlannedCall
@@ -34,7 +34,7 @@ class Budgets:
         self._terms = terms or BudgetTerms()
         self._counters = Counters(self._terms.max_limits, only_slots=shared is not None)
         self._requests = RequestCalls(self._terms.max_requests)
-        self._bank = Bank(clock, randomness, self._terms, self._requests)
+        self._bank = LeaseDeps(clock, randomness, self._terms, self._requests)
         self._upstreams: Recent[Upstream] = Recent(self._terms.max_upstreams, lambda known, _: known.slots.is_idle)
 
     def take(

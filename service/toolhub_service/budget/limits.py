@@ -14,7 +14,7 @@ from typing import TypeVar
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.domain.call import Call, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
-from toolhub_service.domain.verdict import Limit, Scarce, SharedCounts, Taken
+from toolhub_service.domain.verdict import ExhaustedLimit, Limit, SharedCounts, Taken
 
 # A bounded memory of counters: at its bound, the least recently used one that means nothing any more makes room.
 
@@ -205,9 +205,9 @@ class Counter:
     def check(self, now_s: float) -> None:
         """Raises ToolFailure RATE_LIMITED, with `retry_after_s`, when rate or quota is used up."""
         if self.bucket and (wait_s := self.bucket.wait_s(now_s)) > 0:
-            raise limited(self.limit, Scarce.RATE, wait_s)
+            raise limited(self.limit, ExhaustedLimit.RATE, wait_s)
         if self.quota and (wait_s := self.quota.wait_s(now_s)) > 0:
-            raise limited(self.limit, Scarce.QUOTA, wait_s)
+            raise limited(self.limit, ExhaustedLimit.QUOTA, wait_s)
 
     def take(self, now_s: float) -> float:
         """Spend rate and quota, after `check`. Returns what `give_back` wants."""
@@ -259,9 +259,9 @@ class Counters:
         return counter
 
 
-def limited(limit: Limit, scarce: Scarce, wait_s: float) -> ToolFailure:
+def limited(limit: Limit, scarce: ExhaustedLimit, wait_s: float) -> ToolFailure:
     """Rate or quota is used up."""
-    if scarce is Scarce.RATE:
+    if scarce is ExhaustedLimit.RATE:
         return _refusal(limit, "the calls come too fast", wait_s, rate_per_s=limit.rate_per_s)
     return _refusal(limit, "the quota is used up", wait_s, quota=limit.quota)
 

@@ -137,7 +137,7 @@ class Verdict:
 # The port of counts that all hubs spend together: rate and quota, by limit id.
 
 
-class Scarce(Enum):
+class ExhaustedLimit(Enum):
     """What of a limit is used up."""
 
     RATE = "rate"
@@ -148,7 +148,7 @@ class Refused(NamedTuple):
     """Nothing was taken."""
 
     limit: Limit
-    scarce: Scarce
+    scarce: ExhaustedLimit
     wait_s: float
     """Until the same call may pass, as it stands now."""
 

@@ -39,7 +39,7 @@ _LETTER: Final = re.compile("[A-Za-z]")
 _PLAIN: Final = re.compile("[A-Za-z0-9]")
 
 
-class _Room(NamedTuple):
+class _ShownSize(NamedTuple):
     """How much of a value is shown: characters of a text, members of an object or a list, levels."""
 
     text: int
@@ -48,9 +48,15 @@ class _Room(NamedTuple):
 
 
 # What the redactor sees: far more of a text than is ever shown, so that no secret straddles the cut.
-_JUDGED = _Room(32_768, 100_000, 64)
+_JUDGED = _ShownSize(32_768, 100_000, 64)
 # From generous to narrow; the first that fits is taken.
-_SHOWN = (_Room(8_192, 200, 32), _Room(2_048, 100, 16), _Room(512, 50, 8), _Room(128, 20, 6), _Room(64, 5, 4))
+_SHOWN = (
+    _ShownSize(8_192, 200, 32),
+    _ShownSize(2_048, 100, 16),
+    _ShownSize(512, 50, 8),
+    _ShownSize(128, 20, 6),
+    _ShownSize(64, 5, 4),
+)
 
 
 def show_arguments(args: JsonValue, redactor: Redactor) -> str:
@@ -126,7 +132,7 @@ def _kinds(run: str) -> str:
     return f"[{len(run)} characters: {', '.join(kinds)}{f' and {marks}' if marks else ''}]"
 
 
-def _outline(value: JsonValue, room: _Room) -> JsonValue:
+def _outline(value: JsonValue, room: _ShownSize) -> JsonValue:
     if isinstance(value, str):
         left_out = len(value) - room.text
         return value if left_out <= 0 else f"{value[: room.text]}… [{left_out} more characters left out]"
@@ -137,7 +143,7 @@ def _outline(value: JsonValue, room: _Room) -> JsonValue:
     return value
 
 
-def _members(value: Mapping[str, JsonValue], room: _Room) -> JsonValue:
+def _members(value: Mapping[str, JsonValue], room: _ShownSize) -> JsonValue:
     if room.depth == 0:
         return f"[{len(value)} members left out]"
     names = list(value)[: room.members]
@@ -147,7 +153,7 @@ def _members(value: Mapping[str, JsonValue], room: _Room) -> JsonValue:
     return shown
 
 
-def _items(value: Sequence[JsonValue], room: _Room) -> JsonValue:
+def _items(value: Sequence[JsonValue], room: _ShownSize) -> JsonValue:
     if room.depth == 0:
         return f"[{len(value)} items left out]"
     shown = [_outline(item, room._replace(depth=room.depth - 1)) for item in value[: room.members]]

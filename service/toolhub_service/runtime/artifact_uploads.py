@@ -32,7 +32,7 @@ _RECORD_BYTES = 1_024
 
 
 @dataclass(slots=True)
-class _Taking:
+class _UploadUsage:
     """What this process is taking in for one principal."""
 
     bytes: int = 0
@@ -46,12 +46,12 @@ class Quota:
     def __init__(self, records: ArtifactRecords, quota_bytes: int) -> None:
         self._records = records
         self._quota_bytes = quota_bytes
-        self._taking: dict[str, _Taking] = {}
+        self._taking: dict[str, _UploadUsage] = {}
 
     @asynccontextmanager
     async def claim(self, principal_id: str) -> AsyncIterator[Claim]:
         """Holds its bytes until the body ends: by then they are recorded or gone. Raises as `Claim.grow`."""
-        taking = self._taking.setdefault(principal_id, _Taking())
+        taking = self._taking.setdefault(principal_id, _UploadUsage())
         claim = Claim(taking, self._quota_bytes)
         taking.running += 1
         try:
@@ -84,7 +84,7 @@ class Quota:
 class Claim:
     """Bytes on their way to one artifact."""
 
-    def __init__(self, taking: _Taking, quota_bytes: int) -> None:
+    def __init__(self, taking: _UploadUsage, quota_bytes: int) -> None:
         self._taking = taking
         self._quota_bytes = quota_bytes
         self.used_bytes = 0

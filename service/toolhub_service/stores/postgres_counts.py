@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.verdict import Limit, Refused, Scarce, Taken
+from toolhub_service.domain.verdict import ExhaustedLimit, Limit, Refused, Taken
 from toolhub_service.stores.postgres_link import PostgresLink
 from toolhub_service.stores.postgres_writer import TableWriter
 
@@ -80,7 +80,7 @@ class PostgresCounts:
             await self._writer.run(_FORGET_IDLE, terms)
         ((place, scarce, wait_s, opened_at_s),) = await self._writer.run(_TAKE, terms)
         if place:
-            return Refused(spent[place - 1], Scarce(scarce), wait_s)
+            return Refused(spent[place - 1], ExhaustedLimit(scarce), wait_s)
         if not spend:
             return Taken()
         return Taken(spent, tuple(b"" if at_s is None else repr(at_s).encode() for at_s in opened_at_s))

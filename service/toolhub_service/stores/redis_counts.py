@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.verdict import Limit, Refused, Scarce, Taken
+from toolhub_service.domain.verdict import ExhaustedLimit, Limit, Refused, Taken
 from toolhub_service.stores.redis_link import RedisLink, RedisScript
 
 # `count:<limit id>` is a hash: full_at, when the bucket is full again (GCRA), and opened_at and used of the quota's
@@ -102,7 +102,7 @@ class RedisCounts:
         which, *answer = await self._link.call(_TAKE, now, "1" if spend else "", *terms)
         if which:
             scarce, wait_ms = answer
-            return Refused(spent[which - 1], Scarce(scarce.decode()), float(wait_ms) / 1_000)
+            return Refused(spent[which - 1], ExhaustedLimit(scarce.decode()), float(wait_ms) / 1_000)
         return Taken(spent, tuple(answer[0])) if spend else Taken()
 
     async def give_back(self, taken: Taken) -> None:

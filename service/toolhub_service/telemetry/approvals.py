@@ -118,17 +118,17 @@ class ApprovalWebhook:
                 return
             await self._pause(self._randomness.uniform(0.0, min(_PAUSE_S * 2.0**attempt, _PAUSE_MAX_S)))
 
-    async def _post(self, body: bytes) -> _Trouble | None:
+    async def _post(self, body: bytes) -> _DeliveryFailure | None:
         """None once it was taken. The answer's body is not read."""
         headers = self._headers(body)
         try:
             async with self._client.stream("POST", self._url, content=body, headers=headers) as answer:
                 status = answer.status_code
         except httpx.HTTPError as broken:
-            return _Trouble(type(broken).__name__, is_final=False)
+            return _DeliveryFailure(type(broken).__name__, is_final=False)
         if 200 <= status < 300:
             return None
-        return _Trouble(f"HTTP {status}", is_final=status < 500 and status not in _RETRIED)
+        return _DeliveryFailure(f"HTTP {status}", is_final=status < 500 and status not in _RETRIED)
 
     def _headers(self, body: bytes) -> dict[str, str]:
         timestamp = str(self._clock.unix_ms() // 1_000)
@@ -149,7 +149,7 @@ class ApprovalWebhook:
         )
 
 
-class _Trouble(NamedTuple):
+class _DeliveryFailure(NamedTuple):
     """Why a delivery failed."""
 
     cause: str

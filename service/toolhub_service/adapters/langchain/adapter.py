@@ -109,7 +109,7 @@ class WorkerTrace(Exception):
     """The traceback of an exception in a worker, as text, for the log."""
 
 
-def tool_said(tool: str, text: str, redact: Redact) -> ToolFailure:
+def reported_failure(tool: str, text: str, redact: Redact) -> ToolFailure:
     """The tool itself says that it failed."""
     excerpt = redact(text[: 2 * EXCERPT_CHARS])[:EXCERPT_CHARS].strip() or "it does not say why"
     return refuse(
@@ -132,7 +132,7 @@ def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_
     tool = call.spec.name
     match reply["failed"]:
         case "tool":
-            return tool_said(tool, str(reply.get("message", "")), redact)
+            return reported_failure(tool, str(reply.get("message", "")), redact)
         case "exception":
             return tool_raised(call, str(reply.get("type", "")), str(reply.get("message", "")), redact)
         case "input":
@@ -215,7 +215,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
             raise refusal_of(call, reply, self._redact, source.max_result_bytes) from reply.get("cause")
         value, finds_error = reply["value"], source.overrides.finds_error(call.spec.resource_id)
         if reply["status"] == "error" or (finds_error is not None and finds_error(value["text"][:_MATCHED_CHARS])):
-            raise tool_said(call.spec.name, value["text"], self._redact)
+            raise reported_failure(call.spec.name, value["text"], self._redact)
         return Outcome(value=value)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:

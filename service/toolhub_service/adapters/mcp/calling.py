@@ -70,7 +70,7 @@ async def outcome_of(
     is_structured = result.get("structuredContent") is not None or (
         "structuredContent" in result and bool(call.spec.output_schema)
     )
-    keeping = _Keeping(call.call, artifacts, 0 if is_structured else INLINE_MAX_BYTES)
+    keeping = _LargeParts(call.call, artifacts, 0 if is_structured else INLINE_MAX_BYTES)
     shown = [await keeping.shown(block) for block in others] if others else []
     value: JsonValue = result.get("structuredContent")
     if not is_structured:
@@ -98,7 +98,7 @@ async def outcome_of(
     )
 
 
-class _Keeping:
+class _LargeParts:
     """The large parts of one result on their way into artifacts."""
 
     def __init__(self, call: Call, artifacts: ArtifactService | None, inline_max_bytes: int) -> None:
@@ -296,10 +296,10 @@ class ToolCaller:
         if result.get("resultType", "complete") != "complete" or not is_result(result):
             raise failures.outside_protocol(call, "its response is not a tool result")
         if result.get("isError") is True:
-            raise failures.tool_said(call, text_of(result), self.redact)
+            raise failures.reported_failure(call, text_of(result), self.redact)
         finds_error = server.overrides.finds_error(call.spec.resource_id)
         if finds_error is not None and finds_error(text := text_of(result)):
-            raise failures.tool_said(call, text, self.redact)
+            raise failures.reported_failure(call, text, self.redact)
         return await outcome_of(
             result, call, self._artifacts, server=session.server, protocol=session.protocol, keep_raw=self._keep_raw
         )

@@ -184,7 +184,7 @@ def timed_out(call: GrantedCall) -> ToolFailure:
     return refuse(ErrorKind.TIMEOUT, message, default_timeout_s=call.spec.limits.timeout_s)
 
 
-def tool_said(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:
+def reported_failure(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:
     """The tool ran and says that it failed."""
     excerpt = quoted(text, redact)
     message = f"{call.spec.name} reported an error. Correct the call as it says, or use another tool. "

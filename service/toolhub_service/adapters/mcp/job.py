@@ -125,7 +125,7 @@ class McpTasks:
         result = as_object(task.get("result"))
         if result is None and session.is_modern:
             error = as_object(task.get("error")) or {}
-            raise failures.tool_said(call, str(error.get("message", "")), self._caller.redact)
+            raise failures.reported_failure(call, str(error.get("message", "")), self._caller.redact)
         if result is not None:
             return await self._caller.outcome(self._server, session, call, result)
         payload, session = await self._poller.answer(lambda: self._payload(call, mark))

@@ -37,7 +37,7 @@ _RETRY_S = 0.5
 _Read = TypeVar("_Read")
 
 
-class _Topic:
+class _WatchedJob:
     """One watched job."""
 
     __slots__ = ("changed", "gaps", "latest", "read_gaps", "reading", "tail", "watchers")
@@ -131,7 +131,7 @@ class JobWatch:
     def __init__(self, store: JobStore, observer: JobObserver) -> None:
         self._store = store
         self._observer = observer
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _WatchedJob] = {}
         self._several: set[_Several] = set()
         self._is_draining = False
         self.watchers = 0
@@ -166,7 +166,7 @@ class JobWatch:
         self, job: Job, after_sequence: int, *, from_first: bool = False
     ) -> AsyncGenerator[JobStatus, None]:
         job_id = job.job_id
-        topic = self._topics.setdefault(job_id, _Topic())
+        topic = self._topics.setdefault(job_id, _WatchedJob())
         topic.watchers += 1
         self._count(1)
         try:
@@ -284,7 +284,7 @@ class JobWatch:
         self.watchers += change
         self._observer.watching(self.watchers)
 
-    async def _since(self, job_id: str, topic: _Topic, sequence: int) -> Sequence[JobStatus]:
+    async def _since(self, job_id: str, topic: _WatchedJob, sequence: int) -> Sequence[JobStatus]:
         cached = topic.since(sequence)
         if cached is not None:
             return cached
@@ -292,7 +292,7 @@ class JobWatch:
             cached = topic.since(sequence)
             return await self._read(job_id, topic, sequence) if cached is None else cached
 
-    async def _read(self, job_id: str, topic: _Topic, sequence: int) -> Sequence[JobStatus]:
+    async def _read(self, job_id: str, topic: _WatchedJob, sequence: int) -> Sequence[JobStatus]:
         gaps = topic.gaps
         entries = await self._retried(job_id, lambda: self._store.history(job_id, sequence, _READ_ENTRIES)) or ()
         for status in entries:

@@ -45,7 +45,7 @@ from toolhub_service.stores.audit.events import (
 )
 from toolhub_service.stores.audit.sqlite import SqliteEvents
 from toolhub_service.stores.audit.verify import adopt, attest_events, prune, verify_events
-from toolhub_service.stores.audit.writer import GroupWriter, Rhythm
+from toolhub_service.stores.audit.writer import GroupWriter, WriterTiming
 
 _EXPORT_PAGE: Final = 500
 _ALMOST_FULL: Final = 0.8
@@ -75,7 +75,7 @@ class ChainedAuditLog:
         clock: Clock,
         redactor: Redactor,
         name: str = "hub",
-        rhythm: Rhythm | None = None,
+        timing: WriterTiming | None = None,
         observer: CommitObserver | None = None,
         witness: Callable[[str], None] | None = None,
         tail_limit: int = TAIL_LIMIT,
@@ -88,7 +88,7 @@ class ChainedAuditLog:
         self._clock = clock
         self._redactor = redactor
         self.writer = f"{name}-{clock.unix_ms():013d}-{secrets.token_hex(4)}"
-        self._rhythm = rhythm or Rhythm()
+        self._timing = timing or WriterTiming()
         self._observer = observer
         self._witness = witness
         self._tail_limit = tail_limit
@@ -119,7 +119,7 @@ class ChainedAuditLog:
             checkpoints,
             seal=self._seal,
             observer=self,
-            rhythm=self._rhythm,
+            timing=self._timing,
         )
         self._group.start()
 
@@ -183,9 +183,9 @@ class ChainedAuditLog:
         if group is None or group.failure:
             raise _broken("disk" if group is not None else "closed")
         depth = self._appended - group.durable[0]
-        if depth >= self._rhythm.queue_limit:
+        if depth >= self._timing.queue_limit:
             raise _broken("queue_full")
-        if depth > self._rhythm.queue_limit * _ALMOST_FULL:
+        if depth > self._timing.queue_limit * _ALMOST_FULL:
             await self.flush()
 
     async def flush(self) -> None:
@@ -206,7 +206,7 @@ class ChainedAuditLog:
 
     def is_behind(self) -> bool:
         """Whether more waits than goes into one commit: who has much to append had better `flush` first."""
-        return self.depth > self._rhythm.group_limit
+        return self.depth > self._timing.group_limit
 
     def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
         """The next rows of the chain, each sealed when it is asked for; in any thread, never in two at once."""
@@ -348,4 +348,4 @@ def _broken(cause: str) -> ToolFailure:
     return refuse(ErrorKind.IO_ERROR, message, retryable=True, retry_after_s=1.0, component="audit", cause=cause)
 
 
-__all__ = ["ChainedAuditLog", "CommitObserver", "Rhythm", "SqliteAuditLog"]
+__all__ = ["ChainedAuditLog", "CommitObserver", "SqliteAuditLog", "WriterTiming"]

@@ -63,7 +63,7 @@ _TIDY_EVENTS: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class WriterTiming:
     """When the writer acts."""
 
     linger_s: float = 0.01
@@ -104,7 +104,7 @@ class GroupWriter:
         *,
         seal: Callable[[Sequence[Event]], Iterable[Row]],
         observer: Committed,
-        rhythm: Rhythm,
+        timing: WriterTiming,
     ) -> None:
         self._events = events
         self._writer = writer
@@ -112,7 +112,7 @@ class GroupWriter:
         # Chains the next events, each when its row is asked for; by one thread at a time, in the order of `put`.
         self._seal = seal
         self._observer = observer
-        self._rhythm = rhythm
+        self._timing = timing
         # Of whoever puts into the queue, or takes out of it.
         self._lock = threading.Lock()
         self._wake = WakeEvent()
@@ -158,7 +158,7 @@ class GroupWriter:
     def put(self, event: Event, *, urgent: bool) -> bool:
         """Queue one event; False where there is no room. The thread is woken only when it is idle or somebody waits for
         the disk."""
-        if len(self._queue) + len(self._taken) + len(self._group) >= self._rhythm.queue_limit:
+        if len(self._queue) + len(self._taken) + len(self._group) >= self._timing.queue_limit:
             return False
         with self._lock:
             self._queue.append(event)
@@ -215,7 +215,7 @@ class GroupWriter:
             self._ending = self._closing
             self._wake.clear()  # whatever it was set for is taken, or done, below
             self._urgent = False
-            self._take(max(0, self._rhythm.group_limit - len(self._group) - len(self._taken)))
+            self._take(max(0, self._timing.group_limit - len(self._group) - len(self._taken)))
             self._urgent = self._urgent or bool(self._queue)
 
     def _take(self, count: int) -> None:
@@ -237,7 +237,7 @@ class GroupWriter:
 
     def _linger(self) -> None:
         if not (self._urgent or self._closing):
-            self._wake.wait(self._rhythm.linger_s)
+            self._wake.wait(self._timing.linger_s)
 
     def _check(self, table: EventTable) -> None:
         """Now and then, and whenever the log was opened: is it still what was written?"""
@@ -251,7 +251,7 @@ class GroupWriter:
             return self._events.poll_s
         due_s = self._checked_at_s + self._events.check_s
         if self.durable[0] > self._attested:
-            due_s = min(due_s, self._attested_at_s + self._rhythm.checkpoint_s)
+            due_s = min(due_s, self._attested_at_s + self._timing.checkpoint_s)
         return max(0.0, due_s - time.monotonic())
 
     def _commit(self, table: EventTable) -> None:
@@ -281,8 +281,8 @@ class GroupWriter:
         """Sign what is on disk when it is time, and at the end."""
         count, head = self.durable
         last = self._ending and not self._queue
-        due_s = self._attested_at_s + self._rhythm.checkpoint_s
-        due = count - self._attested >= self._rhythm.checkpoint_events or time.monotonic() >= due_s
+        due_s = self._attested_at_s + self._timing.checkpoint_s
+        due = count - self._attested >= self._timing.checkpoint_events or time.monotonic() >= due_s
         if last or (due and count > self._attested):
             checkpoint = self._checkpoints.append(CLOSE if last else PERIODIC, self._writer, count, head)
             table.keep_copy(checkpoint.number, checkpoint.line())

@@ -88,7 +88,7 @@ def test_a_forgotten_session_and_a_stale_definition_have_not_run() -> None:
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
 
 
-@pytest.mark.parametrize(("code", "advice"), [(-32021, "`elicitation`"), (-32042, "open a page"), (-32602, "Correct")])
+@pytest.mark.parametrize(("code", "advice"), [(-32021, "`elicitation`"), (-32042, "open a web page"), (-32602, "Correct")])
 def test_a_servers_refusal_says_what_would_help(code: int, advice: str) -> None:
     error = failure_of(code, "no")
     assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
@@ -97,7 +97,7 @@ def test_a_servers_refusal_says_what_would_help(code: int, advice: str) -> None:
 
 def test_anothers_words_are_cut_cleaned_and_free_of_secrets() -> None:
     words = "api_key=sk-" + "a" * 40 + "\x1b[31m\u202e bad\n" + "x" * 10_000
-    error = failures.tool_said(call(), words, REDACT).error
+    error = failures.reported_failure(call(), words, REDACT).error
     assert error.upstream is not None
     assert len(error.upstream.excerpt) == EXCERPT_MAX_CHARS
     assert "aaaa" not in error.message
@@ -106,4 +106,4 @@ def test_anothers_words_are_cut_cleaned_and_free_of_secrets() -> None:
 
 
 def test_an_error_without_a_word_says_so() -> None:
-    assert "no reason" in failures.tool_said(call(), " \n", REDACT).error.message
+    assert "no reason" in failures.reported_failure(call(), " \n", REDACT).error.message

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.postgres_logs import started_postgres_log
-from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.log import WriterTiming
 
 
 async def main(url: str, folder: Path) -> None:
-    log = await started_postgres_log(url, folder, rhythm=Rhythm(linger_s=0.001, checkpoint_events=20))
+    log = await started_postgres_log(url, folder, timing=WriterTiming(linger_s=0.001, checkpoint_events=20))
     number = 0
     while True:
         number += 1

@@ -15,7 +15,7 @@ from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.stores.audit.chain import Mac, key_id, open_keyring, parse, rotate, sealed
-from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.log import WriterTiming
 
 
 def test_the_mac_is_hmac_sha256() -> None:
@@ -84,7 +84,7 @@ async def test_every_run_is_a_chain_of_its_own(tmp_path: Path) -> None:
 
 async def test_the_chain_is_attested_after_so_many_events_and_at_the_end(tmp_path: Path) -> None:
     carried: list[str] = []
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0, checkpoint_events=4), witness=carried.append)
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.0, checkpoint_events=4), witness=carried.append)
     for number in range(1, 11):
         await log.append_durably(called(number))
     await log.close()
@@ -94,7 +94,7 @@ async def test_the_chain_is_attested_after_so_many_events_and_at_the_end(tmp_pat
 
 
 async def test_the_chain_is_attested_after_so_long_even_when_nothing_more_happens(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0, checkpoint_s=0.05))
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.0, checkpoint_s=0.05))
     await log.append_durably(called(1))
     connection = sqlite3.connect(files_in(tmp_path)[0])
     while connection.execute("SELECT count(*) FROM checkpoints").fetchone() != (2,):

@@ -21,26 +21,26 @@ from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.event import EventFilter
 from toolhub_service.stores.audit.events import COLUMNS, Row
-from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.log import WriterTiming
 from toolhub_service.stores.audit.postgres import PostgresAuditLog, PostgresEvents, postgres_events
 
 VICTIM = "tests.unit.stores.audit.postgres_victim"
 
 EVENTS = 12
-OFTEN = Rhythm(linger_s=0.0, checkpoint_events=5)
-AT_ONCE = Rhythm(linger_s=0.0)
+OFTEN = WriterTiming(linger_s=0.0, checkpoint_events=5)
+AT_ONCE = WriterTiming(linger_s=0.0)
 REST = COLUMNS.replace("writer, sequence, ", "")
 
 
 @pytest.fixture
 async def log(postgres_url: str, tmp_path: Path) -> PostgresAuditLog:
-    return await started_postgres_log(postgres_url, tmp_path, rhythm=AT_ONCE)
+    return await started_postgres_log(postgres_url, tmp_path, timing=AT_ONCE)
 
 
 @pytest.fixture
 async def closed_log(postgres_url: str, tmp_path: Path) -> Path:
     """The folder of a log of twelve events that ended cleanly."""
-    log = await started_postgres_log(postgres_url, tmp_path, rhythm=OFTEN)
+    log = await started_postgres_log(postgres_url, tmp_path, timing=OFTEN)
     for number in range(1, EVENTS + 1):
         await log.append_durably(called(number))
     await log.close()
@@ -157,7 +157,7 @@ class TestMachines:
         self, postgres_url: str, tmp_path: Path, log: PostgresAuditLog
     ) -> None:
         folder = second_machine(tmp_path)
-        other = await started_postgres_log(postgres_url, folder, rhythm=AT_ONCE)
+        other = await started_postgres_log(postgres_url, folder, timing=AT_ONCE)
         for number in range(1, 6):
             await log.append_durably(called(number))
             await other.append_durably(called(number))
@@ -183,7 +183,7 @@ class TestMachines:
     async def test_a_watcher_sees_the_events_of_other_processes_in_the_order_of_commits(
         self, postgres_url: str, tmp_path: Path, log: PostgresAuditLog
     ) -> None:
-        others = [await started_postgres_log(postgres_url, tmp_path, rhythm=AT_ONCE) for _ in range(3)]
+        others = [await started_postgres_log(postgres_url, tmp_path, timing=AT_ONCE) for _ in range(3)]
 
         async def write(other: PostgresAuditLog) -> None:
             for number in range(1, 31):
@@ -213,7 +213,7 @@ class TestMachines:
         for name in ("one", "two"):
             execute(postgres_url, f"CREATE SCHEMA {name}")
             urls.append(f"{postgres_url}?options=-csearch_path%3D{name}")
-        one, two = [await started_postgres_log(url, tmp_path / url[-3:], rhythm=AT_ONCE) for url in urls]
+        one, two = [await started_postgres_log(url, tmp_path / url[-3:], timing=AT_ONCE) for url in urls]
         async with aclosing(one.tail(EVERYTHING)) as tail:
             for number in range(1, 4):
                 await two.append_durably(called(number, principal="elsewhere"))
@@ -263,7 +263,7 @@ class TestOutages:
     async def test_a_connection_that_died_while_nobody_wrote_costs_no_event(
         self, own_postgres: PostgresServer, tmp_path: Path
     ) -> None:
-        log = await started_postgres_log(own_postgres.url, tmp_path, rhythm=AT_ONCE)
+        log = await started_postgres_log(own_postgres.url, tmp_path, timing=AT_ONCE)
         await log.append_durably(called(1))
         own_postgres.restart()
         await log.append_durably(called(2))
@@ -274,7 +274,7 @@ class TestOutages:
     async def test_while_the_database_is_gone_effects_are_refused_and_afterwards_the_chain_goes_on(
         self, own_postgres: PostgresServer, tmp_path: Path
     ) -> None:
-        log = await started_postgres_log(own_postgres.url, tmp_path, rhythm=AT_ONCE)
+        log = await started_postgres_log(own_postgres.url, tmp_path, timing=AT_ONCE)
         await log.append_durably(called(1))
         own_postgres.stop()
         with pytest.raises(ToolFailure) as refused:
@@ -294,7 +294,7 @@ class TestOutages:
     async def test_a_full_queue_refuses_and_what_is_in_it_is_written_when_the_database_goes_on(
         self, postgres_url: str, tmp_path: Path
     ) -> None:
-        log = await started_postgres_log(postgres_url, tmp_path, rhythm=Rhythm(linger_s=0.0, queue_limit=3))
+        log = await started_postgres_log(postgres_url, tmp_path, timing=WriterTiming(linger_s=0.0, queue_limit=3))
         with psycopg.connect(postgres_url) as blocker:
             blocker.execute("LOCK TABLE audit_events IN SHARE MODE")
             for number in range(1, 4):
@@ -331,12 +331,12 @@ class TestOutages:
     async def test_a_watcher_goes_on_after_the_database_was_gone(
         self, own_postgres: PostgresServer, tmp_path: Path
     ) -> None:
-        log = await started_postgres_log(own_postgres.url, tmp_path, rhythm=AT_ONCE)
+        log = await started_postgres_log(own_postgres.url, tmp_path, timing=AT_ONCE)
         async with aclosing(log.tail(EVERYTHING)) as tail:
             await log.append_durably(called(1))
             assert (await anext(tail)).sequence == 1
             own_postgres.restart()
-            other = await started_postgres_log(own_postgres.url, tmp_path, rhythm=AT_ONCE)
+            other = await started_postgres_log(own_postgres.url, tmp_path, timing=AT_ONCE)
             await other.append_durably(called(2))
             assert (await asyncio.wait_for(anext(tail), 60)).writer == other.writer
         await other.close()

@@ -23,13 +23,13 @@ from toolhub_service.stores.audit.chain import (
     parse,
     presentable,
 )
-from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.log import WriterTiming
 
 SECRET = '{"password":"hunter22"}'
 
 
 async def test_one_secret_among_many_events_is_hidden_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=1.0))
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=1.0))
     for number in range(200):
         log.append(called(number, args_summary=SECRET) if number == 150 else called(number))
     events = [chained.event for chained in await log.read(EVERYTHING, after=None, limit=1_000)]
@@ -126,7 +126,7 @@ def test_labels_that_utf8_cannot_carry_are_kept_as_well_as_can_be() -> None:
 
 
 async def test_log_is_behind_with_more_than_a_group(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=60.0, queue_limit=10, group_limit=3))
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=60.0, queue_limit=10, group_limit=3))
     seen = []
     for number in range(9):
         log.append(called(number))

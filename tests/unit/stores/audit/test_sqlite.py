@@ -13,7 +13,7 @@ import pytest
 from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import HubFailure, ToolFailure
-from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.log import WriterTiming
 from toolhub_service.stores.audit.sqlite import connect
 
 STARTERS = 8
@@ -78,7 +78,7 @@ async def test_database_that_vanished_is_not_made_anew_though_the_key_vanished_w
 
 
 async def test_table_that_vanishes_under_a_running_log_is_waited_for_and_not_made_anew(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0))
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.0))
     await log.append_durably(called(1))
     left = run_sql(tmp_path, "ALTER TABLE events RENAME TO moved")
     with pytest.raises(ToolFailure):

@@ -15,10 +15,10 @@ from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.event import Event
 from toolhub_service.stores.audit import chain
-from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.log import WriterTiming
 from toolhub_service.stores.audit.sqlite import SqliteEventTable
 
-NEVER_BY_ITSELF = Rhythm(linger_s=3_600.0)
+NEVER_BY_ITSELF = WriterTiming(linger_s=3_600.0)
 
 
 class RecordingObserver:
@@ -48,7 +48,7 @@ class RecordingObserver:
 
 async def test_event_that_nobody_waits_for_is_written_by_itself(tmp_path: Path) -> None:
     observer = RecordingObserver()
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.001), observer=observer)
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.001), observer=observer)
     for count in range(1, 21):
         log.append(called(count))
         await observer.until(count)
@@ -58,7 +58,7 @@ async def test_event_that_nobody_waits_for_is_written_by_itself(tmp_path: Path) 
 
 
 async def test_durable_append_commits_the_events_queued_before_it(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF)
+    log = await started_log(tmp_path, timing=NEVER_BY_ITSELF)
     for number in range(1, 40, 2):
         log.append(called(number))
         await log.append_durably(called(number + 1))
@@ -72,7 +72,7 @@ async def test_durable_append_commits_the_events_queued_before_it(tmp_path: Path
 
 async def test_plain_append_waits_however_much_another_log_writes(tmp_path: Path) -> None:
     observer = RecordingObserver()
-    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=observer)
+    log = await started_log(tmp_path, timing=NEVER_BY_ITSELF, observer=observer)
     other = await started_log(tmp_path / "other")
     log.append(called(1))
     for number in range(1, 21):
@@ -86,7 +86,7 @@ async def test_plain_append_waits_however_much_another_log_writes(tmp_path: Path
 
 async def test_chain_follows_the_order_of_appending_whoever_seals(tmp_path: Path) -> None:
     dice = random.Random(7)
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0005, group_limit=7))
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.0005, group_limit=7))
     waiting: list[asyncio.Task[None]] = []
     for number in range(1, 1_501):
         if dice.random() < 0.5:
@@ -109,7 +109,7 @@ async def test_chain_follows_the_order_of_appending_whoever_seals(tmp_path: Path
 async def test_caller_resumes_before_the_observer_hears_of_its_commit(tmp_path: Path) -> None:
     order: list[str] = []
     observer = RecordingObserver(then=lambda: order.append("observer"))
-    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=observer)
+    log = await started_log(tmp_path, timing=NEVER_BY_ITSELF, observer=observer)
     for number in range(1, 4):
         await log.append_durably(called(number))
         order.append("caller")
