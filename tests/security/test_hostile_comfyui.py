@@ -18,7 +18,7 @@ from tests.fakes.comfyui import HOSTILE_FILES, MANY_FILES, How, Op
 from tests.fakes.comfyui_templates import BLUR, changed
 from tests.fakes.remote_harness import LoopClock, RecordingSink
 from tests.overtaken import overtaken
-from tests.unit.adapters.comfyui.comfy_stage import SECRET, ComfyStage, comfy_stage, failure_of
+from tests.unit.adapters.comfyui.comfy_harness import SECRET, ComfyHarness, comfy_harness, failure_of
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.event_feed import MESSAGE_MAX_BYTES, EventFeed, NodeProgress, WebSocketConnector
 from toolhub_service.domain.errors import ErrorKind
@@ -29,9 +29,9 @@ Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[ComfyStage]:
-    async with comfy_stage(tmp_path) as stage:
-        yield stage
+async def harness(tmp_path: Path) -> AsyncIterator[ComfyHarness]:
+    async with comfy_harness(tmp_path) as harness:
+        yield harness
 
 
 @asynccontextmanager
@@ -61,20 +61,20 @@ async def client_at(url: str, *, read_timeout_s: float = 5.0) -> AsyncIterator[C
 
 
 @pytest.mark.parametrize("said", HOSTILE_FILES, ids=lambda said: repr(said)[:40])
-async def test_a_hostile_name_ends_the_job_and_nothing_is_written_by_it(stage: ComfyStage, said: Any) -> None:
-    stage.comfy.claim("SaveImage", {"images": [said]})
-    error = await stage.error("blur")
+async def test_a_hostile_name_ends_the_job_and_nothing_is_written_by_it(harness: ComfyHarness, said: Any) -> None:
+    harness.comfy.claim("SaveImage", {"images": [said]})
+    error = await harness.error("blur")
     assert error.kind is ErrorKind.EXECUTION_ERROR
     assert str(error.details["cause"]).startswith("OUTPUT_")
-    assert stage.artifacts.records.found == {}
-    assert not any(".." in asked.query.get("filename", "") for asked in stage.comfy.asked if asked.op is Op.VIEW)
+    assert harness.artifacts.records.found == {}
+    assert not any(".." in asked.query.get("filename", "") for asked in harness.comfy.asked if asked.op is Op.VIEW)
 
 
-async def test_more_files_than_declared_are_not_fetched(stage: ComfyStage) -> None:
-    stage.comfy.claim("SaveImage", {"images": MANY_FILES})
-    error = await stage.error("blur")
+async def test_more_files_than_declared_are_not_fetched(harness: ComfyHarness) -> None:
+    harness.comfy.claim("SaveImage", {"images": MANY_FILES})
+    error = await harness.error("blur")
     assert error.details["cause"] == "OUTPUT_TOO_MANY"
-    assert stage.comfy.count(Op.VIEW) == 0
+    assert harness.comfy.count(Op.VIEW) == 0
 
 
 @pytest.mark.parametrize(
@@ -88,33 +88,33 @@ async def test_more_files_than_declared_are_not_fetched(stage: ComfyStage) -> No
     ],
     ids=["html", "jpeg", "cut", "endless chunk", "empty"],
 )
-async def test_a_file_that_is_not_what_it_is_called_is_not_kept(stage: ComfyStage, data: bytes, cause: str) -> None:
-    stage.comfy.fault(Op.VIEW, How.HOLD)
-    running = stage.begin("blur")
-    await stage.comfy.until_asked(Op.VIEW)
-    stage.comfy.replace_outputs(data)
-    stage.comfy.faults.let_go()
+async def test_a_file_that_is_not_what_it_is_called_is_not_kept(harness: ComfyHarness, data: bytes, cause: str) -> None:
+    harness.comfy.fault(Op.VIEW, How.HOLD)
+    running = harness.begin("blur")
+    await harness.comfy.until_asked(Op.VIEW)
+    harness.comfy.replace_outputs(data)
+    harness.comfy.faults.let_go()
     error = await failure_of(running)
     assert (error.kind, error.details["cause"]) == (ErrorKind.EXECUTION_ERROR, cause)
-    assert stage.artifacts.records.found == {}
+    assert harness.artifacts.records.found == {}
 
 
 async def test_an_enormous_file_is_left_after_its_bound(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path, strip_metadata=False) as stage:
-        stage.comfy.fault(Op.VIEW, How.HOLD)
-        running = stage.begin("blur")
-        await stage.comfy.until_asked(Op.VIEW)
-        stage.comfy.grow_outputs(1 << 40)
-        stage.comfy.faults.let_go()
+    async with comfy_harness(tmp_path, strip_metadata=False) as harness:
+        harness.comfy.fault(Op.VIEW, How.HOLD)
+        running = harness.begin("blur")
+        await harness.comfy.until_asked(Op.VIEW)
+        harness.comfy.grow_outputs(1 << 40)
+        harness.comfy.faults.let_go()
         assert (await failure_of(running)).details["cause"] == "OUTPUT_TOO_LARGE"
-        assert stage.artifacts.records.found == {}
+        assert harness.artifacts.records.found == {}
 
 
 @pytest.mark.parametrize("op", [Op.STATS, Op.JOBS, Op.CLASSES], ids=lambda op: op.name)
-async def test_a_huge_answer_is_not_read_to_its_end(stage: ComfyStage, op: Op) -> None:
-    stage.comfy.faults.huge_bytes = 80 * 1024 * 1024
-    stage.comfy.fault(op, How.HUGE, -1)
-    (backend,) = stage.parts.backends
+async def test_a_huge_answer_is_not_read_to_its_end(harness: ComfyHarness, op: Op) -> None:
+    harness.comfy.faults.huge_bytes = 80 * 1024 * 1024
+    harness.comfy.fault(op, How.HUGE, -1)
+    (backend,) = harness.parts.backends
     paths = {Op.STATS: "/system_stats", Op.JOBS: "/api/jobs", Op.CLASSES: "/object_info/SaveImage"}
     with pytest.raises(NoReply, match="larger than"):
         await backend.client.get(paths[op])
@@ -235,31 +235,31 @@ async def test_a_message_that_is_too_long_ends_the_connection_and_is_not_held(fr
     assert events.client_id == ""
 
 
-async def test_a_deadline_asks_the_server_to_stop_what_runs(stage: ComfyStage) -> None:
-    stage.comfy.hold("ImageBlur")
+async def test_a_deadline_asks_the_server_to_stop_what_runs(harness: ComfyHarness) -> None:
+    harness.comfy.hold("ImageBlur")
 
     async def late(timeout_s: float) -> None:
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         with pytest.raises(TimeoutError):
             async with asyncio.timeout_at(deadline_s):
-                await stage.begin("blur", deadline_s=deadline_s)
+                await harness.begin("blur", deadline_s=deadline_s)
 
-    await overtaken(late, lambda _: bool(stage.comfy.submitted), first_s=0.5)
-    await stage.comfy.until_asked(Op.CANCEL)
-    stage.comfy.release()
-    await stage.comfy.until_idle()
-    assert len(stage.comfy.submitted) == 1
+    await overtaken(late, lambda _: bool(harness.comfy.submitted), first_s=0.5)
+    await harness.comfy.until_asked(Op.CANCEL)
+    harness.comfy.release()
+    await harness.comfy.until_idle()
+    assert len(harness.comfy.submitted) == 1
 
 
 @pytest.mark.parametrize("words", ["traceback", "path", "secret"])
-async def test_what_failed_is_reported_without_paths_secrets_and_tracebacks(stage: ComfyStage, words: str) -> None:
+async def test_what_failed_is_reported_without_paths_secrets_and_tracebacks(harness: ComfyHarness, words: str) -> None:
     said = {
         "traceback": "it broke",
         "path": "cannot open /opt/comfyui/models/secret.safetensors or C:\\models\\x.bin",
         "secret": f"the key {SECRET} is wrong",
     }[words]
-    stage.comfy.fail("ImageBlur", said, "ValueError")
-    error = await stage.error("blur")
+    harness.comfy.fail("ImageBlur", said, "ValueError")
+    error = await harness.error("blur")
     assert error.kind is ErrorKind.EXECUTION_ERROR
     assert (error.details["node"], error.details["node_class"]) == ("2", "ImageBlur")
     shown = f"{error.message} {json.dumps(dict(error.details))} {error.upstream}"
@@ -268,9 +268,9 @@ async def test_what_failed_is_reported_without_paths_secrets_and_tracebacks(stag
     assert "ValueError" in error.message
 
 
-async def test_out_of_memory_may_be_tried_again(stage: ComfyStage) -> None:
-    stage.comfy.fail("ImageBlur", "CUDA out of memory. Tried to allocate 20.00 GiB", "OutOfMemoryError")
-    error = await stage.error("blur")
+async def test_out_of_memory_may_be_tried_again(harness: ComfyHarness) -> None:
+    harness.comfy.fail("ImageBlur", "CUDA out of memory. Tried to allocate 20.00 GiB", "OutOfMemoryError")
+    error = await harness.error("blur")
     assert (error.kind, error.is_retryable) == (ErrorKind.BUDGET_EXCEEDED, True)
     assert error.details["cause"] == "OUT_OF_MEMORY"
 
@@ -278,17 +278,17 @@ async def test_out_of_memory_may_be_tried_again(stage: ComfyStage) -> None:
 @pytest.mark.promise("comfyui.only-declared-places")
 async def test_a_caller_cannot_override_what_is_forced(tmp_path: Path) -> None:
     open_schema = {**BLUR["sidecar"]["input_schema"], "additionalProperties": True}
-    async with comfy_stage(tmp_path, templates=(changed(BLUR, input_schema=open_schema),)) as stage:
-        await stage.run("blur", {"filename_prefix": "../../evil", "5": {"inputs": {"filename_prefix": "x"}}})
-        prefix = stage.comfy.submitted[0].graph["5"]["inputs"]["filename_prefix"]
+    async with comfy_harness(tmp_path, templates=(changed(BLUR, input_schema=open_schema),)) as harness:
+        await harness.run("blur", {"filename_prefix": "../../evil", "5": {"inputs": {"filename_prefix": "x"}}})
+        prefix = harness.comfy.submitted[0].graph["5"]["inputs"]["filename_prefix"]
         assert prefix.startswith("toolhub/")
 
 
-async def test_somebody_elses_artifact_is_not_uploaded(stage: ComfyStage) -> None:
-    artifact = await stage.upload(b"\x89PNG\r\n\x1a\n")
-    stolen = stage.call("scale", {"image": artifact, "width": 8})
+async def test_somebody_elses_artifact_is_not_uploaded(harness: ComfyHarness) -> None:
+    artifact = await harness.upload(b"\x89PNG\r\n\x1a\n")
+    stolen = harness.call("scale", {"image": artifact, "width": 8})
     other = stolen.call._replace(principal=stolen.call.principal.__class__("mallory"))
     call = stolen._replace(planned=stolen.planned._replace(call=other))
-    error = await failure_of(asyncio.create_task(stage.adapter.execute(call, RecordingSink())))
+    error = await failure_of(asyncio.create_task(harness.adapter.execute(call, RecordingSink())))
     assert error.kind is ErrorKind.NOT_FOUND
-    assert stage.comfy.count(Op.UPLOAD) == 0
+    assert harness.comfy.count(Op.UPLOAD) == 0

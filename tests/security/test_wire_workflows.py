@@ -25,7 +25,7 @@ from tests.hub import RunningHub, request
 from tests.rpc.comfy_hub import comfy_hub
 from tests.rpc.job_client import state
 from tests.rpc.n8n_hub import ASYNC, SOURCE, Agent, entry, n8n_hub
-from tests.unit.adapters.comfyui.comfy_stage import comfy_stage, failure_of
+from tests.unit.adapters.comfyui.comfy_harness import comfy_harness, failure_of
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, Flow, flow, responds, wait
 from toolhub.v1 import error_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
@@ -189,7 +189,7 @@ async def refreshed(hub: RunningHub) -> Any:
 
 class TestStrangersAtAComfyUi:
     async def test_bytes_that_know_an_earlier_frame_stay_one_file(self, tmp_path: Path) -> None:
-        async with comfy_stage(tmp_path) as harness:
+        async with comfy_harness(tmp_path) as harness:
             picture = encoded(Picture(8, 8))
             await harness.run("scale", {"image": await harness.upload(picture), "width": 8})
             (before,) = (asked for asked in harness.comfy.asked if asked.op is Op.UPLOAD)
@@ -202,7 +202,7 @@ class TestStrangersAtAComfyUi:
         assert whole in stored
 
     async def test_an_artifact_that_has_gone_since_it_was_named_is_not_uploaded(self, tmp_path: Path) -> None:
-        async with comfy_stage(tmp_path) as harness:
+        async with comfy_harness(tmp_path) as harness:
             call = harness.call("scale", {"image": await harness.upload(encoded(Picture(8, 8))), "width": 8})
             for artifact_id in tuple(harness.artifacts.records.found):
                 await harness.artifacts.records.remove(artifact_id)
@@ -212,7 +212,7 @@ class TestStrangersAtAComfyUi:
 
     async def test_a_store_that_is_full_ends_the_job_and_says_so(self, tmp_path: Path) -> None:
         """What was made lies on the server; a job that goes on asking for it would never end."""
-        async with comfy_stage(tmp_path) as harness:
+        async with comfy_harness(tmp_path) as harness:
 
             async def full(*_: Any, **__: Any) -> Any:
                 raise refuse(ErrorKind.BUDGET_EXCEEDED, "Your artifacts fill their quota; delete some.")

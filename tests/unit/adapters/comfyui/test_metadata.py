@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.comfyui_templates import BLUR, changed
-from tests.unit.adapters.comfyui.comfy_stage import comfy_stage
+from tests.unit.adapters.comfyui.comfy_harness import comfy_harness
 from toolhub_service.adapters.comfyui.metadata import METADATA_FILTERS, PARTS_MAX, SIGNATURE, DamagedImage, filtered
 
 GRAPH = b'prompt: {"1": {"class_type": "Secret"}}'
@@ -188,7 +188,7 @@ async def test_what_a_run_leaves_is_freed_of_the_graph_where_it_can_be_and_the_e
     tmp_path: Path, data: bytes, media_type: str, is_taken_out: bool
 ) -> None:
     output = {**BLUR["sidecar"]["outputs"][0], "mime": ["image/*", "video/*"]}
-    async with comfy_stage(tmp_path, templates=(changed(BLUR, outputs=[output]),)) as stage:
+    async with comfy_harness(tmp_path, templates=(changed(BLUR, outputs=[output]),)) as stage:
         stage.comfy.hold_history()
         running = stage.begin("blur")
         await stage.comfy.until(lambda: bool(stage.comfy.folders.outputs()))

@@ -14,8 +14,8 @@ from tests.ports import adapter_suite
 from tests.ports.adapter_suite import AdapterSuite, Prepared
 from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
 from tests.ports.tool_source_suite import ToolSourceSuite
-from tests.unit.adapters.comfyui import comfy_stage as stages
-from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage
+from tests.unit.adapters.comfyui import comfy_harness as stages
+from tests.unit.adapters.comfyui.comfy_harness import ComfyHarness, comfy_harness
 from toolhub_service.domain.call import GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.job_ports import RemoteJob
 from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
@@ -40,7 +40,7 @@ SCRIPT: dict[Trouble, list[tuple[Op, How, int]]] = {
 class PromptHarness:
     """Implements `RemoteHarness`: one prompt that is held in its first blur."""
 
-    def __init__(self, harness: ComfyStage) -> None:
+    def __init__(self, harness: ComfyHarness) -> None:
         self.call: GrantedCall = harness.call("blur")
         self.remote: RemoteJob = harness.parts.job
         self._comfy: FakeComfy = harness.comfy
@@ -74,7 +74,7 @@ class PromptHarness:
 class TestPrompt(RemoteJobSuite):
     @pytest.fixture
     async def harness(self, tmp_path: Path, version: str) -> AsyncIterator[PromptHarness]:
-        async with comfy_stage(tmp_path, version) as harness:
+        async with comfy_harness(tmp_path, version) as harness:
             prompts = PromptHarness(harness)
             yield prompts
             prompts.let_go()
@@ -90,14 +90,14 @@ class TestPrompt(RemoteJobSuite):
 class TestSource(ToolSourceSuite):
     @pytest.fixture
     async def source(self, tmp_path: Path, version: str) -> AsyncIterator[ToolSource]:
-        async with comfy_stage(tmp_path, version) as harness:
+        async with comfy_harness(tmp_path, version) as harness:
             yield harness.source
 
 
 class JobsOnly:
     """The adapter as jobs see it: each call has a job of its own."""
 
-    def __init__(self, harness: ComfyStage, waits: ToolSpec, stopped: asyncio.Event) -> None:
+    def __init__(self, harness: ComfyHarness, waits: ToolSpec, stopped: asyncio.Event) -> None:
         self.kind = harness.adapter.kind
         self._adapter = harness.adapter
         self._waits = waits
@@ -139,7 +139,7 @@ class TestAdapter(AdapterSuite):
             return text
 
         monkeypatch.setattr(stages, "redact", breaking)
-        async with comfy_stage(tmp_path, "0.33.0", "0.33.0") as harness:
+        async with comfy_harness(tmp_path, "0.33.0", "0.33.0") as harness:
             started, let_go, stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
             for server in harness.servers:
                 server.hold("KSampler")

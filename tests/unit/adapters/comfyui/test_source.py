@@ -11,7 +11,7 @@ import pytest
 from tests.fakes import comfyui_templates
 from tests.fakes.comfyui import FakeComfy
 from tests.fakes.comfyui_templates import BLUR, SCALE, changed
-from tests.unit.adapters.comfyui.comfy_stage import comfy_stage, failure_of
+from tests.unit.adapters.comfyui.comfy_harness import comfy_harness, failure_of
 from toolhub_service.adapters.comfyui.client import backend_at
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.source_config import ToolTerms
@@ -23,7 +23,7 @@ def offers(comfy: FakeComfy) -> int:
 
 
 async def test_a_template_is_a_tool_that_runs_as_a_job_and_is_never_pinned(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path, templates=(BLUR, SCALE), timeout_s=99.0) as stage:
+    async with comfy_harness(tmp_path, templates=(BLUR, SCALE), timeout_s=99.0) as stage:
         blur, scale = stage.definitions["blur"], stage.definitions["scale"]
         assert blur.spec.name == "studio/blur"
         assert blur.is_operators
@@ -36,7 +36,7 @@ async def test_a_template_is_a_tool_that_runs_as_a_job_and_is_never_pinned(tmp_p
 
 
 async def test_a_changed_file_is_a_changed_tool(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path) as stage:
+    async with comfy_harness(tmp_path) as stage:
         before = stage.definitions["blur"].spec
         nodes = {"2": {**BLUR["graph"]["2"], "inputs": {**BLUR["graph"]["2"]["inputs"], "blur_radius": 9}}}
         comfyui_templates.write(tmp_path / "templates", changed(BLUR, nodes))
@@ -47,7 +47,7 @@ async def test_a_changed_file_is_a_changed_tool(tmp_path: Path) -> None:
 
 
 async def test_what_a_sidecar_gets_wrong_is_told_and_harms_no_other(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path) as stage:
+    async with comfy_harness(tmp_path) as stage:
         (tmp_path / "templates" / "broken.json").write_text(json.dumps({"tool": "broken", "workflow": 7}))
         discovery = await stage.source.discover()
         assert {definition.spec.resource_id.partition("@")[0] for definition in discovery.definitions} == {
@@ -60,7 +60,7 @@ async def test_what_a_sidecar_gets_wrong_is_told_and_harms_no_other(tmp_path: Pa
 
 
 async def test_a_class_that_no_server_has_takes_its_tools_out_of_use(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path) as stage:
+    async with comfy_harness(tmp_path) as stage:
         stage.comfy.remove_class("ImageBlur")
         found = await stage.read()
         assert "ImageBlur" in found["blur"].problem
@@ -68,13 +68,13 @@ async def test_a_class_that_no_server_has_takes_its_tools_out_of_use(tmp_path: P
 
 
 async def test_a_choice_that_a_server_lost_is_found_before_anybody_calls(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path) as stage:
+    async with comfy_harness(tmp_path) as stage:
         stage.comfy.change_input("ImageScale", "upscale_method", [["bilinear"]])
         assert "area" in (await stage.read())["scale"].problem
 
 
 async def test_a_template_runs_only_where_it_can(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path, "0.33.0", "0.33.0") as stage:
+    async with comfy_harness(tmp_path, "0.33.0", "0.33.0") as stage:
         first, second = stage.servers
         first.remove_class("ImageBlur")
         assert (await stage.read())["blur"].problem == ""
@@ -84,7 +84,7 @@ async def test_a_template_runs_only_where_it_can(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_is_away_makes_the_source_partial_and_all_away_down(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path, "0.33.0", "0.3.64") as stage:
+    async with comfy_harness(tmp_path, "0.33.0", "0.3.64") as stage:
         first, second = stage.servers
         await first.kill()
         discovery = await stage.source.discover()
@@ -98,7 +98,7 @@ async def test_a_server_that_is_away_makes_the_source_partial_and_all_away_down(
 
 
 async def test_the_shorter_queue_is_chosen_and_equals_take_turns(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path, "0.33.0", "0.3.64") as stage:
+    async with comfy_harness(tmp_path, "0.33.0", "0.3.64") as stage:
         first, second = stage.servers
         for server in stage.servers:
             server.hold("ImageBlur")
@@ -119,7 +119,7 @@ async def test_the_shorter_queue_is_chosen_and_equals_take_turns(tmp_path: Path)
 
 
 async def test_a_server_that_takes_no_connection_is_passed_over(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path, "0.33.0", "0.33.0") as stage:
+    async with comfy_harness(tmp_path, "0.33.0", "0.33.0") as stage:
         first, second = stage.servers
         await first.kill()
         for number in range(3):
@@ -132,7 +132,7 @@ async def test_a_server_that_takes_no_connection_is_passed_over(tmp_path: Path) 
 
 
 async def test_what_the_operator_says_of_a_tool_counts(tmp_path: Path) -> None:
-    async with comfy_stage(tmp_path) as stage:
+    async with comfy_harness(tmp_path) as stage:
         said = {
             "blur": ToolTerms(idempotent=True, capabilities=("art",), timeout_s=5.0),
             "note": ToolTerms(offered=False),

@@ -88,7 +88,9 @@ def test_a_forgotten_session_and_a_stale_definition_have_not_run() -> None:
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
 
 
-@pytest.mark.parametrize(("code", "advice"), [(-32021, "`elicitation`"), (-32042, "open a web page"), (-32602, "Correct")])
+@pytest.mark.parametrize(
+    ("code", "advice"), [(-32021, "`elicitation`"), (-32042, "open a web page"), (-32602, "Correct")]
+)
 def test_a_servers_refusal_says_what_would_help(code: int, advice: str) -> None:
     error = failure_of(code, "no")
     assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)

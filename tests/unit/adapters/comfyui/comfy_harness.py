@@ -41,7 +41,7 @@ def redact(text: str) -> str:
 
 
 @dataclass
-class ComfyStage:
+class ComfyHarness:
     """One process. `successor` is another one over the same marks and artifacts."""
 
     servers: list[FakeComfy]
@@ -121,12 +121,12 @@ class ComfyStage:
         artifact = await desk.open("agent-a", artifact_id)
         return b"".join([chunk async for chunk in desk.read(artifact)])
 
-    async def successor(self) -> ComfyStage:
+    async def successor(self) -> ComfyHarness:
         """Another process, which knows what was kept; this one is closed."""
         await self.close()
-        stage = ComfyStage(self.servers, self.folder, self.terms, self.artifacts, self.kept)
-        await stage.read()
-        return stage
+        harness = ComfyHarness(self.servers, self.folder, self.terms, self.artifacts, self.kept)
+        await harness.read()
+        return harness
 
     async def close(self) -> None:
         await self.source.close()
@@ -141,30 +141,30 @@ async def failure_of(task: asyncio.Task[Outcome]) -> ToolError:
 
 
 @asynccontextmanager
-async def comfy_stage(
+async def comfy_harness(
     folder: Path, *versions: str, templates: tuple[dict[str, Any], ...] = (), **terms: Any
-) -> AsyncIterator[ComfyStage]:
+) -> AsyncIterator[ComfyHarness]:
     """Over servers of these versions (one of 0.33.0 when none is named), its templates read."""
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(fake_comfyui(version)) for version in versions or ("0.33.0",)]
         places = comfyui_templates.write(folder / "templates", *templates)
         backends = tuple(BackendTerms(f"gpu-{at}", server.url) for at, server in enumerate(servers, 1))
         chosen: dict[str, Any] = {"lost_after_s": 0.05, "connect_timeout_s": 5.0, "read_timeout_s": 5.0, **terms}
-        stage = ComfyStage(
+        harness = ComfyHarness(
             servers,
             folder,
             ComfyTerms("studio", ComfyUiSource(templates=(str(places),), **chosen), backends),
             kept_in(folder / "artifacts"),
         )
-        await stage.read()
+        await harness.read()
         try:
-            yield stage
+            yield harness
         finally:
-            await stage.close()
+            await harness.close()
 
 
-async def submitted_elsewhere(stage: ComfyStage) -> str:
+async def submitted_elsewhere(harness: ComfyHarness) -> str:
     """The id of a prompt that somebody else has sent to the same server."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        answer = await http.post(f"{stage.comfy.url}/prompt", json={"prompt": comfyui_templates.BLUR["graph"]})
+        answer = await http.post(f"{harness.comfy.url}/prompt", json={"prompt": comfyui_templates.BLUR["graph"]})
     return str(answer.json()["prompt_id"])
