@@ -213,7 +213,7 @@ CASES: dict[ErrorKind, Case] = {
     ErrorKind.RATE_LIMITED: Case(
         lambda scene: scene.twice("core/util.hash.sha256Text", {"text": "x"}), retry_after=True, retryable=True
     ),
-    ErrorKind.CIRCUIT_OPEN: Case(rest, ("waits_for",), retry_after=True, retryable=True, says="rest"),
+    ErrorKind.CIRCUIT_OPEN: Case(rest, ("waits_for",), retry_after=True, retryable=True, says="paused"),
     ErrorKind.TIMEOUT: Case(lambda scene: scene.late("test/text.wait"), ("default_timeout_s",), retryable=True),
     ErrorKind.UPSTREAM_ERROR: Case(lambda scene: scene.fetch(BROKEN), upstream=True),
     ErrorKind.OUTPUT_SCHEMA_INVALID: Case(lambda scene: scene.call("test/text.lie"), violations=("maxLength",)),
@@ -225,7 +225,7 @@ CASES: dict[ErrorKind, Case] = {
     ErrorKind.TOOL_CHANGED: Case(
         lambda scene: scene.call("test/text.echo", expected_tool_digest="0" * 64),
         ("tool_digest", "expected_tool_digest"),
-        says="Look at it again",
+        says="Get the tool again",
         retryable=False,
     ),
 }
