@@ -72,10 +72,10 @@ async def measure(hub: Process, watchers: int, jobs: int, seconds: float, rounds
         ids = await submitted(stubs[0], "chaos/work.steps", asked)
         await asyncio.sleep(_SETTLE_S)
         busy_mb = hub.resident_mb()
-        crowd = await _watch_all(stubs, ids, watchers)
-        told = await _listen(hub, crowd, seconds)
+        group = await _watch_all(stubs, ids, watchers)
+        told = await _listen(hub, group, seconds)
         watched_mb = hub.resident_mb()
-        await asyncio.gather(*(watcher.end() for watcher in crowd))
+        await asyncio.gather(*(watcher.end() for watcher in group))
         after = [await _again(hub, stubs, ids, watchers) for _ in range(rounds)]
     return {
         "watchers": watchers,
@@ -88,17 +88,17 @@ async def measure(hub: Process, watchers: int, jobs: int, seconds: float, rounds
     }
 
 
-async def _listen(hub: Process, crowd: Sequence[Watcher], seconds: float) -> dict[str, Any]:
+async def _listen(hub: Process, group: Sequence[Watcher], seconds: float) -> dict[str, Any]:
     """What comes in a time, all streams together."""
-    for watcher in crowd:
+    for watcher in group:
         watcher.delays_ms.clear()
     began_s, cpu_s = time.monotonic(), hub.cpu_s()
     await asyncio.sleep(seconds)
     took_s = time.monotonic() - began_s
-    delays_ms = sorted(delay for watcher in crowd for delay in watcher.delays_ms)
+    delays_ms = sorted(delay for watcher in group for delay in watcher.delays_ms)
     return {
         "deliveries_per_s": round(len(delays_ms) / took_s),
-        "faults": sum(watcher.faults for watcher in crowd),
+        "faults": sum(watcher.faults for watcher in group),
         "p50_ms": round(statistics.median(delays_ms), 1),
         "p99_ms": round(at_share(delays_ms, 0.99), 1),
         "processor_share": round((hub.cpu_s() - cpu_s) / took_s, 2),
@@ -157,15 +157,15 @@ async def submitted(stub: Any, tool: str, many: Sequence[Mapping[str, Any]]) -> 
 
 
 async def _watch_all(stubs: Sequence[Any], ids: Sequence[str], watchers: int) -> list[Watcher]:
-    crowd = [Watcher(stubs[number % len(stubs)], ids[number % len(ids)]) for number in range(watchers)]
-    await asyncio.gather(*(watcher.begin() for watcher in crowd))
-    return crowd
+    group = [Watcher(stubs[number % len(stubs)], ids[number % len(ids)]) for number in range(watchers)]
+    await asyncio.gather(*(watcher.begin() for watcher in group))
+    return group
 
 
 async def _again(hub: Process, stubs: Sequence[Any], ids: Sequence[str], watchers: int) -> float:
     """The hub's megabytes after all have come once more and gone."""
-    crowd = await _watch_all(stubs, ids, watchers)
-    await asyncio.gather(*(watcher.end() for watcher in crowd))
+    group = await _watch_all(stubs, ids, watchers)
+    await asyncio.gather(*(watcher.end() for watcher in group))
     await asyncio.sleep(_SETTLE_S / 2)
     return round(hub.resident_mb(), 1)
 

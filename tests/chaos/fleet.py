@@ -69,7 +69,7 @@ class CountedWatches:
 
 
 @dataclass(slots=True)
-class Crowd:
+class ClientFleet:
     hubs: Sequence[Hub]
     random: Random
     submitted: dict[str, Submitted] = field(default_factory=dict)
@@ -161,17 +161,17 @@ class Crowd:
         return "chaos/quick.read", {"marker": marker}
 
 
-async def patient(call: Any, crowd: Crowd) -> Any:
+async def patient(call: Any, fleet: ClientFleet) -> Any:
     """Make an RPC that may be repeated until a replica answers."""
     while True:
         with suppress(grpc.aio.AioRpcError):
-            return await _once(call, crowd)
-        await asyncio.sleep(crowd.random.uniform(0, 0.2))
+            return await _once(call, fleet)
+        await asyncio.sleep(fleet.random.uniform(0, 0.2))
 
 
-async def _once(call: Any, crowd: Crowd) -> Any:
+async def _once(call: Any, fleet: ClientFleet) -> Any:
     try:
-        return await call(crowd.random.choice(crowd.hubs))
+        return await call(fleet.random.choice(fleet.hubs))
     except grpc.aio.AioRpcError as error:
         if error.code() not in AWAY:
             raise AssertionError(f"{error.code()}: {error.details()}") from error
@@ -179,10 +179,10 @@ async def _once(call: Any, crowd: Crowd) -> Any:
 
 
 @asynccontextmanager
-async def gathered(ports: Sequence[int], random: Random) -> AsyncIterator[Crowd]:
-    """A crowd on channels that know every replica and use those that answer."""
+async def gathered(ports: Sequence[int], random: Random) -> AsyncIterator[ClientFleet]:
+    """A fleet on channels that know every replica and use those that answer."""
     address = "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
     assert any(name == "grpc.service_config" and "round_robin" in str(value) for name, value in OPTIONS)
     async with AsyncExitStack() as channels:
         hubs = [await channels.enter_async_context(connect(address, options=IMPATIENT)) for _ in range(_CHANNELS)]
-        yield Crowd(hubs, random)
+        yield ClientFleet(hubs, random)

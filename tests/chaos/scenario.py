@@ -12,13 +12,13 @@ from random import Random
 from statistics import mean
 
 from tests.chaos.chaos_tools import effects
-from tests.chaos.crowd import Crowd, gathered
+from tests.chaos.fleet import ClientFleet, gathered
 from tests.chaos.replicas import Replica
 from tests.chaos.verdict import broken_promises
 from toolhub.v1 import job_state_pb2
 
 SETTLING_S = 90.0
-Trouble = Callable[[Crowd], Awaitable[None]]
+Trouble = Callable[[ClientFleet], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +50,33 @@ class StormResult:
 
 async def weathered(storm: Storm, replicas: Sequence[Replica], ledger: Path, trouble: Trouble) -> StormResult:
     """Say what came of all the jobs that were submitted while `trouble` lasted."""
-    async with gathered([replica.port for replica in replicas], Random(storm.seed)) as crowd:
+    async with gathered([replica.port for replica in replicas], Random(storm.seed)) as fleet:
         async with asyncio.TaskGroup() as tasks:
-            keeping = tasks.create_task(crowd.keep_open(storm.open_jobs))
+            keeping = tasks.create_task(fleet.keep_open(storm.open_jobs))
             for _ in range(storm.watchers):
-                tasks.create_task(crowd.watch())
-            await trouble(crowd)
-            crowd.over.set()
+                tasks.create_task(fleet.watch())
+            await trouble(fleet)
+            fleet.over.set()
             async with asyncio.timeout(SETTLING_S):
                 await keeping
-                await crowd.until_none_is_open()
-            crowd.send_home(storm.watchers)
-        return await _result(storm, crowd, replicas, ledger)
+                await fleet.until_none_is_open()
+            fleet.send_home(storm.watchers)
+        return await _result(storm, fleet, replicas, ledger)
 
 
-async def _result(storm: Storm, crowd: Crowd, replicas: Sequence[Replica], ledger: Path) -> StormResult:
-    jobs, seen = {job.job_id: job for job in await crowd.jobs()}, Counter(effects(ledger))
-    broken = broken_promises(crowd.submitted, jobs, crowd.watched, seen, is_store_away=storm.is_store_away)
+async def _result(storm: Storm, fleet: ClientFleet, replicas: Sequence[Replica], ledger: Path) -> StormResult:
+    jobs, seen = {job.job_id: job for job in await fleet.jobs()}, Counter(effects(ledger))
+    broken = broken_promises(fleet.submitted, jobs, fleet.watched, seen, is_store_away=storm.is_store_away)
     broken += [f"a replica died by itself with {status}" for replica in replicas for status in replica.died]
     broken += [f"a replica said: {line}" for replica in replicas for line in _defects(replica)]
     return StormResult(
         broken,
         Counter(job_state_pb2.JobState.Name(job.status.state) for job in jobs.values()),
         taken_over=sum('"job_taken_over"' in line for replica in replicas for line in replica.words()),
-        open_jobs=mean(crowd.counted[1:] or [0]),
-        watches=len(crowd.watched),
-        reconnects=sum(one.connections - 1 for one in crowd.watched),
-        statuses=sum(len(one.sequences) for one in crowd.watched),
+        open_jobs=mean(fleet.counted[1:] or [0]),
+        watches=len(fleet.watched),
+        reconnects=sum(one.connections - 1 for one in fleet.watched),
+        statuses=sum(len(one.sequences) for one in fleet.watched),
     )
 
 

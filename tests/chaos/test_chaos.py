@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from tests.chaos.crowd import Crowd
+from tests.chaos.fleet import ClientFleet
 from tests.chaos.replicas import broken_audit_logs, kill_at_random, running
 from tests.chaos.scenario import Storm, StormResult, weathered
 from tests.services import RedisServer
@@ -48,8 +48,8 @@ async def test_two_replicas_on_one_redis_weather_kills(tmp_path: Path, redis_url
     shared = {"TOOLHUB_JOBS_ENGINE": engine, "TOOLHUB_STORES_REDIS_URL": redis_url}
     async with running(tmp_path / "hubs", ledger, 2, **shared) as replicas:
 
-        async def kills(crowd: Crowd) -> None:
-            await crowd.busy.wait()
+        async def kills(fleet: ClientFleet) -> None:
+            await fleet.busy.wait()
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
         result = await weathered(Storm(seed=SEED), replicas, ledger, kills)
@@ -67,8 +67,8 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) 
     alone = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.3"}
     async with running(tmp_path / "hubs", ledger, 1, **alone) as replicas:
 
-        async def kills(crowd: Crowd) -> None:
-            await crowd.busy.wait()
+        async def kills(fleet: ClientFleet) -> None:
+            await fleet.busy.wait()
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
         result = await weathered(Storm(seed=SEED), replicas, ledger, kills)
@@ -90,8 +90,8 @@ async def test_two_replicas_weather_an_outage_of_redis(
     shared = {"TOOLHUB_JOBS_ENGINE": engine, "TOOLHUB_STORES_REDIS_URL": own_redis.url, **patient}
     async with running(tmp_path / "hubs", ledger, 2, **shared) as replicas:
 
-        async def outage(crowd: Crowd) -> None:
-            await crowd.busy.wait()
+        async def outage(fleet: ClientFleet) -> None:
+            await fleet.busy.wait()
             own_redis.kill()
             await asyncio.sleep(OUTAGE_S)
             own_redis.start()

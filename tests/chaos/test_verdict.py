@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.crowd import Submitted, Watched
+from tests.chaos.fleet import Submitted, Watched
 from tests.chaos.verdict import broken_promises
 from toolhub.v1 import error_pb2, job_pb2, job_state_pb2, result_pb2
 

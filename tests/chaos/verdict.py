@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from tests.chaos.crowd import Submitted, Watched
+from tests.chaos.fleet import Submitted, Watched
 from toolhub.v1 import error_pb2, job_pb2, job_state_pb2
 from toolhub_client import FINAL_STATES
 

@@ -104,7 +104,7 @@ async def gone(pid: int, within_s: float = 60.0) -> bool:
         os.close(descriptor)
 
 
-class Door:
+class ToolSocket:
     """A Unix socket at which tools in other processes say a word and wait."""
 
     def __init__(self, path: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.langchain_source import Door, gone
+from tests.fakes.langchain_source import ToolSocket, gone
 from tests.hub import RunningHub
 from tests.rpc import real_servers as real
 from tests.rpc.job_client import JobClient, state
@@ -60,10 +60,10 @@ async def test_a_job_with_an_effect_that_overran_its_source_is_timed_out_too(tmp
 @pytest.mark.promise("langchain.timeout-kills", "langchain.whole-tree")
 @pytest.mark.parametrize("by", ["cancellation", "hub stop"])
 async def test_a_program_in_a_session_of_its_own_ends_with_its_call(tmp_path: Path, by: str) -> None:
-    async with Door(str(tmp_path / "door")) as door:
+    async with ToolSocket(str(tmp_path / "door")) as tool_socket:
         async with desk_hub(tmp_path) as hub:
-            call = asyncio.create_task(hub.invoke("desk/leaves_a_daemon", {"door": door.path}))
-            daemon = int(await asyncio.wait_for(door.words.get(), real.WITHIN_S))
+            call = asyncio.create_task(hub.invoke("desk/leaves_a_daemon", {"door": tool_socket.path}))
+            daemon = int(await asyncio.wait_for(tool_socket.words.get(), real.WITHIN_S))
             if by == "cancellation":
                 call.cancel()
                 assert await gone(daemon)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.langchain_source import Door, Opened, gone, opened
+from tests.fakes.langchain_source import Opened, ToolSocket, gone, opened
 from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.source_config import ToolTerms
@@ -27,9 +27,9 @@ async def desk() -> AsyncIterator[Opened]:
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[Door]:
-    async with Door(str(tmp_path / "door")) as door:
-        yield door
+async def tool_socket(tmp_path: Path) -> AsyncIterator[ToolSocket]:
+    async with ToolSocket(str(tmp_path / "door")) as tool_socket:
+        yield tool_socket
 
 
 async def test_sync_tools_of_every_kind_run_in_another_process(desk: Opened) -> None:
@@ -74,17 +74,17 @@ async def test_failures_are_told_as_those_of_async_tools(desk: Opened) -> None:
 
 
 @pytest.mark.promise("langchain.timeout-kills")
-async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(desk: Opened, door: Door) -> None:
+async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(desk: Opened, tool_socket: ToolSocket) -> None:
     await desk("add", a=1)
 
     async def late(timeout_s: float) -> None:
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        call = granted(desk.spec("holds_on"), {"door": door.path}, deadline_s=deadline_s)
+        call = granted(desk.spec("holds_on"), {"door": tool_socket.path}, deadline_s=deadline_s)
         with pytest.raises(TimeoutError):
             await within(deadline_s, desk.adapter.execute(call, SILENT))
 
-    await overtaken(late, lambda _: not door.words.empty())
-    pid = int(await door.words.get())
+    await overtaken(late, lambda _: not tool_socket.words.empty())
+    pid = int(await tool_socket.words.get())
     assert await gone(pid, within_s=0)
     assert (await desk("add", a=1))["text"] != f"3 in {pid}"
 
@@ -105,16 +105,16 @@ async def test_nobody_knows_what_a_side_effect_came_to_whose_process_died() -> N
 
 
 @pytest.mark.promise("langchain.timeout-kills")
-async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(desk: Opened, door: Door) -> None:
-    call = asyncio.create_task(desk("forks", then=door.path))
-    child = int(await asyncio.wait_for(door.words.get(), 60))
+async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(desk: Opened, tool_socket: ToolSocket) -> None:
+    call = asyncio.create_task(desk("forks", then=tool_socket.path))
+    child = int(await asyncio.wait_for(tool_socket.words.get(), 60))
     (pid,) = desk.source.pool.pids
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await gone(child)
     assert await gone(pid, within_s=0)
-    assert await asyncio.wait_for(door.left.get(), 60) == str(child)
+    assert await asyncio.wait_for(tool_socket.left.get(), 60) == str(child)
 
 
 async def test_a_fork_that_comes_back_from_the_tool_does_not_answer_too(desk: Opened) -> None:
@@ -124,33 +124,33 @@ async def test_a_fork_that_comes_back_from_the_tool_does_not_answer_too(desk: Op
     assert (await desk("add", a=1))["text"] == f"3 in {pid}"
 
 
-async def test_twenty_calls_at_once_share_two_workers(desk: Opened, door: Door) -> None:
-    calls = [asyncio.create_task(desk("holds_on", door=door.path)) for _ in range(20)]
-    first = {int(await asyncio.wait_for(door.words.get(), 60)) for _ in range(2)}
+async def test_twenty_calls_at_once_share_two_workers(desk: Opened, tool_socket: ToolSocket) -> None:
+    calls = [asyncio.create_task(desk("holds_on", door=tool_socket.path)) for _ in range(20)]
+    first = {int(await asyncio.wait_for(tool_socket.words.get(), 60)) for _ in range(2)}
     assert first == set(desk.source.pool.pids)
-    assert door.words.empty()
-    door.let_go.set()
+    assert tool_socket.words.empty()
+    tool_socket.let_go.set()
     texts = [value["text"] for value in await asyncio.gather(*calls)]
     assert {text.removeprefix("go ") for text in texts} <= {str(pid) for pid in first}
     assert len(texts) == 20
 
 
-async def test_a_call_that_waits_for_a_worker_can_be_cancelled(desk: Opened, door: Door) -> None:
-    running = [asyncio.create_task(desk("holds_on", door=door.path)) for _ in range(2)]
+async def test_a_call_that_waits_for_a_worker_can_be_cancelled(desk: Opened, tool_socket: ToolSocket) -> None:
+    running = [asyncio.create_task(desk("holds_on", door=tool_socket.path)) for _ in range(2)]
     for _ in running:
-        await asyncio.wait_for(door.words.get(), 60)
+        await asyncio.wait_for(tool_socket.words.get(), 60)
     pids = set(desk.source.pool.pids)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
             await desk("add", a=1)
     assert set(desk.source.pool.pids) == pids
-    door.let_go.set()
+    tool_socket.let_go.set()
     await asyncio.gather(*running)
 
 
-async def test_closing_the_source_ends_its_workers_and_what_runs_there(desk: Opened, door: Door) -> None:
-    running = asyncio.create_task(desk.refused("holds_on", door=door.path))
-    pid = int(await asyncio.wait_for(door.words.get(), 60))
+async def test_closing_the_source_ends_its_workers_and_what_runs_there(desk: Opened, tool_socket: ToolSocket) -> None:
+    running = asyncio.create_task(desk.refused("holds_on", door=tool_socket.path))
+    pid = int(await asyncio.wait_for(tool_socket.words.get(), 60))
     await desk.source.close()
     assert (await running).kind is ErrorKind.TOOL_UNAVAILABLE
     assert await gone(pid, within_s=0)

@@ -325,14 +325,14 @@ def test_every_watcher_sees_each_entry_once_whatever_happens(steps: list[tuple[s
 
 
 async def _assert_model(steps: list[tuple[str, int | str]]) -> None:
-    crowd = Crowd()
-    await crowd.scene.begin()
+    group = WatcherGroup()
+    await group.scene.begin()
     for name, value in steps:
-        await getattr(crowd, name)(value)
-    await crowd.end()
+        await getattr(group, name)(value)
+    await group.end()
 
 
-class Crowd:
+class WatcherGroup:
     """Watchers of one job, who come, read and go as they like, while news of it come as they can."""
 
     def __init__(self) -> None:
