@@ -1,8 +1,8 @@
 """README.md and then docs/tour.md as a newcomer follows them: every command is run in a terminal, and what it shows is
 compared.
 
-In the console blocks of both `$ ` begins a command, `> ` goes on with it, and everything else is what is shown. `…`
-stands for any characters, a line of `…` alone for any lines. A `…` in a command stands for what was printed before:
+In the console blocks of both `$ ` begins a command, a here-document ends at `EOF`, and everything else is what is
+shown. `…` stands for any characters, a line of `…` alone for any lines. A `…` in a command stands for what was printed before:
 the command is a line to be pasted, or its `job_…` is the last word that began so. `make run` with variables before it
 starts the hub again with these.
 """
@@ -35,17 +35,22 @@ class Step:
     command: str
     shown: list[str] = field(default_factory=list)
 
+    @property
+    def lacks_lines(self) -> bool:
+        """Whether it is a here-document that has not come to its end."""
+        return "<< 'EOF'" in self.command and not self.command.endswith("\nEOF")
+
 
 def steps_of(text: str) -> Iterator[Step]:
     for block in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         step = None
         for line in block.splitlines():
-            if line.startswith("$ "):
+            if step and step.lacks_lines:
+                step.command += f"\n{line}"
+            elif line.startswith("$ "):
                 if step:
                     yield step
                 step = Step(line[2:])
-            elif line.startswith("> ") and step and not step.shown:
-                step.command += f"\n{line[2:]}"
             elif step:
                 step.shown.append(line)
         if step:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypedDict
 
@@ -48,6 +49,25 @@ class Context:
             budget=budget,
             labels=self.labels,
         )
+
+
+_MEANT = {
+    "dry_run": "call Hub.dry_run(…), which changes nothing",
+    "request_id": "put it into context=Context(request_id=…)",
+    "timeout": "put it into context=Context(timeout_s=…)",
+    "timeout_s": "put it into context=Context(timeout_s=…)",
+}
+
+
+def refuse_unknown(options: Iterable[str], known: type) -> None:
+    """Raises TypeError for an option that the TypedDict `known` does not have: a misspelt `plan_digest`, or a `dry_run`
+    that has no effect, must not end in a call of another kind than was meant."""
+    names = known.__annotations__
+    for name in options:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            advice = _MEANT.get(name) or (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}")
+            raise TypeError(f"unknown option {name!r}: {advice}")
 
 
 class CallOptions(TypedDict, total=False):

@@ -41,6 +41,7 @@ from toolhub_client.context import (
     JobFields,
     ToolFields,
     WatchedJobFields,
+    refuse_unknown,
 )
 from toolhub_client.failures import hub_error
 from toolhub_client.session import Session
@@ -67,8 +68,10 @@ _EXPORT_FORMATS: Mapping[ExportForm, tool_service_pb2.ExportFormat.ValueType] = 
 async def connect(address: str = "", **options: Unpack[ConnectOptions]) -> AsyncIterator[Hub]:
     """Open a channel to the hub at `address`, else TOOLHUB_ADDRESS, and close it afterwards.
 
-    It does not wait for the hub: the first call does. Raises as `toolhub_client.channel.target`.
+    It does not wait for the hub: the first call does. Raises as `toolhub_client.channel.target`, and TypeError for an
+    option that there is not.
     """
+    refuse_unknown(options, ConnectOptions)
     whose = target(
         address,
         api_key=options.get("api_key", ""),
@@ -363,7 +366,9 @@ class Hub:
         return (await self._connection.unary(self.approvals.DecideApproval, request)).approval
 
     def _fields(self, tool: str, args: Mapping[str, Any] | None, options: CallOptions) -> dict[str, Any]:
-        """The fields that InvokeRequest, InvokeStreamRequest, SessionCall and SubmitJobRequest share."""
+        """The fields that InvokeRequest, InvokeStreamRequest, SessionCall and SubmitJobRequest share. Raises TypeError
+        for an option that there is not."""
+        refuse_unknown(options, CallOptions)
         key = options.get("idempotency_key", "")
         if not key and self._automatic_keys:
             key = uuid.uuid4().hex

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -283,3 +284,35 @@ async def test_calls_of_one_client_share_a_workspace_unless_told_otherwise(
         async with connect(running.address, options=LOCAL) as other:
             assert other.context.request_id == "other"
             assert not (await other.invoke("core/fs.readText", {"path": "a.txt"})).ok
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("dry_run", "call Hub.dry_run"),
+        ("idempotancy_key", "did you mean 'idempotency_key'"),
+        ("timeout", "context=Context(timeout_s=…)"),
+        ("nonsense", "known: purpose, idempotency_key"),
+    ],
+)
+async def test_option_that_there_is_not_is_refused_and_nothing_is_called(
+    tmp_path: Path, option: str, advice: str
+) -> None:
+    wrong: Any = {option: True}
+    async with running_hub(tmp_path) as running, connect(running.address) as hub:
+        for call in (hub.invoke, hub.dry_run, hub.submit_job):
+            with pytest.raises(TypeError, match=re.escape(advice)):
+                await call("core/fs.writeText", {"path": "a.txt", "text": "hi"}, purpose="test", **wrong)
+        with pytest.raises(TypeError, match=re.escape(advice)):
+            await anext(aiter(hub.invoke_stream("core/fs.writeText", {"path": "a.txt", "text": "hi"}, **wrong)))
+        async with hub.session() as session:
+            with pytest.raises(TypeError, match=re.escape(advice)):
+                await session.invoke("core/fs.writeText", {"path": "a.txt", "text": "hi"}, **wrong)
+        assert (await hub.invoke("core/fs.readText", {"path": "a.txt"})).error is not None
+
+
+async def test_connection_with_an_option_that_there_is_not_is_refused() -> None:
+    wrong: Any = {"apikey": "thk_x"}
+    with pytest.raises(TypeError, match="did you mean 'api_key'"):
+        async with connect("127.0.0.1:1", **wrong):
+            raise AssertionError
