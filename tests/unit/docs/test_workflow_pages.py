@@ -72,7 +72,7 @@ def test_every_example_is_one_that_the_hub_reads(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [COMFYUI, N8N], ids=lambda page: page.name)
 def test_every_message_is_one_that_the_check_says(page: Path) -> None:
-    table = page.read_text("utf-8").partition("| told by the check |")[2].partition("\n\n")[0]
+    table = page.read_text("utf-8").partition("| message of the check |")[2].partition("\n\n")[0]
     told = re.findall(r"^\| `([^|]+)` \|", table, re.MULTILINE)
     assert told
     known = code_facts.words()
