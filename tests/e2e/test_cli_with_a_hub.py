@@ -121,7 +121,7 @@ def test_a_tool_that_the_policy_hides_is_told_from_one_that_does_not_exist(hub: 
     assert hidden.code == 1
     assert "Your policy does not allow core/fs.deletePath, which needs " in hidden.err
     assert "danger:destructive" in hidden.err
-    assert "toolhub policy explain --tool core/fs.deletePath" in hidden.err
+    assert "toolhub policy explain --tool core/fs.deletePath --args '{}'" in " ".join(hidden.err.split())
     unknown = hub("tools", "show", "core/nothing.like.it")
     assert "There is no tool named 'core/nothing.like.it'" in unknown.err
     assert "Did you mean" not in unknown.err
@@ -237,6 +237,9 @@ def test_a_tool_is_registered_shown_and_removed(tmp_path: Path) -> None:
         registered = hub("tools", "register", str(file))
         assert registered.code == 0, registered.err
         assert registered.json["tools"][0]["inputSchema"] == tool["inputSchema"]
+        hidden = hub("tools", "show", "crm/customers.find")
+        assert 'grants: [{principals: ["local"], capabilities: ["mcp:crm"]}]' in hidden.err
+        assert "policy explain" not in hidden.err, "it does not know the tools of sources"
         again = hub("tools", "register", str(file))
         assert again.code == 1
         assert "crm/customers.find" in again.err

@@ -156,6 +156,18 @@ def test_a_call_that_cannot_be_explained_says_why(cli: CommandLine, words: list[
     assert told in explained.err
 
 
+def test_explaining_says_that_tools_of_sources_are_not_known_without_a_hub(cli: CommandLine) -> None:
+    """A configured source whose name is like `core`, and one that only a hub elsewhere has."""
+    cli.data_dir.mkdir(parents=True)
+    (cli.data_dir / "sources.yaml").write_text("sources: {cores: {kind: mcp, command: cat}}\n")
+    for tool in ("time/get_current_time", "cores/fs.readText"):
+        explained = cli("policy", "explain", "--tool", tool)
+        assert explained.code == 1
+        assert f"toolhub tools show {tool}" in explained.err
+        assert "Did you mean" not in explained.err
+    assert "Did you mean core/fs.readText" in cli("policy", "explain", "--tool", "cor/fs.readText").err
+
+
 def test_the_doctor_finds_a_fit_machine_and_a_clean_configuration(cli: CommandLine) -> None:
     told = cli("doctor", "--json")
     found = {finding["name"]: finding for finding in told.json["findings"]}

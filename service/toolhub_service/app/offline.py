@@ -6,12 +6,13 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 
 from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.files import edited
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.policy_files import known_names
+from toolhub_service.app.policy_files import configured_sources, known_names
 from toolhub_service.app.wiring_calls import audit_log_of
 from toolhub_service.app.wiring_tools import Toolbox, open_toolbox
 from toolhub_service.domain.call import Call, PlannedCall, Principal
@@ -157,13 +158,31 @@ def policy_file_of(settings: Settings) -> Path | None:
 async def explain_call(
     settings: Settings, policy: PolicySnapshot, principal: str, tool: str, args: Mapping[str, JsonValue]
 ) -> Explanation:
-    """Why the policy would give a call its verdict. Raises ToolFailure when the call would not get that far."""
+    """Why the policy would give a call its verdict.
+
+    Raises ToolFailure when the call would not get that far, OfflineRefused for a tool of a source.
+    """
     toolbox = _toolbox(settings)
     try:
+        _check_is_local(tool, toolbox, Paths(settings))
         call = Call("explained", tool, dict(args), policy.principal(principal), purpose="explain the policy")
         return explain(policy, _planned(call, toolbox, policy))
     finally:
         await toolbox.close()
+
+
+def _check_is_local(tool: str, toolbox: Toolbox, paths: Paths) -> None:
+    """Raises OfflineRefused for a tool of a source, whose tools only a hub knows that has asked it for them."""
+    namespace, slash, _ = tool.partition("/")
+    known = {spec.name.partition("/")[0] for spec in toolbox.catalog.all()}
+    if not slash or namespace in known:
+        return
+    if get_close_matches(namespace, known) and namespace not in configured_sources(paths):
+        return  # a misspelt name, for which the nearest is suggested
+    raise OfflineRefused(
+        f"`toolhub policy explain` knows only the built-in and custom tools of this machine, and {tool!r} is neither. "
+        f"A running hub knows the tools of sources: `toolhub tools show {tool}` says what a caller needs for it."
+    )
 
 
 def _planned(call: Call, toolbox: Toolbox, policy: PolicySnapshot) -> PlannedCall:

@@ -21,7 +21,7 @@ from toolhub_service.settings.loading import SettingsInvalid
 
 def known_names(settings: Settings, tools: Collection[ToolSpec]) -> Known:
     """By the tools that a hub has or would have; files that cannot be read are left out, and reported elsewhere."""
-    sources = _sources(settings)
+    sources = configured_sources(Paths(settings))
     namespaces = {spec.name.partition("/")[0] for spec in tools}
     needed = {needs for spec in tools for needs in spec.capabilities}
     return Known(
@@ -32,9 +32,9 @@ def known_names(settings: Settings, tools: Collection[ToolSpec]) -> Known:
     )
 
 
-def _sources(settings: Settings) -> Mapping[str, Any]:
-    """The configured sources by name, as plain data."""
-    path = Paths(settings).sources
+def configured_sources(paths: Paths) -> Mapping[str, Any]:
+    """The configured sources by name, as plain data; none where their file is missing or invalid."""
+    path = paths.sources
     if not path.exists():
         return {}
     try:

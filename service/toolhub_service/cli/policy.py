@@ -178,13 +178,14 @@ def explain_command(
 ) -> None:
     """Explain why the policy would allow or refuse a call: every grant, rule and guard, and the verdict.
 
-    Exit 0 when the call is allowed, 1 when it is refused or needs a plan or an approval.
+    Exit 0 when the call is allowed, 1 when it is refused or needs a plan or an approval. It knows the built-in and
+    custom tools of this machine, not those of sources (MCP servers, workflows and so on).
 
     \b
     Example:
       toolhub policy explain --tool core/fs.readText --args '{"path": "../secret"}'
     """
-    from toolhub_service.app.offline import explain_call, policy_file_of
+    from toolhub_service.app.offline import OfflineRefused, explain_call, policy_file_of
     from toolhub_service.domain.errors import ErrorKind, ToolFailure
     from toolhub_service.policy.parsing import InvalidPolicy
 
@@ -199,6 +200,8 @@ def explain_command(
         text = f"The call fails before the policy is evaluated: {refused.error.message}"
         lacks_args = not args and refused.error.kind is ErrorKind.INPUT_SCHEMA_INVALID
         raise click.ClickException(f"{text} Give arguments with --args." if lacks_args else text) from refused
+    except OfflineRefused as reason:
+        raise click.ClickException(str(reason)) from reason
     if wants_json(as_json):
         print_json(_plain(explanation))
     else:

@@ -313,14 +313,25 @@ def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
     hidden = _hidden(connection, name)
     if hidden is not None:
         needs = ", ".join(hidden.capabilities) or "no capability"
-        raise HubRefused(
-            f"Your policy does not allow {name}, which needs {needs}. "
-            f"To see what is missing: toolhub policy explain --tool {name} --args ARGUMENTS"
-        )
+        raise HubRefused(f"Your policy does not allow {name}, which needs {needs}. {_to_allow(connection, hidden)}")
     known = [tool.name for page in _pages(connection, tool_pb2.ToolFilter()) for tool in page.tools]
     near = difflib.get_close_matches(name, known, n=3, cutoff=_NEAR)
     advice = f"Did you mean {', '.join(near)}?" if near else "`toolhub tools search WORDS` finds tools by what they do."
     raise HubRefused(f"There is no tool named {name!r} that you could call. {advice}")
+
+
+def _to_allow(connection: Connection, hidden: tool_pb2.ToolSpec) -> str:
+    """What shows or grants what is missing: `policy explain` knows the tools of the hub's machine, not of sources."""
+    from toolhub_service.policy.refusals import grant_line
+
+    principal = connection.call(connection.tools.GetServerInfo, pb.GetServerInfoRequest()).principal
+    if hidden.kind == tool_pb2.TOOL_KIND_CORE:
+        who = "" if principal == "local" else f" --principal {shlex.quote(principal)}"
+        return f"To see what is missing: toolhub policy explain{who} --tool {hidden.name} --args '{{}}'"
+    return (
+        "Unless a rule denies it, this line in policy.yaml allows it (under `grants`, if that is already there):\n"
+        f"  {grant_line(principal, hidden.capabilities)}"
+    )
 
 
 def _hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:
