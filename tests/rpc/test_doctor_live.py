@@ -30,7 +30,7 @@ async def test_a_source_that_is_down_is_found_with_what_it_last_said(tmp_path: P
     by_name = {finding["name"]: finding for finding in found}
     assert by_name["source core"]["state"] == "ok"
     assert by_name["source gone"]["state"] == "warn"
-    assert by_name["source gone"]["told"] == "DOWN: Its program was not found."
+    assert by_name["source gone"]["told"].startswith("DOWN: Its program no-such-program-anywhere was not found on")
     assert by_name["source gone"]["advice"] == "`toolhub sources show gone` shows more."
 
 

@@ -318,7 +318,17 @@ def _why_not_started(error: OSError | ValueError, terms: StdioTerms) -> str:
     if isinstance(error, FileNotFoundError):
         named = os.fsdecode(error.filename) if error.filename is not None else ""
         missing_folder = bool(terms.cwd) and named == terms.cwd
-        return "Its working directory does not exist." if missing_folder else "Its program was not found."
+        return "Its working directory does not exist." if missing_folder else _not_found(terms.command)
     if isinstance(error, PermissionError):
         return "Its program is not executable."
     return "Its program could not be started."
+
+
+def _not_found(command: str) -> str:
+    """Names the program without its folder, because agents read why a source is down."""
+    folder, _, name = command.rpartition("/")
+    if folder:
+        return (
+            f"Its program {name} was not found where `command` says: correct the path in sources.yaml, or install it."
+        )
+    return f"Its program {name} was not found on the hub's PATH: install it, or give its absolute path as `command`."

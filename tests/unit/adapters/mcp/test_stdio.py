@@ -186,7 +186,11 @@ async def test_a_program_that_does_not_read_holds_up_nobody_else() -> None:
 @pytest.mark.parametrize(
     ("terms", "reason"),
     [
-        (McpTerms("harness", StdioTerms("toolhub-no-such-program")), "was not found"),
+        (
+            McpTerms("harness", StdioTerms("no-such-program")),
+            "Its program no-such-program was not found on the hub's PATH",
+        ),
+        (McpTerms("harness", StdioTerms("/no/such/program")), "Its program program was not found where `command` says"),
         (McpTerms("harness", StdioTerms(str(SERVERS / "odd_programs.py"))), "is not executable"),
         (McpTerms("harness", StdioTerms("/bin/cat", cwd="/no/such/folder")), "working directory does not exist"),
         (odd("exits"), "exit code 3"),
