@@ -2,9 +2,9 @@
 compared.
 
 In the console blocks of both `$ ` begins a command, a here-document ends at `EOF`, and everything else is what is
-shown. `…` stands for any characters, a line of `…` alone for any lines. A `…` in a command stands for what was printed before:
-the command is a line to be pasted, or its `job_…` is the last word that began so. `make run` with variables before it
-starts the hub again with these.
+shown. `…` stands for any characters, a line of `…` alone for any lines. A `…` in a command stands for what was printed
+before: the command is a line to be pasted, or its `job_…` is the last word that began so. `make run` with variables
+before it starts the hub again with these.
 """
 
 from __future__ import annotations
