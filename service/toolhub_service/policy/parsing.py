@@ -317,7 +317,10 @@ def _mapping(loader: Any, node: yaml.MappingNode, path: str, lines: Lines) -> Js
         if not isinstance(key, str) or key_node.tag == "tag:yaml.org,2002:merge":
             raise InvalidPolicy("keys must be plain names", path.removeprefix("$").removeprefix("."), line)
         if key in found:
-            raise InvalidPolicy(f"`{key}` appears twice; merge the two", path.removeprefix("$").removeprefix("."), line)
+            first = lines[f"{path}.{key}"]
+            where = f"lines {first} and {line}" if first != line else f"line {line}"
+            problem = f"`{key}` appears twice ({where}); merge the two"
+            raise InvalidPolicy(problem, path.removeprefix("$").removeprefix("."), line)
         found[key] = _value(loader, value_node, f"{path}.{key}", lines)
         lines[f"{path}.{key}"] = line
     return found

@@ -14,8 +14,9 @@ from toolhub_service.policy.parsing import MAX_TEXT_CHARS, InvalidPolicy, Known,
 from toolhub_service.policy.snapshot import PolicySnapshot
 
 REFUSED = {
-    "a key written twice": ("grants: []\nrules: []\ngrants: []\n", 3, "appears twice"),
-    "an inner key written twice": ("rules:\n- id: a\n  effect: DENY\n  effect: ALLOW\n", 4, "appears twice"),
+    "a key written twice": ("grants: []\nrules: []\ngrants: []\n", 3, "`grants` appears twice (lines 1 and 3)"),
+    "an inner key written twice": ("rules:\n- id: a\n  effect: DENY\n  effect: ALLOW\n", 4, "(lines 3 and 4)"),
+    "a key written twice in a line": ("rules:\n- {id: a, id: b}\n", 2, "`id` appears twice (line 2)"),
     "a misspelt key": ("grants:\n- principals: [a]\n  capabilites: [x]\n", 3, "did you mean `capabilities`"),
     "a misspelt section": ("graints: []\n", 1, "did you mean `grants`"),
     "a misspelt key of the sandbox": ("sandbox:\n  max_reed_bytes: 1\n", 2, "did you mean `max_read_bytes`"),
