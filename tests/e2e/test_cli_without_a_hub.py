@@ -173,6 +173,7 @@ def test_the_doctor_finds_a_fit_machine_and_a_clean_configuration(cli: CommandLi
     found = {finding["name"]: finding for finding in told.json["findings"]}
     assert told.code == 0, told.out
     assert {"python", "versions", "data folder", "disk space", "file opening", "policy", "auth"} <= set(found)
+    assert "tools have what they need on this machine (the policy is not considered)" in found["tools"]["told"]
     assert not (cli.home / ".local").exists()
     assert "python" in cli.shown("doctor").text
 

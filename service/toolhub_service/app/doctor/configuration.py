@@ -352,4 +352,5 @@ async def _tools(settings: Settings) -> list[Finding]:
         for reason, group in groupby(lacking, key=lambda each: each[0])
     ]
     active = sum(tool.state is ToolState.ACTIVE for tool in tools)
-    return [ok("tools", f"{active} of {len(tools)} can be called"), *findings]
+    have = f"{active} of {len(tools)} built-in and custom tools have what they need on this machine"
+    return [ok("tools", f"{have} (the policy is not considered)"), *findings]
