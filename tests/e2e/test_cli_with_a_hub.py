@@ -28,6 +28,9 @@ def test_tools_are_listed_found_shown_and_exported(hub: CommandLine) -> None:
     assert "core/fs.deletePath" not in names
     hits = hub("tools", "search", "write", "a", "file", "-o", "json").json["hits"]
     assert hits[0]["tool"]["name"] == "core/fs.writeText"
+    footer = " ".join(hub("tools", "list").err.split())
+    assert re.search(r"`toolhub tools snapshot` also shows operators the \d+ tools denied\.", footer)
+    assert "core/fs.deletePath" in hub("tools", "snapshot").out
     assert hub("tools", "show", "core/fs.writeText").json["inputSchema"]["required"] == ["path", "text"]
     exported = hub("tools", "export", "--format", "anthropic").json
     assert set(exported["names"].values()) == set(names)

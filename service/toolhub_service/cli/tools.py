@@ -204,18 +204,18 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
 def _print_tools(found: Sequence[tool_pb2.ToolSpec], first: pb.ListToolsResponse, as_json: bool) -> None:
     if wants_json(as_json):
-        sizes = {"totalSize": first.total_size}
-        if first.HasField("denied_size"):
-            sizes["deniedSize"] = first.denied_size
-        print_json({"tools": [message_as_json(tool) for tool in found], **sizes})
+        denied = {"deniedSize": first.denied_size} if first.HasField("denied_size") else {}
+        print_json({"tools": [message_as_json(tool) for tool in found], "totalSize": first.total_size, **denied})
         return
+    text = "No tool allowed by your policy matches."
     if found:
         all_active = all(tool.state == tool_pb2.TOOL_STATE_ACTIVE for tool in found)
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
-    summary = f"{counted(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
-    denied = f" {counted(first.denied_size, 'tool')} denied." if first.denied_size else ""
-    footnote((summary if found else "No tool allowed by your policy matches.") + denied + _sources_note(first.sources))
+        text = f"{counted(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
+    if first.denied_size:
+        text += f" `toolhub tools snapshot` also shows operators the {counted(first.denied_size, 'tool')} denied."
+    footnote(text + _sources_note(first.sources))
 
 
 @tools.command()
