@@ -104,10 +104,11 @@ def add(
         merged = _merged(path, found, refused, replace=replace)
     else:
         merged = _add_to_file(path, found, refused, replace=replace)
-    _report(path, merged, refused, settings, dry_run=dry_run, as_json=as_json)
+    grant = _grant(merged.added, settings)
+    _report(path, merged, refused, settings, grant, dry_run=dry_run, as_json=as_json)
     if merged.added and not dry_run and not wants_json(as_json):
         where = {"--file": sources_file, "--config": config_file, "--data-dir": data_dir}
-        _show_next(merged.added, [word for name, given in where.items() if given for word in (name, str(given))])
+        _show_next(merged.added, grant, [word for name, given in where.items() if given for word in (name, str(given))])
     if refused:
         sys.exit(EXIT_REFUSED)
 
@@ -256,7 +257,14 @@ def _objection(source: Converted, there: Iterable[str], added: Iterable[Converte
 
 
 def _report(
-    path: Path, merged: _Merged, refused: dict[str, str], settings: Settings, *, dry_run: bool, as_json: bool
+    path: Path,
+    merged: _Merged,
+    refused: dict[str, str],
+    settings: Settings,
+    grant: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     from toolhub_service.app.sources_file import as_yaml
 
@@ -274,7 +282,7 @@ def _report(
             }
             for source in added
         ]
-        print_json({"file": str(path), "dryRun": dry_run, "added": shown, "refused": refused, "grant": _grant(added)})
+        print_json({"file": str(path), "dryRun": dry_run, "added": shown, "refused": refused, "grant": grant})
         return
     for source in added:
         done = f"replaced in {path}" if source.name in merged.replaced else f"added to {path}"
@@ -290,7 +298,7 @@ def _report(
         click.secho(legible(f"{name} was not added: {why}"), fg="red", err=True)
 
 
-def _show_next(added: list[Converted], place: list[str]) -> None:
+def _show_next(added: list[Converted], grant: str, place: list[str]) -> None:
     """Print the commands that come next; `place` are the options by which they find the same file."""
     names = " ".join(source.name for source in added)
     hub = "a running hub that reads this file" if "--file" in place else "a running hub"
@@ -299,14 +307,19 @@ def _show_next(added: list[Converted], place: list[str]) -> None:
         f"To load it into {hub} and see its state: toolhub sources refresh {names}\n"
         "To let a principal call its tools, add to policy.yaml (under `grants`, if that is already there):"
     )
-    click.echo(f"  {_grant(added)}")
+    click.echo(f"  {grant}")
 
 
-def _grant(added: list[Converted]) -> str:
-    """The line of policy.yaml that lets a principal call them; empty without any."""
+def _grant(added: list[Converted], settings: Settings) -> str:
+    """The line of policy.yaml that lets a principal call them; empty without any.
+
+    Without API keys everybody is one principal; with them the operator chooses one.
+    """
+    from toolhub_service.policy.document import LOCAL
     from toolhub_service.policy.refusals import grant_line
 
-    return grant_line("PRINCIPAL", (source.capability for source in added)) if added else ""
+    principal = "PRINCIPAL" if "api-key" in settings.auth.modes else LOCAL
+    return grant_line(principal, (source.capability for source in added)) if added else ""
 
 
 def _missing(source: Converted, settings: Settings, *, is_written: bool) -> list[str]:

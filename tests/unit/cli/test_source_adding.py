@@ -78,7 +78,7 @@ class TestForms:
         file.write_text(json.dumps(document))
         answer = told("add", str(file))
         assert [shown["name"] for shown in answer["added"]] == ["memory"]
-        assert answer["grant"] == 'grants: [{principals: ["PRINCIPAL"], capabilities: ["mcp:memory"]}]'
+        assert answer["grant"] == 'grants: [{principals: ["local"], capabilities: ["mcp:memory"]}]'
         assert source(home, "memory").args == ("-y", "@modelcontextprotocol/server-memory")
 
     def test_comments_and_trailing_commas_do_no_harm(self, home: Path) -> None:
