@@ -326,12 +326,18 @@ def test_serving_everybody_without_credentials_is_refused(cli: CommandLine) -> N
     assert "api-key" in refused.err
 
 
-def test_serving_ends_well_at_ctrl_c(tmp_path: Path) -> None:
-    env = environment(tmp_path, TOOLHUB_METRICS_LISTEN="127.0.0.1:0")
+@pytest.mark.parametrize(("form", "is_told"), [("auto", True), ("json", False)])
+def test_serving_ends_well_at_ctrl_c_and_tells_a_person_where_its_files_are(
+    tmp_path: Path, form: str, is_told: bool
+) -> None:
+    env = environment(tmp_path, TOOLHUB_METRICS_LISTEN="127.0.0.1:0", TOOLHUB_LOGS_FORMAT=form)
     with terminal(["toolhub", "serve", "--listen", "127.0.0.1:0"], env) as (process, screen):
         screen.wait_for("tools list\n")
         screen.type(b"\x03")
-        assert "Traceback" not in screen.rest()
+        shown = screen.rest()
+        assert "Traceback" not in shown
+        told = f"Stopped. Jobs, audit log and settings are in {tmp_path}/.local/share/toolhub\n"
+        assert (told in shown) is is_told
         assert process.wait(20) == 0
 
 

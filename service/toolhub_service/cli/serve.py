@@ -138,6 +138,7 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
         from toolhub_service.app.workers import supervise
 
         supervise(settings, config_file, data_dir, greet=lambda *ports: _greet(settings, *ports))
+        _tell_stopped(settings)
         return
 
     def ready(hub: Hub) -> None:
@@ -148,6 +149,8 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(serve_hub(settings, worker=worker, ready=ready))
+    if worker is None:
+        _tell_stopped(settings)
 
 
 def _greet(settings: Settings, port: int, metrics_port: int) -> None:
@@ -159,6 +162,18 @@ def _greet(settings: Settings, port: int, metrics_port: int) -> None:
         click.echo(f"metrics: http://{host}:{metrics_port}/metrics")
     click.echo(f"Next, in another terminal:  {client_environment(settings, address)}{_program()} tools list")
     sys.stdout.flush()
+
+
+def _tell_stopped(settings: Settings) -> None:
+    """For a person at a terminal, where the log is for one too."""
+    if not sys.stderr.isatty() or settings.logs.format == "json":
+        return
+    from toolhub_service.app.paths import Paths
+
+    stores = settings.stores
+    are_here = stores.kind == "sqlite" and not (stores.postgres_url or stores.redis_url)
+    kept = "Jobs, audit log and settings are" if are_here else "What the hub keeps in files is"
+    click.echo(f"Stopped. {kept} in {Paths(settings).data_dir.absolute()}", err=True)
 
 
 def client_environment(settings: Settings, address: str) -> str:
