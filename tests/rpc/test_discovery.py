@@ -84,8 +84,8 @@ async def test_get_tool_answers_alike_for_what_is_denied_and_what_is_not_there(r
     failure = await failed(reader.stub.GetTool(pb.GetToolRequest(name=name)))
     assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "TOOL_NOT_FOUND")
     assert (
-        failure.message.replace(name, "")
-        == "There is no tool named '' that you may call. SearchTools finds a tool by what it does."
+        failure.message.replace(name, "") == "There is no tool named '' that you may call. "
+        "Search for one by what it does: SearchTools, `toolhub tools search`, or `search` of a client."
     )
 
 

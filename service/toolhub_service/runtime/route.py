@@ -99,6 +99,9 @@ class Routes:
         return route
 
 
+SEARCH_FOR_IT = "Search for one by what it does: SearchTools, `toolhub tools search`, or `search` of a client."
+"""For agents, people at the command line and programs, who all read the same error."""
+
 Unread = Callable[[str], str]
 """Why a tool of that full name may yet appear, for its source has not been read in this process; empty: it will not."""
 
@@ -158,7 +161,7 @@ def _not_found(call: Call, catalog: Catalog, policy: PolicySource) -> ToolFailur
     close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_CLOSE_MAX, cutoff=0.6)
     close += [name for name in _of_the_same_words(call.tool, specs) if name not in close]
     visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]
-    advice = f"Did you mean {', '.join(visible)}?" if visible else "SearchTools finds a tool by what it does."
+    advice = f"Did you mean {', '.join(visible)}?" if visible else SEARCH_FOR_IT
     return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool named {call.tool!r}. {advice}", did_you_mean=visible)
 
 

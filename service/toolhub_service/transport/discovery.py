@@ -25,6 +25,7 @@ from toolhub_service.registry.embedding import ToolMeanings
 from toolhub_service.registry.export import Dialect, Export, Exporter
 from toolhub_service.registry.listing import UNCOUNTED, PageRequest, Viewer, list_tools, search_tools
 from toolhub_service.registry.search import NO_MEANING, SearchHit, ToolFilter, ToolSearch
+from toolhub_service.runtime.route import SEARCH_FOR_IT
 from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.tool import from_hit, from_source, from_spec, is_full, to_filter
 from toolhub_service.transport.page_tokens import PAGE_MAX_BYTES, BytePage
@@ -111,7 +112,7 @@ class Discovery:
         if spec is None or not self.policy.could_allow(principal.id, spec):
             raise HubFailure(
                 Reason.TOOL_NOT_FOUND,
-                f"There is no tool named {request.name!r} that you may call. SearchTools finds a tool by what it does.",
+                f"There is no tool named {request.name!r} that you may call. {SEARCH_FOR_IT}",
                 tool=request.name,
             )
         if spec.state is ToolState.QUARANTINED and not _is_operator(principal):

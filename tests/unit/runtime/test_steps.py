@@ -32,6 +32,7 @@ class TestResolve:
         error = await a_pipeline_harness(policy=ADMIN_ONLY).error("test/text.writ")
         assert error.details["did_you_mean"] == ["test/text.read"]
         assert "text.write" not in error.message
+        assert "`toolhub tools search`" in error.message
 
     @pytest.mark.promise("registry.hidden-is-hidden")
     @pytest.mark.parametrize("asked", ["test/text.reed", "read_text"], ids=["a near name", "the same words"])
