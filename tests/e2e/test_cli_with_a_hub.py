@@ -216,7 +216,9 @@ def test_following_the_audit_log_ends_quietly_at_ctrl_c(hub: CommandLine) -> Non
 
 def test_a_reader_that_goes_away_leaves_no_traceback(hub: CommandLine) -> None:
     for line in ("toolhub tools list | head -c 1", "toolhub audit export | head -1", "toolhub tools export | true"):
-        assert hub.piped(line).err == ""
+        told = hub.piped(line).err  # what stands below a list may have been written already
+        assert "Traceback" not in told
+        assert "Broken pipe" not in told
 
 
 def test_a_tool_is_registered_shown_and_removed(tmp_path: Path) -> None:

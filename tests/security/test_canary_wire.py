@@ -265,7 +265,9 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
             await tell(hub, exits, "core/util.time.now", {}, metadata=metadata)
         await tell(hub, exits, "core/util.time.now", {}, labels={"api_key": CANARY, "note": SHAPED})
         await tell(hub, exits, "core/util.time.now", {}, purpose=f"log in with password={CANARY} and {SHAPED}")
-        await tell(hub, exits, "core/util.time.now", {}, request_id=SHAPED, session_id=SHAPED, task_id=SHAPED)
+        # The answer names the request, which its caller has named so, to that caller alone.
+        named = await hub.invoke("core/util.time.now", {}, request_id=SHAPED, session_id=SHAPED, task_id=SHAPED)
+        assert named.request_id == SHAPED
         await tell(hub, exits, "core/util.time.now", {}, agent_id=SHAPED)
         await tell(hub, exits, "core/util.time.now", {}, plan_digest=f"v1.{SHAPED}")
         for ask in (

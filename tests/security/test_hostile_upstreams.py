@@ -91,7 +91,7 @@ async def test_json_of_too_many_values_is_refused_before_it_is_parsed(scene: Sce
     """Fails at befa727: each is parsed and checked on the event loop, a tenth of a second to seconds at a time."""
     result, _ = await scene.attacked(VALUE, answer)
     assert result.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
-    assert "too many values" in result.error.message
+    assert "too many small parts" in result.error.message
 
 
 async def test_endless_nesting_is_refused_as_no_json(scene: Scene) -> None:

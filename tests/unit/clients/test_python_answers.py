@@ -192,7 +192,7 @@ async def test_call_of_a_tool_that_changed_since_it_was_shown_is_refused_and_tol
         catalog.unregister(ECHO)
         catalog.register(replace(known, description="Say something else.", digest=""))
         stale = await hub.invoke(ECHO, {"text": "hi"}, expected_tool_digest=shown)
-        with pytest.raises(ToolChanged, match="its definition has changed") as changed:
+        with pytest.raises(ToolChanged, match="has changed") as changed:
             stale.unwrap()
         assert changed.value.tool_digest == (await hub.get_tool(ECHO)).digest != shown
         job = await hub.submit_job(ECHO, {"text": "hi"}, expected_tool_digest=shown)

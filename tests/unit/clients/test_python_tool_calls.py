@@ -64,7 +64,7 @@ async def test_refusal_tells_the_model_what_to_do(hub: Hub) -> None:
     assert message["is_error"]
     kind, *_, advice = message["content"].splitlines()
     assert kind.startswith("PATH_OUTSIDE_SANDBOX: ")
-    assert advice == "Use a path relative to the workspace, without links."
+    assert advice == "Use a path relative to the workspace, without symbolic links."
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", '"text"'])
