@@ -120,6 +120,7 @@ class _Several:
 
     def leave(self, job_id: str) -> None:
         self.places.pop(job_id, None)
+        self.pending.pop(job_id, None)  # what came in while its last entries were read has been sent with them
         self.others[job_id] = None
         if len(self.others) > _OTHERS_MAX:
             del self.others[next(iter(self.others))]
