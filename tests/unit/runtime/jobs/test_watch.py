@@ -13,7 +13,7 @@ from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
 from tests.unit.runtime.jobs.job_harness import WITHIN_S, JobHarness, Process, RecordingObserver, a_job, answered, turn
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
-from toolhub_service.domain.job import Job, JobNews, moved
+from toolhub_service.domain.job import Job, JobFilter, JobNews, moved
 from toolhub_service.domain.result import JobState, Progress
 from toolhub_service.runtime.jobs.watch import TAIL_ENTRIES, JobWatch
 
@@ -283,6 +283,32 @@ async def test_end_is_seen_from_memory_when_the_job_is_forgotten(scene: Scene) -
     watcher.let(END)
     await watcher.task
     assert watcher.seen == [3]
+
+
+async def test_job_that_ends_while_a_watch_of_several_reads_it_is_sent_once() -> None:
+    scene = Scene()
+    async with aclosing(scene.watch.watch_many([], JobFilter(), {})) as statuses:
+        reading = asyncio.ensure_future(anext(statuses))
+        for _ in range(20):  # until it has read that there is none, and waits
+            await turn()
+        scene.store.held["get"] = asyncio.Event()
+        await scene.begin()
+        await scene.announce(JobNews("job-1", 2, scene.job.status))
+        while "get" not in scene.store.asked:
+            await turn()
+        await scene.announce(await scene.end())
+        scene.store.held["get"].set()
+        assert [(await reading).sequence, (await anext(statuses)).sequence, (await anext(statuses)).sequence] == [
+            1,
+            2,
+            3,
+        ]
+        later = asyncio.ensure_future(anext(statuses))
+        for _ in range(20):
+            await turn()
+        assert not later.done()
+        later.cancel()
+        await asyncio.wait([later])
 
 
 async def test_whole_process_follows_a_run(harness: JobHarness, process: Process) -> None:
