@@ -77,7 +77,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         content = await request.aread()
         if request.method == "DELETE" or _NOTIFIES.match(content):
             request.extensions = {**request.extensions, "timeout": _SHORT}
-        exchange = self.exchanges.begin(request.headers)
+        exchange = self.exchanges.begin(request)
         try:
             return await self._answered(request, exchange)
         except _NOT_SENT as error:

@@ -9,7 +9,7 @@ builds the SDK's dispatcher, gives it to the session, and sends requests to it (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
@@ -371,10 +371,14 @@ class Exchanges:
             del self._waited[name]
             exchange.cancel()
 
-    def begin(self, fields: MutableMapping[str, str]) -> Exchange:
-        """That of a request with these fields, one that is cancelled already where nobody waits for it any more."""
-        name = fields.pop(_EXCHANGE, "")
-        exchange = self._waited.get(name) or Exchange()
-        if name and name not in self._waited:
+    def begin(self, request: httpx2.Request) -> Exchange:
+        """That of this request, one that is cancelled already where nobody waits for it any more."""
+        name = request.headers.pop(_EXCHANGE, "") or request.extensions.get(_EXCHANGE, "")
+        if not name:
+            return Exchange()
+        request.extensions = {**request.extensions, _EXCHANGE: name}  # which a redirected request takes over
+        exchange = self._waited.get(name)
+        if exchange is None:
+            exchange = Exchange()
             exchange.cancel()
         return exchange
