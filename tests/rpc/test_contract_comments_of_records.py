@@ -205,7 +205,7 @@ async def test_the_steps_of_an_answer_are_those_before_it_is_recorded(hub: Runni
 
 
 async def test_a_remedy_is_the_callers_or_an_operators(hub: RunningHub) -> None:
-    assert_says("error", "what its caller can do, or lines for an operator to add to policy.yaml.")
+    assert_says("error", "a caller with the role operator gets the lines to add to policy.yaml.")
     narrowed = await hub.invoke("core/fs.stat", {"path": "a"}, permissions=["write:fs"])
     assert "context.permissions" in narrowed.error.rule.remedy
     closed = await hub.invoke("core/http.fetchText", {"url": "http://example.com"})

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.fakes.town import founded
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import error_pb2
+from toolhub_service.domain.event import EventType
 
 POLICY = """
 grants: [{principals: [local], capabilities: ["execute:command"]}]
@@ -76,7 +78,7 @@ async def test_a_dangerous_command_is_refused_although_a_grammar_allows_it(
     assert not refused.ok
     assert refused.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
     assert refused.error.details["danger"] == danger
-    assert "whatever the policy allows" in refused.error.message
+    assert f"(rule {danger})" in refused.error.message
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -106,7 +108,31 @@ async def test_an_operator_is_told_the_grammar_and_the_danger(tmp_path: Path) ->
     (tmp_path / "policy.yaml").write_text(POLICY)
     dangerous = await explained(tmp_path, ["rm", "-rf", "/"])
     assert dangerous["grammar"] == ""
-    assert "whatever the policy allows" in dangerous["verdict"]["reason"]
+    assert "(rule delete-everything)" in dangerous["verdict"]["reason"]
+
+
+async def test_an_operators_own_pattern_is_above_every_grammar(tmp_path: Path) -> None:
+    own = 'denied_commands: [{id: no-pushes, pattern: "^git push|^cat .*\\\\.pem"}]'
+    async with running_hub(tmp_path, policy=POLICY + own) as running:
+        for script in ("git push origin main", "true; git push", "cat keys/server.pem"):
+            refused = await running.invoke("core/exec.run", {"argv": ["sh", "-c", script]})
+            assert refused.error.details["danger"] == "no-pushes", script
+            assert "(rule no-pushes)" in refused.error.message
+        answer = await running.value("core/exec.run", {"argv": ["sh", "-c", "echo git push"]})
+        assert answer["stdout"] == "git push\n"
+
+
+async def test_only_an_operator_is_told_the_lines_that_would_open_the_policy(tmp_path: Path) -> None:
+    """An agent learns whom to ask and which rule to name; the audit log keeps the lines."""
+    async with founded(tmp_path, "alice") as town:
+        fetch = {"url": "http://intranet.example/x"}
+        for tool, args in (("core/http.fetchText", fetch), ("core/exec.run", {"argv": ["jq", "."]})):
+            told = str((await town.invoke("alice", tool, args)).error)
+            assert not any(line in told for line in ("policy.yaml", "egress:", "commands:", "grants:")), told
+        refused = await town.invoke("alice", "core/http.fetchText", fetch)
+        assert "Ask an operator to allow it, and name rule_id capabilities." in refused.error.message
+        (denied,) = await town.hub.events(call_id=refused.call_id, types=frozenset({EventType.POLICY_DENIED}))
+        assert 'egress: [{hosts: ["intranet.example"]}]' in denied.event.attributes["remedy"]
 
 
 async def explained(folder: Path, argv: list[str]) -> Any:

@@ -254,7 +254,7 @@ func Advice(kind string) string {
 	case KindInvalidInput:
 		return "Do what the message says and call again."
 	case KindPolicyDenied:
-		return "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` is for the operator: lines to add to policy.yaml."
+		return "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` says whom to ask, and tells an operator the lines to add to policy.yaml."
 	case KindPermissionDenied:
 		return "Leave agent_id and user_id empty."
 	case KindApprovalRequired:

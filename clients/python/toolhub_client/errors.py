@@ -263,8 +263,8 @@ ADVICE: dict[str, str] = {
     ),
     ErrorKind.INVALID_INPUT: "Do what the message says and call again.",
     ErrorKind.POLICY_DENIED: (
-        "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` is"
-        " for the operator: lines to add to policy.yaml."
+        "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` "
+        "says whom to ask, and tells an operator the lines to add to policy.yaml."
     ),
     ErrorKind.PERMISSION_DENIED: "Leave agent_id and user_id empty.",
     ErrorKind.APPROVAL_REQUIRED: (

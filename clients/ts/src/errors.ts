@@ -25,7 +25,7 @@ export const ADVICE = {
    * evaluated; the command, its flags or its environment are not allowed, or the command is too dangerous for any
    * policy to allow; replacing files is not allowed.
    */
-  POLICY_DENIED: "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` is for the operator: lines to add to policy.yaml.",
+  POLICY_DENIED: "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` says whom to ask, and tells an operator the lines to add to policy.yaml.",
   /** agent_id or user_id in the message differs from the authenticated caller, and the policy does not let the
    * caller act for others.
    */

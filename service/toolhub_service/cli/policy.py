@@ -26,6 +26,7 @@ from toolhub_service.cli.output import (
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
+    from toolhub_service.domain.verdict import Verdict
     from toolhub_service.policy.explain import Explanation
     from toolhub_service.policy.snapshot import PolicySnapshot
 
@@ -251,10 +252,15 @@ def _show(explanation: Explanation) -> None:
     verdict = explanation.verdict
     click.secho(f"\n{verdict.effect.value} by {verdict.rule_id}", fg="green" if verdict.allows else "red", bold=True)
     print_prose(verdict.reason)
-    if verdict.remedy:
-        print_prose(verdict.remedy)
+    if remedy := _remedy(verdict):
+        print_prose(remedy)
     if explanation.grammar:
         print_prose(f"To allow this command, complete its flags and arguments in policy.yaml:\n{explanation.grammar}")
+
+
+def _remedy(verdict: Verdict) -> str:
+    """Whoever asks for an explanation is an operator, whatever the caller of the call is."""
+    return verdict.operator_remedy or verdict.remedy
 
 
 def _plain(explanation: Explanation) -> dict[str, Any]:
@@ -265,7 +271,7 @@ def _plain(explanation: Explanation) -> dict[str, Any]:
             "ruleId": verdict.rule_id,
             "kind": "" if verdict.allows else verdict.kind.value,
             "reason": verdict.reason,
-            "remedy": verdict.remedy,
+            "remedy": _remedy(verdict),
             "policyRevision": verdict.policy_revision,
         },
         "grammar": explanation.grammar,

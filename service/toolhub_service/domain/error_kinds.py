@@ -127,8 +127,8 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         "No grant covers the caller and the tool's capabilities; a DENY rule applies, or a condition could not be "
         "evaluated; the command, its flags or its environment are not allowed, or the command is too dangerous for "
         "any policy to allow; replacing files is not allowed.",
-        "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` is "
-        "for the operator: lines to add to policy.yaml.",
+        "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` says whom "
+        "to ask, and tells an operator the lines to add to policy.yaml.",
         details={
             "missing_capabilities": "what neither the grants nor the call's own permissions include",
             "principal": "the caller that was checked",
@@ -136,7 +136,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "settable_variables": "what the policy allows",
             "condition_fault": "true: the condition of the rule could not be evaluated",
             "command, argument": "what was checked",
-            "danger": "the built-in rule that always refuses the command, such as `delete-everything`",
+            "danger": "the rule that always refuses the command: such as `delete-everything`, or of `denied_commands`",
         },
     ),
     ErrorKind.PERMISSION_DENIED: KindSpec(

@@ -55,7 +55,7 @@ def names_in(details: Mapping[str, str]) -> frozenset[str]:
 POLICY_DETAILS: Final[Mapping[str, str]] = {
     "rule_id": "the rule, or the built-in check, that refused",
     "policy_revision": "the digest of the policy in force",
-    "remedy": "lines that an operator can add to policy.yaml to allow the call",
+    "remedy": "whom to ask to allow the call; for a caller with the role operator, the lines to add to policy.yaml",
 }
 """Of whatever step `check_policy` refuses, of every kind."""
 

@@ -64,6 +64,15 @@ class CommandRule:
 
 
 @dataclass(frozen=True, slots=True)
+class DeniedCommand:
+    """Commands that no grammar can allow, beside the built-in ones."""
+
+    id: str
+    pattern: str
+    """RE2, searched in the words of the command, and of each command that it starts, joined by single spaces."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sandbox:
     """Bounds on what a tool may take from the machine."""
 
@@ -87,6 +96,7 @@ class Constraints:
 
     egress: tuple[EgressRule, ...] = ()
     commands: tuple[CommandRule, ...] = ()
+    denied_commands: tuple[DeniedCommand, ...] = ()
     sandbox: Sandbox = field(default_factory=Sandbox)
 
 
@@ -122,7 +132,9 @@ class Verdict:
     """The rule, grant or guard that decided, such as `grant:local` or `egress`."""
     reason: str
     remedy: str = ""
-    """What the caller or an operator can do; empty when nothing is needed."""
+    """What the caller can do; empty when nothing is needed."""
+    operator_remedy: str = ""
+    """Lines of policy.yaml that would allow the call: for operators and the audit log, never for another caller."""
     kind: ErrorKind = ErrorKind.POLICY_DENIED
     """How a refusal is worded."""
     details: Mapping[str, JsonValue] = field(default_factory=dict)

@@ -225,7 +225,7 @@ class Grammar:
     def _matches(self, pattern: str, value: str) -> bool:
         if not compiles(pattern):
             self._deny("has a broken rule in the policy, so it cannot be allowed; tell the operator")
-        return _pattern(pattern).fullmatch(value) is not None
+        return compiled_pattern(pattern).fullmatch(value) is not None
 
     def _deny(self, why: str) -> NoReturn:
         rule = self._rule
@@ -241,7 +241,7 @@ class Grammar:
 
 
 @lru_cache(maxsize=2048)
-def _pattern(text: str) -> re2._Regexp:
+def compiled_pattern(text: str) -> re2._Regexp:
     options = re2.Options()
     options.log_errors = False
     return re2.compile(text, options)
@@ -250,7 +250,7 @@ def _pattern(text: str) -> re2._Regexp:
 @lru_cache(maxsize=2048)
 def compiles(text: str) -> bool:
     try:
-        _pattern(text)
+        compiled_pattern(text)
     except re2.error:
         return False
     return True

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.domain.verdict import CommandRule
+from toolhub_service.domain.verdict import CommandRule, DeniedCommand
 from toolhub_service.guards.command_grammar import Grammar, JudgedCommand, compiles
 from toolhub_service.guards.dangerous_commands import danger_of
 
@@ -162,8 +162,10 @@ def argv_of(command: str | Sequence[str]) -> list[str]:
     return split_command(command) if isinstance(command, str) else list(command)
 
 
-def judge_command(argv: Sequence[str], rules: tuple[CommandRule, ...]) -> JudgedCommand:
-    """The command as it may run. Of two rules with one name the first counts.
+def judge_command(
+    argv: Sequence[str], rules: tuple[CommandRule, ...], denied: tuple[DeniedCommand, ...] = ()
+) -> JudgedCommand:
+    """The command as it may run. Of two rules with one name the first counts; `denied` is above all of them.
 
     Raises:
         ToolFailure: INVALID_INPUT for a malformed argv, POLICY_DENIED for what no rule allows; the details name
@@ -176,12 +178,12 @@ def judge_command(argv: Sequence[str], rules: tuple[CommandRule, ...]) -> Judged
     if rule is None:
         _unknown_command(name, rules)
     judged = Grammar(rule).judge(argv[1:])
-    danger = danger_of(judged.argv)
+    danger = danger_of(judged.argv, denied)
     if danger is not None:
         raise refuse(
             ErrorKind.POLICY_DENIED,
-            f"This command is always refused, whatever the policy allows: it would {danger.would}. Use the file "
-            "tools, or ask a person to do it.",
+            f"This command is always refused: {danger.why} (rule {danger.rule}). Use the file tools, or ask a "
+            "person to do it.",
             danger=danger.rule,
         )
     return judged

@@ -16,6 +16,9 @@ from typing import Final, NamedTuple
 
 import re2
 
+from toolhub_service.domain.verdict import DeniedCommand
+from toolhub_service.guards.command_grammar import compiled_pattern
+
 Words = Sequence[str]
 
 _SHELLS: Final = frozenset("sh bash dash zsh ksh mksh ash fish csh tcsh rbash elvish nu pwsh".split())
@@ -78,8 +81,8 @@ _SCRIPTS_MAX: Final = 64
 class Danger(NamedTuple):
     rule: str
     """Names the rule, such as `delete-everything`."""
-    would: str
-    """What the command would do, to follow «it would»."""
+    why: str
+    """Clause that follows a colon: what the command would do."""
 
 
 _WOULD: Final = {
@@ -96,11 +99,17 @@ _WOULD: Final = {
 }
 
 
-def danger_of(argv: Words) -> Danger | None:
-    """Why a command is never run, whatever the policy says; None when no rule knows it. Linear in its length."""
+def danger_of(argv: Words, denied: Sequence[DeniedCommand] = ()) -> Danger | None:
+    """Why a command is never run, whatever a grammar allows; None when no rule knows it. Linear in its length.
+
+    `denied`: an operator's own patterns, which add to the built-in list and take nothing from it.
+    """
     for words in _commands(argv):
         if rule := next((rule for rule, applies in _RULES if applies(words)), ""):
-            return Danger(rule, _WOULD[rule])
+            return Danger(rule, f"it would {_WOULD[rule]}")
+        for own in denied:
+            if compiled_pattern(own.pattern).search(" ".join(words)) is not None:
+                return Danger(own.id, "the policy denies it in `denied_commands`")
     return None
 
 

@@ -112,7 +112,7 @@ def _judge(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constrain
 
 
 def _judge_command(planned: PlannedCall, value: JsonValue, constraints: Constraints) -> None:
-    judged = judge_command(words(value), constraints.commands)
+    judged = judge_command(words(value), constraints.commands, constraints.denied_commands)
     folder = argument_of(planned, ArgumentRole.WORKING_DIRECTORY)
     for path in judged.paths:
         # join keeps an absolute path absolute, and the guard refuses it

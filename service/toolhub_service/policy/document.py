@@ -248,6 +248,20 @@ class Command(Section, frozen=True, kw_only=True):
     environment: Annotated[dict[str, str], Meta(description="Variables added to the empty environment.")] = {}
 
 
+class DeniedCommandRule(Section, frozen=True, kw_only=True):
+    """Commands that no entry of `commands` can allow, beside those that are always refused."""
+
+    id: Annotated[Id, Meta(description="Unique; named in refusals (`details.danger`) and in the audit log.")]
+    pattern: Annotated[
+        RE2,
+        Meta(
+            min_length=1,
+            description="RE2, searched in the words of a command joined by spaces, and in each command that a shell or "
+            "a starter such as `sudo` would run; anchor it with `^`.",
+        ),
+    ]
+
+
 class SandboxRule(Section, frozen=True, kw_only=True):
     """What a tool may take from the machine."""
 
@@ -281,6 +295,10 @@ class PolicyDocument(Section, frozen=True, kw_only=True):
     ] = ()
     commands: Annotated[
         tuple[Command, ...], Meta(max_length=1_000, description="Commands that may be run; none: no commands.")
+    ] = ()
+    denied_commands: Annotated[
+        tuple[DeniedCommandRule, ...],
+        Meta(max_length=256, description="Commands that are refused whatever `commands` allows."),
     ] = ()
     sandbox: Annotated[SandboxRule, Meta(description="Limits on what a tool may use of the machine.")] = SandboxRule()
     impersonate: Annotated[

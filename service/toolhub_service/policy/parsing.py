@@ -20,7 +20,7 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE
 from toolhub_service.domain.verdict import CommandRule, EgressRule, FlagRule, Sandbox
-from toolhub_service.guards.command_grammar import SAFE_COMMANDS
+from toolhub_service.guards.command_grammar import SAFE_COMMANDS, compiles
 from toolhub_service.guards.commands import rule_faults
 from toolhub_service.guards.urls import canonical_host, canonical_path
 from toolhub_service.guards.yaml_faults import yaml_fault
@@ -163,6 +163,10 @@ def unsound(document: PolicyDocument) -> Iterator[Problem]:
     for index, command in enumerate(document.commands):
         yield from _command(f"$.commands[{index}]", command)
     yield from _doubled("commands", [command.name or "preset" for command in document.commands])
+    yield from _doubled("denied_commands", [rule.id for rule in document.denied_commands])
+    for index, denied in enumerate(document.denied_commands):
+        if not compiles(denied.pattern):
+            yield f"$.denied_commands[{index}].pattern", f"`{denied.pattern}` is not an RE2 pattern"
 
 
 def _useless_stars(document: PolicyDocument) -> Iterator[Problem]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
+from types import MappingProxyType
 
-from toolhub_service.domain.call import ExecContext, PlannedCall
+from toolhub_service.domain.call import ExecContext, PlannedCall, Role
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ArgumentRole
@@ -40,6 +41,11 @@ def paste(lines: Sequence[str]) -> str:
     if not lines:
         return ""
     return "An operator can allow this in policy.yaml (append to a key that is already there):\n" + "\n".join(lines)
+
+
+def ask_operator(rule_id: str) -> str:
+    """The remedy of everybody else, who must not learn from a refusal how to open what refused."""
+    return f"Ask an operator to allow it, and name rule_id {rule_id}."
 
 
 def grant_line(principal_id: str, capabilities: Iterable[str]) -> str:
@@ -111,28 +117,37 @@ def acts_for_another(context: ExecContext, principal_id: str) -> bool:
 
 
 def _deny(
+    planned: PlannedCall,
     revision: str,
     rule_id: str,
     reason: str,
-    remedy: str,
     *,
+    remedy: str = "",
+    lines: Sequence[str] = (),
     kind: ErrorKind = ErrorKind.POLICY_DENIED,
-    **details: JsonValue,
+    details: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Verdict:
-    return Verdict(Effect.DENY, revision, rule_id, reason, remedy, kind, details)
+    """`remedy`: what the caller itself can do; `lines`: of policy.yaml, shown to callers who are operators."""
+    allowing = paste(lines)
+    shown = allowing
+    if allowing and Role.OPERATOR not in planned.call.principal.roles:
+        shown = ask_operator(rule_id)
+    told = "\n".join(filter(None, (remedy, shown)))
+    return Verdict(Effect.DENY, revision, rule_id, reason, told, allowing, kind, details)
 
 
 def impostor(planned: PlannedCall, revision: str) -> Verdict:
     """The message names somebody else, and the principal may not act for others."""
     principal_id = planned.call.principal.id
     return _deny(
+        planned,
         revision,
         IDENTITY,
         "agent_id or user_id differs from the authenticated caller.",
-        "Leave agent_id and user_id empty, or send the caller's own id.\n"
-        + paste([f"impersonate: {_flow([principal_id])}"]),
+        remedy="Leave agent_id and user_id empty, or send the caller's own id.",
+        lines=[f"impersonate: {_flow([principal_id])}"],
         kind=ErrorKind.PERMISSION_DENIED,
-        principal=principal_id,
+        details={"principal": principal_id},
     )
 
 
@@ -140,12 +155,12 @@ def unknown_principal(planned: PlannedCall, needs: frozenset[str], revision: str
     """No grant and no role names the principal."""
     principal_id = planned.call.principal.id
     return _deny(
+        planned,
         revision,
         DEFAULT,
         "No grant names this caller, and everything that is not granted is denied.",
-        paste([grant_line(principal_id, needs)]),
-        principal=principal_id,
-        missing_capabilities=sorted(needs),
+        lines=[grant_line(principal_id, needs)],
+        details={"principal": principal_id, "missing_capabilities": sorted(needs)},
     )
 
 
@@ -153,12 +168,13 @@ def no_agent(planned: PlannedCall, revision: str) -> Verdict:
     """Roles are given to the principal, and `agent` is not among them."""
     principal_id = planned.call.principal.id
     return _deny(
+        planned,
         revision,
         DEFAULT,
         "The caller lacks the role `agent`, which calling tools requires.",
         # Roles add up, so that those the principal has stay.
-        paste([f"roles: [{{principals: {_flow([principal_id])}, roles: [agent]}}]"]),
-        principal=principal_id,
+        lines=[f"roles: [{{principals: {_flow([principal_id])}, roles: [agent]}}]"],
+        details={"principal": principal_id},
     )
 
 
@@ -171,18 +187,19 @@ def lacks_capabilities(
     if DANGER_DESTRUCTIVE in missing:
         lines.append(allow_line(principal_id, planned.spec.name))
     reason = f"The caller lacks {', '.join(missing)}, which {planned.spec.name} needs."
-    return _deny(revision, CAPABILITIES, reason, paste(lines), missing_capabilities=list(missing))
+    return _deny(planned, revision, CAPABILITIES, reason, lines=lines, details={"missing_capabilities": list(missing)})
 
 
-def narrowed_too_far(missing: tuple[str, ...], revision: str) -> Verdict:
+def narrowed_too_far(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:
     """The context's own permissions leave out what the tool needs."""
     names = ", ".join(missing)
     return _deny(
+        planned,
         revision,
         PERMISSIONS,
         f"The call's own context.permissions do not include {names}.",
-        f"Add {names} to context.permissions, or leave permissions empty to use the whole grant.",
-        missing_capabilities=list(missing),
+        remedy=f"Add {names} to context.permissions, or leave permissions empty to use the whole grant.",
+        details={"missing_capabilities": list(missing)},
     )
 
 
@@ -195,7 +212,7 @@ def guarded(planned: PlannedCall, refusal: GuardRefusal, constraints: Constraint
         lines = ["sandbox: {may_overwrite: true}"]
     error = refusal.error
     details = {**error.details, "argument": refusal.argument}
-    return Verdict(Effect.DENY, revision, refusal.rule_id, error.message, paste(lines), error.kind, details)
+    return _deny(planned, revision, refusal.rule_id, error.message, lines=lines, kind=error.kind, details=details)
 
 
 def _argument_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
@@ -225,7 +242,7 @@ def _command_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
         return []
     argv = words(value)
     try:
-        judge_command(argv, constraints.commands)
+        judge_command(argv, constraints.commands, constraints.denied_commands)
     except ToolFailure as failure:
         if failure.error.kind is ErrorKind.POLICY_DENIED and argv[0] not in {
             rule.name for rule in constraints.commands

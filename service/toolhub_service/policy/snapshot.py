@@ -139,7 +139,7 @@ class PolicySnapshot:
         if permissions is None or row.needs <= permissions:
             return None
         missing = Holdings(permissions).lack(row.needs)
-        return refusals.narrowed_too_far(missing, self.revision) if missing else None
+        return refusals.narrowed_too_far(planned, missing, self.revision) if missing else None
 
     def first(self, rules: tuple[BoundRule, ...], planned: PlannedCall) -> Verdict | None:
         """The verdict of the first rule that holds; a deny where a condition cannot be answered."""

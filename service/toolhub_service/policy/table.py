@@ -17,7 +17,7 @@ from urllib.parse import quote
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ToolSpec, canonical_capabilities
-from toolhub_service.domain.verdict import Constraints, Effect, Limit, Verdict
+from toolhub_service.domain.verdict import Constraints, DeniedCommand, Effect, Limit, Verdict
 from toolhub_service.policy.conditions import Condition
 from toolhub_service.policy.document import LimitRule, Patterns, PolicyDocument, Rule
 from toolhub_service.policy.parsing import Lines, command_rules, egress_rule, invalid, sandbox
@@ -141,6 +141,7 @@ class Table:
         )
         self._impersonate = Patterns(document.impersonate)
         self._commands = command_rules(document.commands)
+        self._denied_commands = tuple(DeniedCommand(rule.id, rule.pattern) for rule in document.denied_commands)
         self._sandbox = sandbox(document.sandbox)
 
     def roles_of(self, principal_id: str) -> frozenset[str]:
@@ -156,7 +157,7 @@ class Table:
 
     def constraints(self, principal_id: str, tool: str) -> Constraints:
         egress = tuple(rule for who, what, rule in self._egress if who.match(principal_id) and what.match(tool))
-        return Constraints(egress=egress, commands=self._commands, sandbox=self._sandbox)
+        return Constraints(egress, self._commands, self._denied_commands, self._sandbox)
 
     def limits(self, principal_id: str, tool: str) -> tuple[Limit, ...]:
         return tuple(

@@ -152,6 +152,8 @@ class Recorder:
         error = result.error
         denied = error is not None and error.kind in POLICY_KINDS and result.attempts == 0
         attributes = {"attempts": str(state.attempts)}
+        if denied and state.verdict is not None and state.verdict.operator_remedy:
+            attributes["remedy"] = self._redactor.text(state.verdict.operator_remedy)
         if result.job is not None:
             attributes["job_id"] = result.job.job_id
         if result.replayed:

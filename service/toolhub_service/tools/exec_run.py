@@ -156,7 +156,8 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         return _result(finished, judged, level, args, context)
 
     def _judged(self, args: ExecRun.In, context: ToolContext) -> JudgedCommand:
-        judged = judge_command(_words(args), context.constraints.commands)
+        allowed = context.constraints
+        judged = judge_command(_words(args), allowed.commands, allowed.denied_commands)
         if not os.access(judged.binary, os.X_OK):
             raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
         # Each path as it was judged: the kernel climbs from where a link leads, a text from its name.

@@ -156,7 +156,7 @@ def test_a_dangerous_command_is_known_by_its_rule(rule: str, line: str) -> None:
     danger = danger_of(shlex.split(line))
     assert danger is not None
     assert danger.rule == rule
-    assert danger.would
+    assert danger.why
 
 
 @pytest.mark.parametrize("line", HONEST)
@@ -167,7 +167,7 @@ def test_an_honest_command_is_no_danger(line: str) -> None:
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
 def test_any_argument_list_is_judged_without_a_fault(argv: list[str]) -> None:
     danger = danger_of(argv)
-    assert danger is None or danger.would
+    assert danger is None or danger.why
 
 
 def test_commands_that_start_commands_without_end_are_judged_within_bounds() -> None:

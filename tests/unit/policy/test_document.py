@@ -78,7 +78,7 @@ def test_local_may_not_dial_run_or_delete(tool: ToolSpec) -> None:
     source = PolicySnapshot()
     verdict = source.decide(a_call(tool, {"path": "a"}))
     assert (verdict.effect, verdict.rule_id) == (Effect.DENY, "capabilities")
-    assert 'grants: [{principals: ["local"]' in verdict.remedy
+    assert 'grants: [{principals: ["local"]' in verdict.operator_remedy
     assert not source.could_allow("local", tool)
 
 

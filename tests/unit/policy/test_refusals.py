@@ -145,7 +145,7 @@ REMEDIED: list[tuple[str, PlannedCall, int]] = [
 @pytest.mark.promise("errors.remedy-can-be-pasted")
 @pytest.mark.parametrize(("what", "planned", "lines"), REMEDIED, ids=[what for what, _, _ in REMEDIED])
 def test_pasting_the_lines_of_a_refusal_allows_the_call(what: str, planned: PlannedCall, lines: int) -> None:
-    remedy = refusal(PolicySnapshot(), planned).remedy
+    remedy = refusal(PolicySnapshot(), planned).operator_remedy
     pasted = [line for line in remedy.splitlines() if ": " in line and line.split(":")[0] in SECTIONS]
     assert len(pasted) == lines
     text = "\n".join(merged(pasted))
@@ -155,7 +155,7 @@ def test_pasting_the_lines_of_a_refusal_allows_the_call(what: str, planned: Plan
 @pytest.mark.parametrize("argv", [["jq", "--version"], ["pytest", "-q", "tests/unit"]])
 def test_an_operator_alone_is_told_the_grammar_of_another_command(argv: list[str]) -> None:
     planned = a_call(RUN, {"argv": argv})
-    grant = refusal(PolicySnapshot(), planned).remedy.splitlines()[1]
+    grant = refusal(PolicySnapshot(), planned).operator_remedy.splitlines()[1]
     grammar = explain(PolicySnapshot(), planned).grammar
     assert "commands" not in grant
     assert PolicySnapshot.load(f"{grant}\n{grammar}").decide(planned).effect is Effect.ALLOW
@@ -181,13 +181,13 @@ def merged(lines: list[str]) -> list[str]:
 
 def test_a_deletion_by_plan_needs_the_first_line_only() -> None:
     planned = a_call(DELETE_PATH, {"path": "old"})
-    grant = refusal(PolicySnapshot(), planned).remedy.splitlines()[1]
+    grant = refusal(PolicySnapshot(), planned).operator_remedy.splitlines()[1]
     assert PolicySnapshot.load(grant).decide(planned).effect is Effect.REQUIRE_PLAN
 
 
 def test_the_remedy_of_a_refused_host_is_its_egress_line_alone() -> None:
     verdict = refusal(OPEN, a_call(REQUEST, {"url": "https://evil.org/"}))
-    assert verdict.remedy.splitlines()[1:] == ['egress: [{hosts: ["evil.org"]}]']
+    assert verdict.operator_remedy.splitlines()[1:] == ['egress: [{hosts: ["evil.org"]}]']
     assert "api.github.com" in str(verdict.details["allowed_hosts"])
 
 
@@ -195,12 +195,12 @@ def test_the_remedy_of_a_refused_host_is_its_egress_line_alone() -> None:
     "url", ["http://169.254.169.254/latest", "http://[fd00:ec2::254]/", "http://0.0.0.0/", "no url"]
 )
 def test_no_remedy_opens_a_metadata_service(url: str) -> None:
-    assert "egress" not in refusal(PolicySnapshot(), a_call(REQUEST, {"url": url})).remedy
+    assert "egress" not in refusal(PolicySnapshot(), a_call(REQUEST, {"url": url})).operator_remedy
 
 
 def test_a_known_command_with_a_refused_flag_is_told_its_flags_and_no_line() -> None:
     verdict = refusal(OPEN, a_call(RUN, {"argv": ["ls", "--color=always"]}))
-    assert verdict.remedy == ""
+    assert verdict.operator_remedy == ""
     assert "allowed_flags" in verdict.details
 
 

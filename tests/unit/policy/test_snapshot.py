@@ -301,7 +301,7 @@ def test_who_is_granted_something_but_is_no_agent_calls_nothing() -> None:
     )
     verdict = source.decide(a_call(a_tool(), principal="bot"))
     assert (verdict.effect, verdict.rule_id) == (Effect.DENY, "default")
-    assert 'roles: [{principals: ["bot"], roles: [agent]}]' in verdict.remedy
+    assert 'roles: [{principals: ["bot"], roles: [agent]}]' in verdict.operator_remedy
     assert not source.could_allow("bot", a_tool())
 
 

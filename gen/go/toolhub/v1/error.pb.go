@@ -405,8 +405,8 @@ type RuleRef struct {
 	RuleId string `protobuf:"bytes,1,opt,name=rule_id,json=ruleId,proto3" json:"rule_id,omitempty"`
 	// The digest of the policy in force.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// What would make the call pass: what its caller can do, or lines for an operator to add to policy.yaml. Empty when
-	// nothing would.
+	// What would make the call pass: what its caller can do, or whom to ask; a caller with the role operator gets the lines
+	// to add to policy.yaml. Empty when nothing would.
 	Remedy string `protobuf:"bytes,3,opt,name=remedy,proto3" json:"remedy,omitempty"`
 	// Capabilities that the call needs and its caller does not hold.
 	MissingCapabilities []string `protobuf:"bytes,4,rep,name=missing_capabilities,json=missingCapabilities,proto3" json:"missing_capabilities,omitempty"`

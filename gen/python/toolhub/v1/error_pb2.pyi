@@ -292,8 +292,8 @@ class RuleRef(_message.Message):
     policy_revision: _builtins.str
     """The digest of the policy in force."""
     remedy: _builtins.str
-    """What would make the call pass: what its caller can do, or lines for an operator to add to policy.yaml. Empty when
-    nothing would.
+    """What would make the call pass: what its caller can do, or whom to ask; a caller with the role operator gets the lines
+    to add to policy.yaml. Empty when nothing would.
     """
     @_builtins.property
     def missing_capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -149,8 +149,8 @@ export type RuleRef = Message<"toolhub.v1.RuleRef"> & {
   policyRevision: string;
 
   /**
-   * What would make the call pass: what its caller can do, or lines for an operator to add to policy.yaml. Empty when
-   * nothing would.
+   * What would make the call pass: what its caller can do, or whom to ask; a caller with the role operator gets the lines
+   * to add to policy.yaml. Empty when nothing would.
    *
    * @generated from field: string remedy = 3;
    */

@@ -4567,8 +4567,8 @@ class RuleRef(betterproto2.Message):
 
     remedy: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    What would make the call pass: what its caller can do, or lines for an operator to add to policy.yaml. Empty when
-    nothing would.
+    What would make the call pass: what its caller can do, or whom to ask; a caller with the role operator gets the lines
+    to add to policy.yaml. Empty when nothing would.
     """
 
     missing_capabilities: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
