@@ -72,3 +72,10 @@ async def test_json_is_proved_by_its_status_and_the_names_of_its_fields(tmp_path
         (proof,) = result.evidence
         assert proof.summary == "GET 200, 25 bytes: an object with id, name"
         assert (proof.attributes["status"], proof.attributes["fields"]) == ("200", "id,name")
+
+
+async def test_a_blocked_network_is_not_dialled_although_egress_opens_it(tmp_path: Path) -> None:
+    async with web_hub(tmp_path, b"{}", "blocked_cidrs: [127.0.0.0/24]\n") as (hub, server):
+        refused = await hub.invoke("core/http.fetchText", {"url": server.url()})
+        assert refused.error.kind == error_pb2.ERROR_KIND_HTTP_DISALLOWED_HOST
+        assert server.asked == []

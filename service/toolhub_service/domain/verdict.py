@@ -25,6 +25,8 @@ class EgressRule:
     methods: frozenset[str] = frozenset({"GET", "HEAD"})
     cidrs: tuple[str, ...] = ()
     """Networks opened although they are not public, such as `127.0.0.0/8`; empty: public addresses only."""
+    blocked_cidrs: tuple[str, ...] = ()
+    """Networks that no rule opens, although they may be public."""
     paths: tuple[str, ...] = ()
     """Prefixes in normal form, such as `/v1`, that end at a slash or the end of the path; empty: any path."""
     retry_with_key: bool = False

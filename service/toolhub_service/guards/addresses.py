@@ -3,7 +3,8 @@
 An address has one or more faces: itself and every IPv4 address that it carries inside (6to4, Teredo, NAT64, ISATAP,
 IPv4-compatible). It is allowed when every face is. An IPv4-mapped address has one face, the IPv4 address, since that is
 what the kernel dials. A face is allowed when it is public, or when a network of the rule opens it. Metadata services
-are opened only by a network that names exactly their address: `100.64.0.0/10` does not open 100.100.100.200.
+are opened only by a network that names exactly their address: `100.64.0.0/10` does not open 100.100.100.200. A face in
+a blocked network is never allowed, public or opened.
 
 Sources: IANA special-purpose registries (RFC 6890), microsoft/AntiSSRF `recommendedV1`, RFC 3056, 4291, 4380, 5214,
 6052, 8215. IPv6 is a list of what exists (2000::/3) less what is special in it, so a range assigned later stays shut.
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import NamedTuple
 
 FORBIDDEN_V4 = tuple(
     IPv4Network(network)
@@ -74,22 +76,37 @@ _ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 Address = IPv4Address | IPv6Address
 
 
+class Networks(NamedTuple):
+    """What a connection may reach besides the public addresses, and what it may not although it is public."""
+
+    opened: tuple[str, ...] = ()
+    """CIDRs, such as `10.0.0.0/8`."""
+    blocked: tuple[str, ...] = ()
+    """CIDRs that nothing opens."""
+
+
+PUBLIC = Networks()
+
+
 def is_public(address: str) -> bool:
     """Whether the literal address, without scope, is an ordinary address of the public Internet."""
-    return is_allowed(address, ())
+    return is_allowed(address, PUBLIC)
 
 
 @lru_cache(maxsize=8192)
-def is_allowed(address: str, cidrs: tuple[str, ...]) -> bool:
-    """Whether the literal address is public or opened by one of `cidrs`. Anything that is not an address is not."""
+def is_allowed(address: str, networks: Networks) -> bool:
+    """Whether the literal address is public or opened, and not blocked. Anything that is not an address is not."""
     try:
         parsed = ip_address(address)
     except ValueError:
         return False
     if isinstance(parsed, IPv6Address) and parsed.scope_id is not None:
         return False
-    opened = _networks(cidrs)
-    return all(_is_public(face) or _is_opened(face, opened) for face in _faces(parsed))
+    opened, blocked = _networks(networks.opened), _networks(networks.blocked)
+    return all(
+        (_is_public(face) or _is_opened(face, opened)) and not any(face in network for network in blocked)
+        for face in _faces(parsed)
+    )
 
 
 @lru_cache(maxsize=256)

@@ -23,7 +23,7 @@ import idna
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.guards.addresses import is_allowed
+from toolhub_service.guards.addresses import Networks, is_allowed
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.secrets import MARK
 
@@ -155,8 +155,8 @@ class ParsedUrl:
 class JudgedUrl(ParsedUrl):
     """A URL that egress rules allow. Only `judge_url` makes one."""
 
-    opened: tuple[str, ...]
-    """Networks, sorted, that the matching rules open besides the public ones: where the host may lead."""
+    networks: Networks
+    """Where the host may lead: what the matching rules open, sorted, less what is blocked."""
     retry_with_key: bool = False
     """Whether a matching rule says that the host honours the header Idempotency-Key."""
 
@@ -175,11 +175,14 @@ def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUr
     matching = [rule for rule in named if _fits(rule, parsed, method)]
     if not matching:
         raise _use_refused(parsed, method, named)
-    opened = tuple(sorted({cidr for rule in matching for cidr in rule.cidrs}))
-    if parsed.is_address and not is_allowed(parsed.host, opened):
+    networks = Networks(
+        tuple(sorted({cidr for rule in matching for cidr in rule.cidrs})),
+        tuple(sorted({cidr for rule in egress for cidr in rule.blocked_cidrs})),
+    )
+    if parsed.is_address and not is_allowed(parsed.host, networks):
         raise address_refused(parsed.host)
     retries = any(rule.retry_with_key for rule in matching)
-    return JudgedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, opened, retries)
+    return JudgedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, networks, retries)
 
 
 def join_url(origin: ParsedUrl, reference: str) -> str:

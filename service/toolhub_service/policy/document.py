@@ -293,6 +293,13 @@ class PolicyDocument(Section, frozen=True, kw_only=True):
     egress: Annotated[
         tuple[Egress, ...], Meta(max_length=10_000, description="Hosts that tools may connect to; none: no network.")
     ] = ()
+    blocked_cidrs: Annotated[
+        tuple[Annotated[str, Meta(max_length=64)], ...],
+        Meta(
+            max_length=10_000,
+            description="Networks that tools never connect to, whatever `egress` opens, such as `203.0.113.0/24`.",
+        ),
+    ] = ()
     commands: Annotated[
         tuple[Command, ...], Meta(max_length=1_000, description="Commands that may be run; none: no commands.")
     ] = ()

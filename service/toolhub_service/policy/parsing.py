@@ -106,7 +106,7 @@ def canonical_pattern(host: str) -> str:
     return canonical_host(f"[{host}]" if ":" in host and not host.startswith("[") else host).name
 
 
-def egress_rule(rule: Egress) -> EgressRule:
+def egress_rule(rule: Egress, blocked_cidrs: tuple[str, ...] = ()) -> EgressRule:
     return EgressRule(
         hosts=tuple(canonical_pattern(host) for host in rule.hosts),
         schemes=frozenset(rule.schemes),
@@ -114,6 +114,7 @@ def egress_rule(rule: Egress) -> EgressRule:
         paths=tuple(canonical_path(path) for path in rule.paths),
         methods=frozenset(rule.methods),
         cidrs=rule.cidrs,
+        blocked_cidrs=blocked_cidrs,
         retry_with_key=rule.retry_with_key,
     )
 
@@ -160,6 +161,7 @@ def unsound(document: PolicyDocument) -> Iterator[Problem]:
             yield f"$.limits[{index}]", "sets no limit: give rate_per_s, concurrency or quota"
     for index, rule in enumerate(document.egress):
         yield from _egress(f"$.egress[{index}]", rule)
+    yield from _cidrs("$.blocked_cidrs", document.blocked_cidrs)
     for index, command in enumerate(document.commands):
         yield from _command(f"$.commands[{index}]", command)
     yield from _doubled("commands", [command.name or "preset" for command in document.commands])
@@ -205,13 +207,17 @@ def _egress(path: str, rule: Egress) -> Iterator[Problem]:
                 f"{path}.paths[{index}]",
                 (f"`{prefix}` is not a path prefix: give one such as /v1/items, without dot segments"),
             )
-    for index, cidr in enumerate(rule.cidrs):
+    yield from _cidrs(f"{path}.cidrs", rule.cidrs)
+
+
+def _cidrs(path: str, cidrs: Iterable[str]) -> Iterator[Problem]:
+    for index, cidr in enumerate(cidrs):
         try:
             ipaddress.ip_network(cidr)
         except ValueError:
             yield (
-                f"{path}.cidrs[{index}]",
-                (f"`{cidr}` is not a network: give one such as 10.0.0.0/8 (host bits must be zero)"),
+                f"{path}[{index}]",
+                f"`{cidr}` is not a network: give one such as 10.0.0.0/8 (host bits must be zero)",
             )
 
 

@@ -137,7 +137,8 @@ class Table:
         self._roles = tuple((Patterns(entry.principals), frozenset(entry.roles)) for entry in document.roles)
         self._limits = tuple((Patterns(rule.principals), Patterns(rule.tools), rule) for rule in document.limits)
         self._egress = tuple(
-            (Patterns(rule.principals), Patterns(rule.tools), egress_rule(rule)) for rule in document.egress
+            (Patterns(rule.principals), Patterns(rule.tools), egress_rule(rule, document.blocked_cidrs))
+            for rule in document.egress
         )
         self._impersonate = Patterns(document.impersonate)
         self._commands = command_rules(document.commands)

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 
 from tests.corpora import load_json
-from toolhub_service.guards.addresses import is_allowed, is_public
+from toolhub_service.guards.addresses import Networks, is_allowed, is_public
 
 PUBLIC = ("1.1.1.1", "8.8.8.8", "93.184.216.34", "223.255.255.254", "2606:4700::1111", "2a00:1450:4001::8a")
 FORBIDDEN = (
@@ -78,7 +78,7 @@ def test_every_range_of_antissrf_is_forbidden_at_both_ends_and_in_the_middle() -
 
 
 def test_rule_opens_the_networks_that_it_names_and_no_other() -> None:
-    opened = ("10.0.0.0/8", "fd12::/16")
+    opened = Networks(("10.0.0.0/8", "fd12::/16"))
     assert is_allowed("10.2.3.4", opened)
     assert is_allowed("::ffff:10.2.3.4", opened)
     assert is_allowed("fd12::5", opened)
@@ -99,19 +99,27 @@ def test_rule_opens_the_networks_that_it_names_and_no_other() -> None:
     ],
 )
 def test_metadata_service_is_opened_only_by_its_own_address(address: str, wide: str) -> None:
-    assert not is_allowed(address, (wide,))
-    assert is_allowed(address, (wide, address.removeprefix("::ffff:")))
+    assert not is_allowed(address, Networks((wide,)))
+    assert is_allowed(address, Networks((wide, address.removeprefix("::ffff:"))))
 
 
 def test_opened_nat64_prefix_does_not_open_what_lies_behind_it() -> None:
-    opened = ("64:ff9b::/96",)
+    opened = Networks(("64:ff9b::/96",))
     assert is_allowed("64:ff9b::8.8.8.8", opened)
     assert not is_allowed("64:ff9b::127.0.0.1", opened)
     assert not is_allowed("64:ff9b::169.254.169.254", opened)
-    assert is_allowed("64:ff9b::10.0.0.1", (*opened, "10.0.0.0/8"))
+    assert is_allowed("64:ff9b::10.0.0.1", Networks((*opened.opened, "10.0.0.0/8")))
 
 
 def test_opened_tunnels_do_not_open_loopback() -> None:
-    assert is_allowed("2002:808:808::1", ("2002::/16",))
-    assert not is_allowed("2002:7f00:1::1", ("2002::/16",))
-    assert not is_allowed("2001:0:808:808::80ff:fffe", ("2001::/32",))
+    assert is_allowed("2002:808:808::1", Networks(("2002::/16",)))
+    assert not is_allowed("2002:7f00:1::1", Networks(("2002::/16",)))
+    assert not is_allowed("2001:0:808:808::80ff:fffe", Networks(("2001::/32",)))
+
+
+def test_a_blocked_network_is_reached_neither_as_public_nor_as_opened() -> None:
+    networks = Networks(("10.0.0.0/8",), ("8.8.0.0/16", "10.9.0.0/16", "2606:4700::/32"))
+    assert is_allowed("9.9.9.9", networks)
+    assert is_allowed("10.8.0.1", networks)
+    for address in ("8.8.4.4", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "10.9.0.1", "2606:4700::1111"):
+        assert not is_allowed(address, networks), address

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.guards.addresses import PUBLIC
 from toolhub_service.guards.urls import URL_MAX_BYTES, JudgedUrl, join_url, judge_url, parse_url, shown_url
 
 ANY = (EgressRule(("*",)),)
@@ -136,7 +137,7 @@ def test_private_address_needs_both_its_host_and_its_network() -> None:
     host_only = (EgressRule(("10.0.0.1",)),)
     both = (EgressRule(("10.0.0.1",), cidrs=("10.0.0.0/8",)),)
     assert refused("http://10.0.0.1/", egress=host_only).error.kind is ErrorKind.HTTP_DISALLOWED_HOST
-    assert judge_url("http://10.0.0.1/", "GET", both).opened == ("10.0.0.0/8",)
+    assert judge_url("http://10.0.0.1/", "GET", both).networks.opened == ("10.0.0.0/8",)
     assert refused("http://10.0.0.2/", egress=both).error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 
 
@@ -206,8 +207,8 @@ def test_one_rule_must_match_the_whole_request() -> None:
         EgressRule(("a.example",), methods=frozenset({"POST"})),
     )
     refused("http://a.example:8080/", "POST", rules)
-    assert judge_url("http://a.example/", "POST", rules).opened == ()
-    assert judge_url("http://a.example:8080/", "GET", rules).opened == ("10.0.0.0/8",)
+    assert judge_url("http://a.example/", "POST", rules).networks.opened == ()
+    assert judge_url("http://a.example:8080/", "GET", rules).networks.opened == ("10.0.0.0/8",)
 
 
 def test_relative_reference_is_joined_to_the_origin() -> None:
@@ -231,7 +232,7 @@ def test_shown_url_is_bounded() -> None:
 
 def test_judged_url_carries_what_is_dialled() -> None:
     judged = judge_url("https://a.example:443/x?y", "GET", ANY)
-    assert judged == JudgedUrl("https", "a.example", 443, "/x?y", False, ())
+    assert judged == JudgedUrl("https", "a.example", 443, "/x?y", False, PUBLIC)
     assert judged.origin == ("https", "a.example", 443)
 
 

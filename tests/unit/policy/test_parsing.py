@@ -57,6 +57,8 @@ REFUSED = {
     "a port beyond": ("egress:\n- hosts: [x.org]\n  ports: [70000]\n", 3, "65535"),
     "a method in lower case": ("egress:\n- hosts: [x.org]\n  methods: [get]\n", 3, "regex"),
     "a network with host bits": ("egress:\n- hosts: [x.org]\n  cidrs: [10.0.0.1/8]\n", 3, "is not a network"),
+    "a blocked network with host bits": ("blocked_cidrs:\n- 203.0.113.7/24\n", 2, "is not a network"),
+    "a denied command that is no pattern": ("denied_commands:\n- {id: x, pattern: '('}\n", 2, "is not an RE2 pattern"),
     "a relative binary": ("commands:\n- {name: git, path: git}\n", 2, "absolute"),
     "a command with a path for a name": ("commands:\n- {name: /bin/sh, path: /bin/sh}\n", 2, "regex"),
     "a command without a name": ("commands:\n- {path: /bin/sh}\n", 2, "bare name"),

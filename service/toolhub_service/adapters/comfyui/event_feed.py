@@ -26,7 +26,7 @@ from toolhub_service.adapters.upstream import one_line
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness, Resolver
 from toolhub_service.domain.result import Progress
-from toolhub_service.guards.addresses import is_allowed
+from toolhub_service.guards.addresses import Networks, is_allowed
 from toolhub_service.guards.urls import parse_url
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class WebSocketConnector:
     async def _open_socket(self, host: str, port: int) -> socket.socket:
         """A socket to the first of its addresses that answers. Raises OSError, ConnectFailed."""
         addresses = await self._resolver.resolve(host, port)
-        if not addresses or not all(is_allowed(address, ALL_NETWORKS) for address in addresses):
+        if not addresses or not all(is_allowed(address, Networks(ALL_NETWORKS)) for address in addresses):
             raise ConnectFailed("its host resolves to a forbidden address")
         failed: OSError | None = None
         for address in addresses[:_ADDRESSES_MAX]:

@@ -19,7 +19,7 @@ import h11
 import httpcore
 
 from toolhub_service.domain.ports import Resolver
-from toolhub_service.guards.addresses import is_allowed
+from toolhub_service.guards.addresses import Networks, is_allowed
 from toolhub_service.guards.urls import address_refused
 from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
 
@@ -266,13 +266,13 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
     def __init__(
         self,
         resolver: Resolver,
-        opened: tuple[str, ...],
+        networks: Networks,
         closings: Closings,
         network: httpcore.AsyncNetworkBackend,
     ) -> None:
-        """`opened`: networks that may be reached besides the public ones. `network` connects to literal addresses."""
+        """`networks`: what may be reached. `network` connects to literal addresses."""
         self._resolver = resolver
-        self._opened = opened
+        self._networks = networks
         self._closings = closings
         self._network = network
 
@@ -311,7 +311,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
 
     async def _judged(self, host: str, port: int) -> Sequence[str]:
         answers = (host,) if _is_literal(host) else await self._resolved(host, port)
-        if not all(is_allowed(answer, self._opened) for answer in answers):
+        if not all(is_allowed(answer, self._networks) for answer in answers):
             raise address_refused(host)
         return answers[:_ANSWERS_MAX]
 

@@ -25,6 +25,7 @@ import httpx
 
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.guards.addresses import Networks
 from toolhub_service.guards.urls import JudgedUrl, judge_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend, MessageStream
 from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
@@ -69,8 +70,6 @@ def _look_up(host: str, port: int) -> list[str]:
 # httpcore can lose a connection when a call is cancelled at certain points (it then stays neither idle nor closed and
 # takes a place for ever). After an exchange that did not end cleanly the pool's busy connections are therefore counted:
 # more of them than exchanges means a loss, and the pool is retired: no new exchange enters it, its last one closes it.
-
-Networks = tuple[str, ...]
 
 POOLS_MAX = 8
 
@@ -259,7 +258,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         if not isinstance(url, JudgedUrl):
             raise TypeError("A request without a judged URL was sent through the egress guard")
         await self._places.acquire()
-        exchange = Exchange(self._pools, self._pools.enter(url.opened), self._places)
+        exchange = Exchange(self._pools, self._pools.enter(url.networks), self._places)
         try:
             answer = await exchange.send(_as_sent(request, url))
             return _response(answer, exchange, request.method)
@@ -275,12 +274,12 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._pools.close()
         await self._closings.finished()
 
-    def _new_pool(self, opened: Networks) -> httpcore.AsyncConnectionPool:
+    def _new_pool(self, networks: Networks) -> httpcore.AsyncConnectionPool:
         return httpcore.AsyncConnectionPool(
             ssl_context=self._tls,
             max_connections=self._max_connections,
             keepalive_expiry=self._keep_alive_s,
-            network_backend=GuardedBackend(self._resolver, opened, self._closings, self._network),
+            network_backend=GuardedBackend(self._resolver, networks, self._closings, self._network),
         )
 
 

@@ -11,6 +11,7 @@ from tests.fakes.http_server import ALL_METHODS, LOOPBACK, Asked, always, respon
 from tests.fakes.resolvers import FixedResolver
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.guards.addresses import PUBLIC, Networks
 from toolhub_service.guards.urls import JudgedUrl, judge_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend
 from toolhub_service.tools.egress.transport import POOLS_MAX, GuardedTransport, address_of, judged_as
@@ -139,7 +140,7 @@ async def test_exchange_under_way_outlives_the_closing_of_its_transport(transpor
 
 
 async def test_local_sockets_are_refused() -> None:
-    backend = GuardedBackend(NAMES, LOOPBACK, Closings(), httpcore.AnyIOBackend())
+    backend = GuardedBackend(NAMES, Networks(LOOPBACK), Closings(), httpcore.AnyIOBackend())
     with pytest.raises(ToolFailure) as caught:
         await backend.connect_unix_socket("/run/docker.sock")
     assert caught.value.error.kind is ErrorKind.HTTP_DISALLOWED_HOST
@@ -151,7 +152,7 @@ async def test_host_that_never_accepts_meets_the_timeout() -> None:
             await asyncio.Event().wait()
             return []
 
-    backend = GuardedBackend(NeverResolver(), (), Closings(), httpcore.AnyIOBackend())
+    backend = GuardedBackend(NeverResolver(), PUBLIC, Closings(), httpcore.AnyIOBackend())
     with pytest.raises(WireError) as caught:
         await backend.connect_tcp("a.example", 80, timeout=0.01)
     assert caught.value.breakage is Breakage.CONNECT_TIMEOUT
