@@ -29,7 +29,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, ref
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
 from toolhub_service.domain.result import Chunk, Outcome, Progress
-from toolhub_service.domain.tool import EXECUTE_COMMAND, READ_FS, WRITE_FS, ToolKind, ToolSpec
+from toolhub_service.domain.tool import EXECUTE_COMMAND, READ_FS, WRITE_FS, ArgumentRole, ToolKind, ToolSpec
 from toolhub_service.guards.paths import judge_path, workspace_folder_name
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.canonical_json import digest
@@ -153,6 +153,7 @@ CORE_SOURCE: Final = "core"
 CUSTOM_SOURCE: Final = "custom"
 _UNFIT: Final = frozenset({ErrorKind.INVALID_INPUT, ErrorKind.PATH_OUTSIDE_SANDBOX})
 _IN_FOLDER: Final = frozenset({READ_FS, WRITE_FS, EXECUTE_COMMAND})
+_PATHS: Final = frozenset({ArgumentRole.PATH_READ, ArgumentRole.PATH_WRITE})
 
 _MSGSPEC_PATH: Final = re.compile(r" - at `(?:key in )?\$(?P<path>.*)`$")
 _PATH_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -295,8 +296,10 @@ class CoreAdapter:
 
 
 def _works_in_folder(spec: ToolSpec) -> bool:
-    """Of built-in tools their capabilities say it; what a custom tool does with its context nobody knows."""
-    return spec.source != CORE_SOURCE or not _IN_FOLDER.isdisjoint(spec.capabilities)
+    """Of built-in tools their capabilities or paths say it; what a custom tool does with its context nobody knows."""
+    if spec.source != CORE_SOURCE or not _IN_FOLDER.isdisjoint(spec.capabilities):
+        return True
+    return any(argument.role in _PATHS for argument in spec.guarded)
 
 
 class _Silent:

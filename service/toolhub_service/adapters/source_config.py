@@ -126,6 +126,8 @@ _PASSWORD = re.compile(r"[^:/?#@]*:([^/?#@]+)@")
 _LINE_MIN_CHARS = 16  # Of one line of several, such as those of a key
 _FRAME = "-----"  # Of PEM: its first and last line are the same for all
 _SEGMENT = re.compile(r"[A-Za-z0-9_~.-]{16,}")  # Of the path of a secret URL; a shorter one is a word
+# What stands between the parts of an Apprise URL.
+_PIECES = re.compile(r"[/?&=@:#]+")
 # Of a query, or of what libpq takes in the place of a URL.
 _NAMED = re.compile(r"(\w+)\s*=\s*('[^']*'|[^&\s;#]+)")
 
@@ -151,6 +153,18 @@ def secrets_of_url(url: str) -> Iterator[str]:
     named = (value.strip("'") for name, value in _NAMED.findall(url) if is_secret_name(name))
     for password in (*_PASSWORD.findall(url), *named):
         yield from {password, unquote(password)}
+
+
+def secrets_of_channel(url: str) -> frozenset[str]:
+    """All that may be secret in an Apprise URL, which has tokens at every place: behind `://`, in path and query.
+
+    A host stays, and what reads like a word.
+    """
+    scheme, _, rest = url.partition("://")
+    pieces = {piece for piece in _PIECES.split(rest) if _is_token(piece)}
+    whole = {url, rest, *_PASSWORD.findall(rest), *secrets_of_url(url), *_of_url(url), *_of_secret_url(url)}
+    found = {word for text in whole | pieces for word in (text, unquote(text))}
+    return frozenset(word for word in found if len(word) >= SECRET_MIN_CHARS and word != scheme)
 
 
 def shown(value: Value) -> str:
@@ -266,6 +280,11 @@ def _of_secret_url(text: str) -> Iterator[str]:
         return
     yield from (value for _, value in parse_qsl(parts.query))
     yield from _SEGMENT.findall(parts.path)
+
+
+def _is_token(piece: str) -> bool:
+    """Letters and digits that no word and no name of a host has."""
+    return "." not in piece and (any(map(str.isdigit, piece)) or not piece.islower())
 
 
 def _of_command_line(words: tuple[str, ...]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from toolhub_service import __version__
 from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter, Workspaces, WorkspaceSharing
 from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
+from toolhub_service.adapters.source_config import resolve_value, secrets_of_channel
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_stores import Stores
@@ -28,6 +29,7 @@ from toolhub_service.registry.search import ToolSearch
 from toolhub_service.registry.usage import UsageLearning
 from toolhub_service.schema.compiled import check_schema
 from toolhub_service.settings.document import Settings
+from toolhub_service.settings.tool_sections import Channel
 from toolhub_service.telemetry import names
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.egress.client import EgressClient
@@ -36,6 +38,7 @@ from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.job_tools import job_tools
+from toolhub_service.tools.media_tools import EXTENSIONS, MediaChannel, media_tools
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
 
@@ -149,6 +152,18 @@ def make_workspaces(settings: Settings) -> Workspaces:
     return Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(of.per), max(keep_s, _DAY_S) if keep_s else 0.0)
 
 
+def _channel(channel: Channel, redactor: Redactor) -> MediaChannel:
+    """Its URL is read anew for each message, so that a rotated secret counts at once."""
+
+    def url() -> str:
+        text = resolve_value(channel.url)
+        redactor.learn(secrets_of_channel(text))
+        return text
+
+    extensions = frozenset(channel.extensions or EXTENSIONS)
+    return MediaChannel(channel.name, url, takes_files=channel.attachments, extensions=extensions)
+
+
 def open_toolbox(
     settings: Settings, clock: Clock, redactor: Redactor, jobs: JobService, artifacts: ArtifactService | None = None
 ) -> Toolbox:
@@ -167,6 +182,7 @@ def open_toolbox(
         *http_tools(http, redactor),
         ExecRun(Confinement(Paths(settings).bubblewrap)),
         *job_tools(jobs),
+        *media_tools([_channel(channel, redactor) for channel in settings.channels]),
         *util_tools(clock),
     ]
     adapter = CoreAdapter(built_in, make_workspaces(settings), custom_tools=custom.tools, artifact_service=artifacts)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.domain.tool import READ_FS, READ_MEMORY, WRITE_FS, WRITE_MEMORY
+from toolhub_service.domain.tool import READ_FS, READ_MEMORY, SEND_MESSAGE, WRITE_FS, WRITE_MEMORY
 
 # Globs over names: `*` matches any run of characters (also `/`), everything else for itself.
 #
@@ -315,6 +315,13 @@ class PolicyDocument(Section, frozen=True, kw_only=True):
         bool,
         Meta(description="Whether `danger:destructive` needs a dry run first, unless an ALLOW rule names the tool."),
     ] = True
+    approval_by_default: Annotated[
+        tuple[Glob, ...],
+        Meta(
+            description="Capabilities (globs) whose tools need a person's approval, unless an ALLOW rule names the "
+            "tool or the capability; empty: none."
+        ),
+    ] = (SEND_MESSAGE,)
 
 
 def document_schema() -> dict[str, Any]:

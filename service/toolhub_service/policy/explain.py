@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.tool import ArgumentRole
-from toolhub_service.domain.verdict import Verdict
+from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.policy.arguments import RULE_IDS, argument_of, judge_argument, words
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another, grammar_line
@@ -99,9 +99,13 @@ def _rule(
     rule = compiled.rule
     what = f"{rule.effect} for {compiled.principals} on {compiled.tools}"
     matched, why = _applies(compiled, planned, row)
-    wants_plan = snapshot is not None and snapshot.table.wants_plan(row.needs)
-    if matched and wants_plan and compiled.is_vague_about(planned.spec.name):
-        matched, why = False, "an ALLOW by a wildcard does not replace the plan: name the tool or danger:destructive"
+    if matched and snapshot is not None:
+        default = snapshot.table.default(row.needs)
+        if compiled.is_vague_about(planned.spec.name, default):
+            lifted = "approval" if default.effect is Effect.REQUIRE_APPROVAL else "plan"
+            named = " and ".join(sorted(default.because_of))
+            why = f"an {rule.effect} by a wildcard does not replace the {lifted}: name the tool or {named}"
+            matched = False
     return Consideration(rule.id, what, matched, why)
 
 

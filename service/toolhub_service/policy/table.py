@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import quote
 
 from toolhub_service.domain.errors import ErrorKind
@@ -19,7 +20,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ToolSpec, canonical_capabilities
 from toolhub_service.domain.verdict import Constraints, DeniedCommand, Effect, Limit, Verdict
 from toolhub_service.policy.conditions import Condition
-from toolhub_service.policy.document import LimitRule, Patterns, PolicyDocument, Rule
+from toolhub_service.policy.document import Approval, LimitRule, Patterns, PolicyDocument, Rule
 from toolhub_service.policy.parsing import Lines, command_rules, egress_rule, invalid, sandbox
 
 # The capability gate: which capabilities a principal holds, and which of a tool's it lacks.
@@ -50,6 +51,7 @@ class Holdings:
 
 PRECEDENCE = (Effect.DENY, Effect.REQUIRE_APPROVAL, Effect.REQUIRE_PLAN, Effect.ALLOW)
 PLAN_RULE_ID = "destructive_requires_plan"
+APPROVAL_RULE_ID = "approval_by_default"
 PLAN_REMEDY = "Invoke with mode DRY_RUN first, check the plan, then invoke with its plan_digest and the same arguments."
 APPROVAL_REMEDY = "Wait until a person has decided, then invoke again with the approval_id and the same arguments."
 
@@ -90,7 +92,7 @@ class Row:
     others: tuple[BoundRule, ...]
     """Requiring and allowing rules in order of precedence."""
     fallback: Verdict
-    """What holds when no rule does: ALLOW by grant, or REQUIRE_PLAN for a destructive tool."""
+    """What holds when no rule does: ALLOW by grant, or what the policy asks by default for the tool's capabilities."""
     is_guarded: bool
     may_impersonate: bool
     constraints: Constraints
@@ -113,10 +115,19 @@ class CompiledRule:
             return False
         return not self.capabilities or any(self.capabilities.match(need) for need in needs)
 
-    def is_vague_about(self, destructive_tool: str) -> bool:
-        """Whether an ALLOW covers the tool by a star only, and names neither it nor destruction: that lifts no plan."""
-        named = self.tools.names(destructive_tool) or self.capabilities.names(DANGER_DESTRUCTIVE)
-        return self.rule.effect == "ALLOW" and not named
+    def is_vague_about(self, tool: str, default: Default) -> bool:
+        """Whether the rule asks for less than the default and covers the tool by a star only: that lifts no default."""
+        if PRECEDENCE.index(Effect[self.rule.effect]) <= PRECEDENCE.index(default.effect):
+            return False
+        return not (self.tools.names(tool) or all(self.capabilities.names(need) for need in default.because_of))
+
+
+class Default(NamedTuple):
+    """What a policy asks of a tool where no rule speaks of it."""
+
+    effect: Effect
+    because_of: frozenset[str]
+    """Of the tool's capabilities, those that ask for it; empty for ALLOW."""
 
 
 class Table:
@@ -141,6 +152,7 @@ class Table:
             for rule in document.egress
         )
         self._impersonate = Patterns(document.impersonate)
+        self._approved = Patterns(sorted(canonical_capabilities(document.approval_by_default)))
         self._commands = command_rules(document.commands)
         self._denied_commands = tuple(DeniedCommand(rule.id, rule.pattern) for rule in document.denied_commands)
         self._sandbox = sandbox(document.sandbox)
@@ -180,28 +192,32 @@ class Table:
             constraints=self.constraints(principal_id, spec.name),
             limits=self.limits(principal_id, spec.name),
         )
-        wants_plan = self.wants_plan(needs)
+        default = self.default(needs)
         rules = [rule for rule in self.rules if rule.applies_to(principal_id, spec, needs)]
         denies = [rule for rule in rules if rule.denies]
-        others = [rule for rule in rules if not (rule.denies or (wants_plan and rule.is_vague_about(spec.name)))]
+        others = [rule for rule in rules if not (rule.denies or rule.is_vague_about(spec.name, default))]
         return Row(
             needs=needs,
             missing=holdings.lack(needs),
             is_known="agent" in self.roles_of(principal_id),
             denies=_bound(denies, granted),
             others=_bound(others, granted),
-            fallback=_plan_first(granted) if wants_plan else granted,
+            fallback=_by_default(granted, default),
             is_guarded=bool(spec.guarded),
             may_impersonate=self.may_impersonate(principal_id),
             constraints=granted.constraints,
         )
 
-    def wants_plan(self, needs: frozenset[str]) -> bool:
-        """Whether the tool needs `danger:destructive` and the policy wants to see a plan of what does.
+    def default(self, needs: frozenset[str]) -> Default:
+        """What is asked of a tool with these capabilities: an approval, a plan of what destroys, or nothing.
 
-        The annotation alone is a hint for models (an overwrite destroys, too); the capability is the hub's own word.
+        Annotations are hints for models (an overwrite destroys, too); capabilities are the hub's own word.
         """
-        return DANGER_DESTRUCTIVE in needs and self.document.destructive_requires_plan
+        if asking := frozenset(need for need in needs if self._approved.match(need) is not None):
+            return Default(Effect.REQUIRE_APPROVAL, asking)
+        if DANGER_DESTRUCTIVE in needs and self.document.destructive_requires_plan:
+            return Default(Effect.REQUIRE_PLAN, frozenset({DANGER_DESTRUCTIVE}))
+        return Default(Effect.ALLOW, frozenset())
 
 
 def compile_conditions(document: PolicyDocument, lines: Lines) -> Conditions:
@@ -240,10 +256,7 @@ def _verdict(rule: Rule, granted: Verdict) -> Verdict:
     effect = Effect[rule.effect]
     details: dict[str, JsonValue] = {}
     if effect is Effect.REQUIRE_APPROVAL:
-        terms: dict[str, JsonValue] = {"approvers": list(rule.approval.approvers)}
-        if rule.approval.expires_s is not None:
-            terms["expires_s"] = rule.approval.expires_s
-        details["approval"] = terms
+        details["approval"] = _terms(rule.approval)
     return replace(
         granted,
         effect=effect,
@@ -255,7 +268,26 @@ def _verdict(rule: Rule, granted: Verdict) -> Verdict:
     )
 
 
-def _plan_first(granted: Verdict) -> Verdict:
+def _terms(approval: Approval) -> dict[str, JsonValue]:
+    terms: dict[str, JsonValue] = {"approvers": list(approval.approvers)}
+    if approval.expires_s is not None:
+        terms["expires_s"] = approval.expires_s
+    return terms
+
+
+def _by_default(granted: Verdict, default: Default) -> Verdict:
+    if default.effect is Effect.ALLOW:
+        return granted
+    if default.effect is Effect.REQUIRE_APPROVAL:
+        return replace(
+            granted,
+            effect=Effect.REQUIRE_APPROVAL,
+            rule_id=APPROVAL_RULE_ID,
+            reason=f"A tool with {', '.join(sorted(default.because_of))} needs a person's approval.",
+            remedy=APPROVAL_REMEDY,
+            kind=ErrorKind.APPROVAL_REQUIRED,
+            details={"approval": _terms(Approval())},
+        )
     return replace(
         granted,
         effect=Effect.REQUIRE_PLAN,

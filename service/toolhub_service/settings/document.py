@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
+from toolhub_service.settings.tool_sections import Channel
 
 
 class Tls(Section, frozen=True):
@@ -344,3 +345,4 @@ class Settings(Section, frozen=True):
     approvals: Approvals = Approvals()
     artifacts: Artifacts = Artifacts()
     session: Session = Session()
+    channels: Annotated[tuple[Channel, ...], Meta(description="Where core/media.send may send messages to.")] = ()

@@ -323,14 +323,22 @@ class Finished:
     flooded: bool
 
 
-async def run_process(program: Program, *, deadline_s: float, keep_bytes: int, on_output: OnOutput) -> Finished:
-    """Run to the end, to the deadline (loop clock) or to cancellation. Raises OSError when it cannot be started."""
+async def run_process(
+    program: Program, *, deadline_s: float, keep_bytes: int, on_output: OnOutput, given: bytes = b""
+) -> Finished:
+    """Run to the end, to the deadline (loop clock) or to cancellation. Raises OSError when it cannot be started.
+
+    `given`: all that a program with `has_input` reads on its standard input.
+    """
     loop = asyncio.get_running_loop()
     started_s = loop.time()
     watch = _Watch(keep_bytes, on_output)
     child = await spawn(program, watch)
     timed_out = False
     try:
+        if isinstance(feed := child.get_pipe_transport(0), asyncio.WriteTransport):
+            feed.write(given)
+            feed.write_eof()
         async with asyncio.timeout_at(deadline_s):
             await watch.over.wait()
     except TimeoutError:

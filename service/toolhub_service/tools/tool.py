@@ -95,6 +95,10 @@ class Tool(Generic[Input, Output]):
         """Which breaker and concurrency limit a call belongs to; empty: the tool's own."""
         return ""
 
+    def told(self) -> str:
+        """The description as it is registered: subclasses add what depends on the configuration, such as names."""
+        return self.description
+
     def unavailable_reason(self) -> str:
         """Why the tool cannot work here (no key, no binary); empty when it can."""
         return ""
@@ -107,7 +111,7 @@ def spec_of(tool: Tool[ToolInput, ToolOutput], *, source: str) -> ToolSpec:
         name=tool.name,
         kind=ToolKind.CORE,
         version=tool.version,
-        description=tool.description,
+        description=tool.told(),
         tags=tool.tags,
         input_schema=schema_of(tool.In),
         output_schema=schema_of(tool.Out),

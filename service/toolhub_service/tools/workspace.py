@@ -232,6 +232,14 @@ class Workspace:
         except OSError as error:
             return f"not to be looked at: {errno.errorcode.get(error.errno or 0, '')}"
 
+    def confirm(self, path: str, stop: threading.Event | None = None) -> None:
+        """To be asked once the content of a path was taken and before it is used: raises PLAN_REQUIRED when it is not
+        what a plan or an approval has shown."""
+        relative = judge_path(path)
+        if relative in self._expected:
+            with as_tool_failures(relative), self._parent(relative) as (folder, name):
+                self._check(relative, folder, name, stop)
+
     # Beneath
 
     def _check(self, relative: str, folder: int, name: str, stop: threading.Event | None = None) -> None:

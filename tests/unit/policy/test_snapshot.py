@@ -226,6 +226,38 @@ class TestDestruction:
         assert source.decide(self.CALL).effect is Effect.REQUIRE_APPROVAL
 
 
+class TestApprovalByDefault:
+    SEND = a_call(a_tool("core/media.send", "send:message", "network"), {"channel": "team"})
+
+    @pytest.mark.promise("media.approval-by-default")
+    @pytest.mark.parametrize(
+        ("rules", "effect"),
+        [
+            ([], Effect.REQUIRE_APPROVAL),
+            ([rule("all", "ALLOW")], Effect.REQUIRE_APPROVAL),
+            ([rule("star", "ALLOW", tools=["core/media.*"], capabilities=["send:*"])], Effect.REQUIRE_APPROVAL),
+            ([rule("plan", "REQUIRE_PLAN", tools=["core/*"])], Effect.REQUIRE_APPROVAL),
+            ([rule("other", "ALLOW", capabilities=["network"])], Effect.REQUIRE_APPROVAL),
+            ([rule("tool", "ALLOW", tools=["core/media.send"])], ALLOW),
+            ([rule("capability", "ALLOW", capabilities=["send:message"])], ALLOW),
+            ([rule("me", "ALLOW", tools=["core/media.send"], when="args.channel == 'me'")], Effect.REQUIRE_APPROVAL),
+            ([rule("no", "DENY", tools=["core/*"])], DENY),
+        ],
+    )
+    def test_is_lifted_by_an_allow_that_names_tool_or_capability_alone(
+        self, rules: list[dict[str, Any]], effect: Effect
+    ) -> None:
+        assert policy(rules=rules).decide(self.SEND).effect is effect
+
+    def test_is_the_documents_to_say(self) -> None:
+        assert policy(approval_by_default=[]).decide(self.SEND).effect is ALLOW
+        asking = policy(approval_by_default=["write:*"])
+        assert asking.decide(self.SEND).effect is ALLOW
+        verdict = asking.decide(a_call(WRITE_TEXT, {"path": "a", "text": ""}))
+        assert (verdict.rule_id, verdict.kind) == ("approval_by_default", ErrorKind.APPROVAL_REQUIRED)
+        assert verdict.details == {"approval": {"approvers": ["*"]}}
+
+
 class TestConstraints:
     def test_egress_commands_and_sandbox_reach_the_verdict(self) -> None:
         source = policy(

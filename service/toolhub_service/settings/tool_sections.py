@@ -1,0 +1,26 @@
+"""Settings of tools that work only where an operator has configured something: channels, endpoints, connections."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolhub_service.adapters.source_config import SecretRef, Section
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
+
+
+class Channel(Section, frozen=True):
+    """Where core/media.send may send to."""
+
+    name: Annotated[Name, Meta(description="How models name it.")]
+    url: Annotated[
+        SecretRef,
+        Meta(description="Apprise URL, a secret: `{env: VARIABLE}` or `{file: PATH}`, such as `mailtos://…`."),
+    ]
+    attachments: Annotated[bool, Meta(description="Whether files may be sent.")] = True
+    extensions: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[a-z0-9]{1,10}$")], ...],
+        Meta(description="Types of files that may be sent, such as `pdf`; empty: the built-in list of 27."),
+    ] = ()

@@ -1,0 +1,180 @@
+"""A process that sends one message through Apprise and ends: it reads what to send on standard input, and tells what
+became of it on standard output, both as JSON.
+
+In a process, for Apprise's senders block and cannot be interrupted: ended with its call, it sends nothing any more.
+Apprise says no more than yes or no, so what HTTP and SMTP have answered is observed where they are spoken. Nothing of
+Apprise's own words leaves this process: they may hold the URL, which is a secret.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import smtplib
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from typing import Any, Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_ANSWER_S: Final = 30.0  # Apprise's own 4 s are too few for a server that is still reading 20 MB
+
+_BOOTSTRAP: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "from toolhub_service.tools.media_sender import main; main()"
+)
+
+
+def sender_argv() -> list[str]:
+    """The command of a sender that imports from where this process imports."""
+    return [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path)]
+
+
+class Exchanges:
+    """What servers have answered so far, and what kept them from it."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {"accepted": 0, "status": 0, "protocol": "", "unreached": False, "unclear": False}
+
+    def answered(self, status: int, *, ok: bool, protocol: str) -> None:
+        self.told.update(status=status, protocol=protocol)
+        self.told["accepted"] += ok
+
+    def unreached(self) -> None:
+        """No connection came about, so nothing was sent."""
+        self.told["unreached"] = True
+
+    def unclear(self) -> None:
+        """It was sent, or a part of it, and no answer came."""
+        self.told["unclear"] = True
+
+
+def main() -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    asked = json.load(sys.stdin)
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - a device
+        answer, sys.stdout = sys.stdout, nowhere
+        sys.stderr = nowhere
+        told = send(asked)
+        answer.write(json.dumps(told))
+        answer.flush()
+        os._exit(0)  # Apprise's threads, if any, are not waited for
+
+
+def send(asked: dict[str, Any]) -> dict[str, Any]:
+    """`asked`: url, title, message, files (path, name, media_type).
+
+    Returns `delivered`, `problem` (`url`, `crash` or empty) and what `Exchanges` tells.
+    """
+    exchanges = Exchanges()
+    observe_smtp(exchanges)
+    observe_http(exchanges)
+    delivered, problem = False, ""
+    try:
+        delivered, problem = _notify(asked)
+    except Exception:  # noqa: BLE001 - a plugin is foreign code; whatever it raises, nothing more was delivered
+        problem = "crash"
+    return {"delivered": delivered, "problem": problem, **exchanges.told}
+
+
+def _notify(asked: dict[str, Any]) -> tuple[bool, str]:
+    import apprise
+    from apprise.attachment.file import AttachFile
+    from apprise.url import URLBase
+
+    logging.getLogger("apprise").setLevel(logging.CRITICAL)
+    URLBase.socket_read_timeout = _ANSWER_S
+    asset = apprise.AppriseAsset(async_mode=False, storage_mode="memory", http_redirects=False)
+    plugin = apprise.Apprise.instantiate(asked["url"], asset=asset)
+    if plugin is None:
+        return False, "url"
+    files = None
+    if asked["files"]:
+        files = apprise.AppriseAttachment(asset=asset)
+        for kept in asked["files"]:
+            file = AttachFile(kept["path"], name=kept["name"], mimetype=kept["media_type"])  # type: ignore[no-untyped-call]
+            files.add(file)
+    return bool(plugin.notify(body=asked["message"], title=asked["title"], attach=files, body_format="text")), ""
+
+
+def observe_http(exchanges: Exchanges) -> None:
+    """Note every exchange of `requests`, with which Apprise speaks HTTP; no redirect is followed."""
+    import requests
+
+    send = requests.Session.send
+    unreached = (requests.ConnectTimeout, requests.exceptions.SSLError, requests.exceptions.ProxyError)
+
+    @wraps(send)
+    def noted(self: Any, request: Any, **options: Any) -> Any:
+        options["allow_redirects"] = False  # the operator has named this host and no other
+        try:
+            response = send(self, request, **options)
+        except unreached:
+            exchanges.unreached()
+            raise
+        except requests.ConnectionError as failed:
+            # urllib3 tells a connection that was never made by this name alone.
+            if "NewConnectionError" in repr(failed) or "NameResolutionError" in repr(failed):
+                exchanges.unreached()
+            else:
+                exchanges.unclear()
+            raise
+        except requests.RequestException:
+            exchanges.unclear()
+            raise
+        exchanges.answered(response.status_code, ok=response.status_code < 300, protocol="HTTP")
+        return response
+
+    requests.Session.send = noted  # type: ignore[method-assign]
+
+
+def observe_smtp(exchanges: Exchanges) -> None:
+    """Note what SMTP servers answer."""
+    connect, data = smtplib.SMTP.connect, smtplib.SMTP.data
+
+    def noting(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def noted(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
+            try:
+                return command(self, *args, **named)
+            except smtplib.SMTPRecipientsRefused as refused:
+                codes = (code for code, _ in refused.recipients.values())
+                exchanges.answered(max(codes, default=0), ok=False, protocol="SMTP")
+                raise
+            except smtplib.SMTPResponseException as refused:
+                exchanges.answered(refused.smtp_code, ok=False, protocol="SMTP")
+                raise
+
+        return noted
+
+    def connected(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
+        try:
+            return connect(self, *args, **named)
+        except OSError:
+            exchanges.unreached()
+            raise
+
+    def sent(self: smtplib.SMTP, *args: Any, **named: Any) -> Any:
+        try:
+            code, words = data(self, *args, **named)
+        except smtplib.SMTPDataError:
+            raise
+        except (OSError, smtplib.SMTPServerDisconnected):
+            exchanges.unclear()
+            raise
+        exchanges.answered(code, ok=code == 250, protocol="SMTP")
+        return code, words
+
+    smtplib.SMTP.connect = connected  # type: ignore[method-assign]
+    smtplib.SMTP.data = sent  # type: ignore[method-assign]
+    smtplib.SMTP.sendmail = noting(smtplib.SMTP.sendmail)  # type: ignore[method-assign]
+    smtplib.SMTP.login = noting(smtplib.SMTP.login)  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main()
