@@ -17,8 +17,8 @@ from typing import Any
 from aiohttp import web
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-PASSWORD = "correct-Horse-77"  # noqa: S105 - of a server of this test
-TOKEN = "hookToken-4711-abcdef"  # noqa: S105
+PASSWORD = "correct-Horse-77"
+TOKEN = "hookToken-4711-abcdef"
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Receivers:
     def hook(self, path: str) -> str:
         return f"json://127.0.0.1:{self.http_port}/{path}?+X-Token={TOKEN}"
 
-    async def handle_RCPT(  # noqa: N802 - aiosmtpd's names
+    async def handle_RCPT(
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
         if address.startswith("nobody"):
@@ -50,10 +50,10 @@ class Receivers:
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
-    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
-        self.mails.append(message_from_bytes(envelope.content or b"", policy=default))
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        self.mails.append(message_from_bytes(bytes(envelope.original_content or b""), policy=default))
         if envelope.rcpt_tos[0].startswith("silent"):
-            assert server.transport is not None
+            assert isinstance(server.transport, asyncio.WriteTransport)
             server.transport.abort()
         return "250 OK"
 

@@ -48,7 +48,7 @@ async def media_hub(
     for name, url in urls.items():
         monkeypatch.setenv(f"CHANNEL_{name.upper()}", url)
         channel: dict[str, Any] = {"name": name, "url": {"env": f"CHANNEL_{name.upper()}"}}
-        more = {"texts": {"attachments": False}, "pictures": {"extensions": ["png"]}}
+        more: dict[str, dict[str, Any]] = {"texts": {"attachments": False}, "pictures": {"extensions": ["png"]}}
         channels.append(channel | more.get(name, {}))
     async with running_hub(home, policy=GRANT + policy, settings={"channels": channels, **settings}) as hub:
         yield hub
@@ -185,8 +185,8 @@ async def test_no_secret_of_a_channel_is_in_answers_definitions_or_the_audit_log
 ) -> None:
     urls = {"mail": receivers.mail("team@example.com"), "hook": receivers.hook("500")}
     async with media_hub(tmp_path, urls, monkeypatch) as hub:
-        for channel in urls:
-            leaked = f"{PASSWORD} {TOKEN} {urls[channel]}"
+        for channel, url in urls.items():
+            leaked = f"{PASSWORD} {TOKEN} {url}"
             result = await hub.invoke(SEND, {"channel": channel, "message": f"hello {leaked}"}, purpose=leaked)
             assert PASSWORD not in str(result)
             assert TOKEN not in str(result)
