@@ -15,6 +15,7 @@ from toolhub_service.adapters.source_config import resolve_value, secrets_of_cha
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_stores import Stores
+from toolhub_service.app.wiring_web import Web, open_web
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
@@ -119,11 +120,13 @@ class Toolbox:
     custom: CustomTools
     http: EgressClient
     resolver: SystemResolver
+    web: Web
     is_disabled: Callable[[str], bool]
     """By full name: whether the configuration switched it off."""
 
     async def close(self) -> None:
-        """Close pooled connections and the resolver's threads."""
+        """End the processes of tools; close pooled connections and the resolver's threads."""
+        await self.web.close()
         await self.http.aclose()
         self.resolver.close()
 
@@ -171,6 +174,7 @@ def open_toolbox(
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
     http = EgressClient(transport, user_agent=settings.tools.user_agent or f"tool-hub/{__version__}")
+    web = open_web(settings, http, redactor)
     disabled = tuple(settings.tools.disabled)
     custom = load_custom_tools(
         [ToolReference(custom.tool, custom.args) for custom in settings.tools.custom],
@@ -184,6 +188,7 @@ def open_toolbox(
         *job_tools(jobs),
         *media_tools([_channel(channel, redactor) for channel in settings.channels]),
         *util_tools(clock),
+        *web.tools,
     ]
     adapter = CoreAdapter(built_in, make_workspaces(settings), custom_tools=custom.tools, artifact_service=artifacts)
     catalog = ToolCatalog(check_schema=check_schema)
@@ -196,4 +201,4 @@ def open_toolbox(
     for spec in tuple(catalog.all()):
         if is_disabled(spec.name):
             catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
-    return Toolbox(adapter, catalog, custom, http, resolver, is_disabled)
+    return Toolbox(adapter, catalog, custom, http, resolver, web, is_disabled)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
-from toolhub_service.settings.tool_sections import Channel
+from toolhub_service.settings.tool_sections import Channel, Web
 
 
 class Tls(Section, frozen=True):
@@ -335,6 +335,7 @@ class Settings(Section, frozen=True):
     tracing: Tracing = Tracing()
     logs: Logs = Logs()
     tools: Tools = Tools()
+    web: Web = Web()
     sources: Sources = Sources()
     search: Search = Search()
     budget: Budget = Budget()

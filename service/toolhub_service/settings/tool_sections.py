@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -24,3 +24,27 @@ class Channel(Section, frozen=True):
         tuple[Annotated[str, Meta(pattern=r"^[a-z0-9]{1,10}$")], ...],
         Meta(description="Types of files that may be sent, such as `pdf`; empty: the built-in list of 27."),
     ] = ()
+
+
+# core/web.search
+
+
+class WebSearch(Section, frozen=True):
+    provider: Annotated[
+        Literal["", "brave", "searxng"], Meta(description="What core/web.search asks; empty: it is UNAVAILABLE.")
+    ] = ""
+    base_url: Annotated[
+        str,
+        Meta(
+            description="http:// or https:// base of the SearXNG server, which may be private; for brave an address "
+            "that speaks its API, empty: Brave's own."
+        ),
+    ] = ""
+    api_key_env: Annotated[
+        str, Meta(description="Environment variable with the API key of brave; the key itself is no setting.")
+    ] = "BRAVE_API_KEY"
+    api_key_file: Annotated[str, Meta(description="File with the API key of brave, instead of the variable.")] = ""
+
+
+class Web(Section, frozen=True):
+    search: WebSearch = WebSearch()
