@@ -154,7 +154,7 @@ async def test_what_is_not_configured_is_listed_with_what_to_set(
         async with running_hub(tmp_path / str(number), policy=OPEN_POLICY, settings={"web": {"search": search}}) as hub:
             refused = await hub.invoke("core/web.search", {"query": "x"})
             assert refused.error.kind == error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
-            reasons[search.get("provider", "")] = refused.error.details["reason"]
+            reasons[search.get("provider", "")] = str(refused.error.details["reason"])
     assert "web.search.provider" in reasons[""]
     assert "BRAVE_API_KEY" in reasons["brave"]
     assert "web.search.base_url" in reasons["searxng"]
