@@ -186,7 +186,7 @@ async def running_hub(
     *,
     policy: str = "",
     settings: Mapping[str, Any] | None = None,
-    tools: Sequence[Tool[Any, Any]] = (),
+    tools: Sequence[Tool[Any, Any, Any]] = (),
     credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[RunningHub]:
     """Start, serve, drain and close. `policy` is the text of policy.yaml (empty: the starter policy); `tools` are

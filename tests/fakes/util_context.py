@@ -30,7 +30,7 @@ def bare_context() -> ToolContext:
     )
 
 
-async def called(tool: Tool[Any, Any], context: ToolContext | None = None, /, **arguments: Any) -> dict[str, Any]:
+async def called(tool: Tool[Any, Any, Any], context: ToolContext | None = None, /, **arguments: Any) -> dict[str, Any]:
     """The result of a call, both ways through JSON."""
     args = msgspec.convert(arguments, type=tool.In)
     result = await tool.run(args, context or bare_context())
@@ -38,7 +38,7 @@ async def called(tool: Tool[Any, Any], context: ToolContext | None = None, /, **
     return plain
 
 
-async def refused(tool: Tool[Any, Any], context: ToolContext | None = None, /, **arguments: Any) -> ToolError:
+async def refused(tool: Tool[Any, Any, Any], context: ToolContext | None = None, /, **arguments: Any) -> ToolError:
     """The error of a call that must fail."""
     try:
         result = await called(tool, context, **arguments)

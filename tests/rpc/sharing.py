@@ -163,7 +163,7 @@ class People:
 
 @asynccontextmanager
 async def hubs_of(
-    folder: Path, settings: Mapping[str, Any], *tools: Sequence[Tool[Any, Any]], policy: str = POLICY
+    folder: Path, settings: Mapping[str, Any], *tools: Sequence[Tool[Any, Any, Any]], policy: str = POLICY
 ) -> AsyncIterator[list[RunningHub]]:
     """A hub for each set of tools; each has a folder of its own below `folder` and the same settings besides."""
     shared = {"auth": {**BY_KEY["auth"], "api_keys_file": str(folder / "keys.yaml")}, **settings}

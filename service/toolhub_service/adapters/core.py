@@ -146,7 +146,7 @@ def _changed_at_s(folder: str, enough_s: float) -> float:
     return newest_s
 
 
-AnyTool: TypeAlias = Tool[Any, Any]
+AnyTool: TypeAlias = Tool[Any, Any, Any]
 Answer = TypeVar("Answer")
 
 CORE_SOURCE: Final = "core"

@@ -181,7 +181,7 @@ def open_toolbox(
         trusted_namespaces=settings.tools.trusted_namespaces,
         allowed_entry_points=settings.tools.entry_points,
     )
-    built_in: list[Tool[Any, Any]] = [
+    built_in: list[Tool[Any, Any, Any]] = [
         *fs_tools(),
         *http_tools(http, redactor),
         ExecRun(Confinement(Paths(settings).bubblewrap)),

@@ -28,6 +28,8 @@ class Progress:
     unit: str = ""
     message: str = ""
     eta_s: float | None = None
+    details_json: bytes = b""
+    """What else the tool says, a JSON object in a form of its own; empty when nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,58 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Final, Generic
+
+from msgspec import Struct, to_builtins
+from msgspec.json import encode as json_encode
+from msgspec.structs import fields
+from typing_extensions import TypeVar
 
 from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, Question, QuestionAsked, Reply
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.result import Evidence, EvidenceType
+from toolhub_service.domain.result import Evidence, EvidenceType, Progress
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.tools.workspace import Workspace
 
+_DETAILS_MAX_BYTES: Final = 4 * 1024
+
+
+class ToolProgress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How far a tool has come. A subclass adds fields of its own, which callers read as `details_json`."""
+
+    step: float
+    """Units done so far, 0 or more."""
+    total: float | None = None
+    """Units in all; None when unknown."""
+    unit: str = ""
+    """What is counted, such as `bytes` or `rows`; empty: plain steps."""
+    message: str = ""
+    """One line for a person."""
+    eta_s: float | None = None
+    """Estimated seconds until the end; None when unknown."""
+
+    @property
+    def percentage(self) -> float:
+        """0 to 100; 0 while the total is unknown."""
+        return min(100.0, self.step / self.total * 100) if self.total else 0.0
+
+    def as_progress(self) -> Progress:
+        """Fields of its own that take more than 4 KiB as JSON are left out: no report ends a call."""
+        members = to_builtins(self)
+        own = {name: value for name, value in members.items() if name not in _COMMON}
+        details = json_encode(own) if own else b""
+        kept = details if len(details) <= _DETAILS_MAX_BYTES else b""
+        return Progress(self.step, self.total, self.unit, self.message, self.eta_s, kept)
+
+
+_COMMON: Final = frozenset(field.encode_name for field in fields(ToolProgress))
+Report = TypeVar("Report", bound=ToolProgress, default=ToolProgress)
+
 
 @dataclass(slots=True)
-class ToolContext:
+class ToolContext(Generic[Report]):
     """One call's surroundings. Made by the adapter, gone when the call ends."""
 
     call_id: str
@@ -53,6 +93,10 @@ class ToolContext:
         if self.opened is None:
             self.opened = self.open_workspace()
         return self.opened
+
+    def report(self, progress: Report) -> None:
+        """Tell whoever follows the call how far it has come. To be called on the event loop, as often as is useful."""
+        self.sink.progress(progress.as_progress())
 
     def proves(self, type: EvidenceType, ref: str, summary: str, *, sha256: str = "", **attributes: str) -> None:
         """Lay down one piece of evidence."""

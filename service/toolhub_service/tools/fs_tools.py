@@ -262,7 +262,7 @@ def _reading(args: ReadText.In, context: ToolContext) -> LineReading:
     )
 
 
-def fs_tools() -> list[Tool[Any, Any]]:
+def fs_tools() -> list[Tool[Any, Any, Any]]:
     """One of each."""
     return [
         ReadText(),

@@ -327,7 +327,7 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
         return fetch_request(args, content_type="text/plain; charset=utf-8", accept="text/*, */*;q=0.8")
 
 
-def http_tools(client: EgressClient, redactor: Redactor | None = None) -> list[Tool[Any, Any]]:
+def http_tools(client: EgressClient, redactor: Redactor | None = None) -> list[Tool[Any, Any, Any]]:
     """Every HTTP tool. The owner of `client` closes it (`await client.aclose()`) when no call is left.
 
     `redactor` cleans excerpts of answers; None: one that knows no secret values of its own.

@@ -126,7 +126,7 @@ class JobCancelTool(JobTool["JobCancelTool.In", JobAnswer]):
         return _answer(job)
 
 
-def job_tools(jobs: JobService) -> list[Tool[Any, Any]]:
+def job_tools(jobs: JobService) -> list[Tool[Any, Any, Any]]:
     """One of each."""
     return [JobCancelTool(jobs), JobResultTool(jobs), JobStatusTool(jobs)]
 

@@ -1,4 +1,4 @@
-"""`Tool[Input, Output]`: how a built-in or custom tool is written.
+"""`Tool[Input, Output, Report]`: how a built-in or custom tool is written.
 
 A tool is a class with a typed input, a typed output (msgspec Structs, from which both JSON Schemas are made,
 camelCase on the wire, unknown fields refused) and one async function. Everything else about it is declared.
@@ -37,7 +37,7 @@ from toolhub_service.domain.tool import (
     ToolSpec,
     ToolState,
 )
-from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.context import Report, ToolContext
 
 
 class ToolInput(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -52,8 +52,12 @@ Input = TypeVar("Input", bound=ToolInput)
 Output = TypeVar("Output", bound=ToolOutput)
 
 
-class Tool(Generic[Input, Output]):
-    """One tool. Subclasses declare the class variables, `In`, `Out` and `run`; needs are constructor arguments."""
+class Tool(Generic[Input, Output, Report]):
+    """One tool. Subclasses declare the class variables, `In`, `Out` and `run`; needs are constructor arguments.
+
+    `Report`: what the tool reports while it runs, when that is more than `ToolProgress`:
+    `run(self, args: In, context: ToolContext[CopyProgress])`.
+    """
 
     name: ClassVar[str]
     description: ClassVar[str]
@@ -71,7 +75,7 @@ class Tool(Generic[Input, Output]):
     In: ClassVar[type[ToolInput]]
     Out: ClassVar[type[ToolOutput]]
 
-    async def run(self, args: Input, context: ToolContext) -> Output:
+    async def run(self, args: Input, context: ToolContext[Report]) -> Output:
         """Do the work before `context.deadline_s`. Raises ToolFailure with a message that says what to do."""
         raise TypeError(f"{type(self).__name__} must define run()")
 

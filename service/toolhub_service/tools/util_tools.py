@@ -277,6 +277,6 @@ def _unknown(name: str, names: frozenset[str]) -> ToolFailure:
     )
 
 
-def util_tools(clock: Clock) -> list[Tool[Any, Any]]:
+def util_tools(clock: Clock) -> list[Tool[Any, Any, Any]]:
     """One of each."""
     return [HashSha256Text(), JsonSelect(), TemplateRender(), TextTruncate(), TimeNow(clock)]

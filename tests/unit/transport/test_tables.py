@@ -19,6 +19,7 @@ class Eta(NamedTuple):
     unit: str
     message: str
     eta_s: float | None
+    details_json: bytes = b""
 
 
 @dataclass(frozen=True)

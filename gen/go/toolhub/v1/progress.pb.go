@@ -35,7 +35,10 @@ type Progress struct {
 	// One line for a person, redacted. Empty when the tool said nothing.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// The tool's guess of the time left. Unset when it made none.
-	Eta           *durationpb.Duration `protobuf:"bytes,5,opt,name=eta,proto3" json:"eta,omitempty"`
+	Eta *durationpb.Duration `protobuf:"bytes,5,opt,name=eta,proto3" json:"eta,omitempty"`
+	// What else the tool says of its progress, in a form of its own: a JSON object of at most 4 KiB, such as
+	// `{"file":"a.csv"}`. Empty when it says nothing else.
+	DetailsJson   []byte `protobuf:"bytes,6,opt,name=details_json,json=detailsJson,proto3" json:"details_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -105,6 +108,13 @@ func (x *Progress) GetEta() *durationpb.Duration {
 	return nil
 }
 
+func (x *Progress) GetDetailsJson() []byte {
+	if x != nil {
+		return x.DetailsJson
+	}
+	return nil
+}
+
 // A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
 // and to one that is too slow the oldest are not sent.
 type Chunk struct {
@@ -166,13 +176,14 @@ var File_toolhub_v1_progress_proto protoreflect.FileDescriptor
 const file_toolhub_v1_progress_proto_rawDesc = "" +
 	"\n" +
 	"\x19toolhub/v1/progress.proto\x12\n" +
-	"toolhub.v1\x1a\x1egoogle/protobuf/duration.proto\"\x9e\x01\n" +
+	"toolhub.v1\x1a\x1egoogle/protobuf/duration.proto\"\xc1\x01\n" +
 	"\bProgress\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x01R\x04step\x12\x19\n" +
 	"\x05total\x18\x02 \x01(\x01H\x00R\x05total\x88\x01\x01\x12\x12\n" +
 	"\x04unit\x18\x03 \x01(\tR\x04unit\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12+\n" +
-	"\x03eta\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03etaB\b\n" +
+	"\x03eta\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03eta\x12!\n" +
+	"\fdetails_json\x18\x06 \x01(\fR\vdetailsJsonB\b\n" +
 	"\x06_total\"3\n" +
 	"\x05Chunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19toolhub/v1/progress.proto\x12\ntoolhub.v1\x1a\x1egoogle/protobuf/duration.proto\"\x9e\x01\n\x08Progress\x12\x12\n\x04step\x18\x01 \x01(\x01R\x04step\x12\x19\n\x05total\x18\x02 \x01(\x01H\x00R\x05total\x88\x01\x01\x12\x12\n\x04unit\x18\x03 \x01(\tR\x04unit\x12\x18\n\x07message\x18\x04 \x01(\tR\x07message\x12+\n\x03\x65ta\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x03\x65taB\x08\n\x06_total\"3\n\x05\x43hunk\x12\x12\n\x04\x64\x61ta\x18\x01 \x01(\x0cR\x04\x64\x61ta\x12\x16\n\x06stream\x18\x02 \x01(\tR\x06streamBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19toolhub/v1/progress.proto\x12\ntoolhub.v1\x1a\x1egoogle/protobuf/duration.proto\"\xc1\x01\n\x08Progress\x12\x12\n\x04step\x18\x01 \x01(\x01R\x04step\x12\x19\n\x05total\x18\x02 \x01(\x01H\x00R\x05total\x88\x01\x01\x12\x12\n\x04unit\x18\x03 \x01(\tR\x04unit\x12\x18\n\x07message\x18\x04 \x01(\tR\x07message\x12+\n\x03\x65ta\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x03\x65ta\x12!\n\x0c\x64\x65tails_json\x18\x06 \x01(\x0cR\x0b\x64\x65tailsJsonB\x08\n\x06_total\"3\n\x05\x43hunk\x12\x12\n\x04\x64\x61ta\x18\x01 \x01(\x0cR\x04\x64\x61ta\x12\x16\n\x06stream\x18\x02 \x01(\tR\x06streamBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\rio.toolhub.v1P\001Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\252\002\nToolHub.V1'
   _globals['_PROGRESS']._serialized_start=74
-  _globals['_PROGRESS']._serialized_end=232
-  _globals['_CHUNK']._serialized_start=234
-  _globals['_CHUNK']._serialized_end=285
+  _globals['_PROGRESS']._serialized_end=267
+  _globals['_CHUNK']._serialized_start=269
+  _globals['_CHUNK']._serialized_end=320
 # @@protoc_insertion_point(module_scope)

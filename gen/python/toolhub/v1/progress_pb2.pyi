@@ -30,6 +30,7 @@ class Progress(_message.Message):
     UNIT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     ETA_FIELD_NUMBER: _builtins.int
+    DETAILS_JSON_FIELD_NUMBER: _builtins.int
     step: _builtins.float
     """Units done so far, 0 or more."""
     total: _builtins.float
@@ -38,6 +39,10 @@ class Progress(_message.Message):
     """What is being counted, such as `bytes`, `files`, `nodes`. Empty means plain steps."""
     message: _builtins.str
     """One line for a person, redacted. Empty when the tool said nothing."""
+    details_json: _builtins.bytes
+    """What else the tool says of its progress, in a form of its own: a JSON object of at most 4 KiB, such as
+    `{"file":"a.csv"}`. Empty when it says nothing else.
+    """
     @_builtins.property
     def eta(self) -> _duration_pb2.Duration:
         """The tool's guess of the time left. Unset when it made none."""
@@ -50,10 +55,11 @@ class Progress(_message.Message):
         unit: _builtins.str = ...,
         message: _builtins.str = ...,
         eta: _duration_pb2.Duration | None = ...,
+        details_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "eta", b"eta", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "eta", b"eta", "message", b"message", "step", b"step", "total", b"total", "unit", b"unit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "details_json", b"details_json", "eta", b"eta", "message", b"message", "step", b"step", "total", b"total", "unit", b"unit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
     _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015

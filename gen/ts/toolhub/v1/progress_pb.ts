@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/progress.proto.
  */
 export const file_toolhub_v1_progress: GenFile = /*@__PURE__*/
-  fileDesc("Chl0b29saHViL3YxL3Byb2dyZXNzLnByb3RvEgp0b29saHViLnYxIn0KCFByb2dyZXNzEgwKBHN0ZXAYASABKAESEgoFdG90YWwYAiABKAFIAIgBARIMCgR1bml0GAMgASgJEg8KB21lc3NhZ2UYBCABKAkSJgoDZXRhGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQggKBl90b3RhbCIlCgVDaHVuaxIMCgRkYXRhGAEgASgMEg4KBnN0cmVhbRgCIAEoCUJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMWIGcHJvdG8z", [file_google_protobuf_duration]);
+  fileDesc("Chl0b29saHViL3YxL3Byb2dyZXNzLnByb3RvEgp0b29saHViLnYxIpMBCghQcm9ncmVzcxIMCgRzdGVwGAEgASgBEhIKBXRvdGFsGAIgASgBSACIAQESDAoEdW5pdBgDIAEoCRIPCgdtZXNzYWdlGAQgASgJEiYKA2V0YRgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxkZXRhaWxzX2pzb24YBiABKAxCCAoGX3RvdGFsIiUKBUNodW5rEgwKBGRhdGEYASABKAwSDgoGc3RyZWFtGAIgASgJQlgKDWlvLnRvb2xodWIudjFQAVo4Z2l0aHViLmNvbS90b29sLWh1Yi90b29sLWh1Yi9nZW4vZ28vdG9vbGh1Yi92MTt0b29saHVidjGqAgpUb29sSHViLlYxYgZwcm90bzM", [file_google_protobuf_duration]);
 
 /**
  * How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
@@ -55,6 +55,14 @@ export type Progress = Message<"toolhub.v1.Progress"> & {
    * @generated from field: google.protobuf.Duration eta = 5;
    */
   eta?: Duration | undefined;
+
+  /**
+   * What else the tool says of its progress, in a form of its own: a JSON object of at most 4 KiB, such as
+   * `{"file":"a.csv"}`. Empty when it says nothing else.
+   *
+   * @generated from field: bytes details_json = 6;
+   */
+  detailsJson: Uint8Array;
 };
 
 /**

@@ -97,7 +97,10 @@ class JobSink:
         """As it may be shown and can be kept: a remote side's words are anything but plain text."""
         message = redact_text(progress.message, self._redactor)[:_MESSAGE_CHARS]
         unit = redact_text(progress.unit, self._redactor)[:_UNIT_CHARS]
-        return Progress(progress.step, progress.total, unit, message, progress.eta_s)
+        details = progress.details_json.decode(errors="replace")
+        # Half of an object is none, so what would have to be redacted is left out whole.
+        kept = progress.details_json if redact_text(details, self._redactor) == details else b""
+        return Progress(progress.step, progress.total, unit, message, progress.eta_s, kept)
 
 
 def carried_on(job: Job, report: Progress) -> Progress:

@@ -4353,6 +4353,12 @@ class Progress(betterproto2.Message):
     The tool's guess of the time left. Unset when it made none.
     """
 
+    details_json: "bytes" = betterproto2.field(6, betterproto2.TYPE_BYTES)
+    """
+    What else the tool says of its progress, in a form of its own: a JSON object of at most 4 KiB, such as
+    `{"file":"a.csv"}`. Empty when it says nothing else.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "Progress", Progress)
 
