@@ -9,6 +9,7 @@ import cli_page
 import client_errors
 import configuration_page
 import errors_page
+import faces_page
 import promises_page
 import tools_page
 
@@ -18,6 +19,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_page.page,
     "docs/configuration.md": configuration_page.page,
     "docs/errors.md": errors_page.page,
+    "docs/faces.md": faces_page.page,
     "docs/metrics.md": metrics_reference,
     "docs/promises.md": promises_page.page,
     "docs/tools.md": tools_page.page,

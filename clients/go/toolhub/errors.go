@@ -135,6 +135,8 @@ const (
 	ReasonCancelled = "CANCELLED"
 	// The tool does not exist, or the caller may not call it.
 	ReasonToolNotFound = "TOOL_NOT_FOUND"
+	// The metadata entry `toolhub-face` names a face that the hub does not have.
+	ReasonFaceNotFound = "FACE_NOT_FOUND"
 	// The tool's definition awaits an operator's decision. Until then only operators can see it.
 	ReasonToolQuarantined = "TOOL_QUARANTINED"
 	// sources.yaml is invalid, so the refresh was refused. The running sources are unchanged.

@@ -21,6 +21,7 @@ from toolhub_client.context import (
     WatchedJobFields,
 )
 from toolhub_client.errors import ErrorKind, Reason
+from toolhub_client.faces import Face
 from toolhub_client.failures import (
     ApprovalRequired,
     CallFailed,
@@ -43,7 +44,7 @@ from toolhub_client.failures import (
 from toolhub_client.hub import Hub, connect
 from toolhub_client.jobs import FINAL_STATES
 from toolhub_client.session import Session
-from toolhub_client.sync import SyncHub, connect_sync
+from toolhub_client.sync import SyncFace, SyncHub, connect_sync
 
 __all__ = [
     "FINAL_STATES",
@@ -61,6 +62,7 @@ __all__ = [
     "DigestMismatch",
     "DryRun",
     "ErrorKind",
+    "Face",
     "Hub",
     "HubError",
     "HubUnavailable",
@@ -78,6 +80,7 @@ __all__ = [
     "RateLimited",
     "Reason",
     "Session",
+    "SyncFace",
     "SyncHub",
     "ToolChanged",
     "ToolFields",

@@ -40,7 +40,8 @@ class Answer:
 
     @property
     def value(self) -> Any:
-        """The tool's answer as Python values; None when it failed or became a job."""
+        """The tool's answer as Python values; None when it failed or became a job. Of a call through a face the face's
+        answer, whatever became of the call."""
         match self.result.WhichOneof("result"):
             case "result_json":
                 return json.loads(self.result.result_json)

@@ -144,6 +144,8 @@ class Reason(StrEnum):
     """The client of WriteArtifact disconnected before the artifact was complete. Nothing was stored."""
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
     """The tool does not exist, or the caller may not call it."""
+    FACE_NOT_FOUND = "FACE_NOT_FOUND"
+    """The metadata entry `toolhub-face` names a face that the hub does not have."""
     TOOL_QUARANTINED = "TOOL_QUARANTINED"
     """The tool's definition awaits an operator's decision. Until then only operators can see it."""
     SOURCES_INVALID = "SOURCES_INVALID"

@@ -43,6 +43,7 @@ from toolhub_client.context import (
     WatchedJobFields,
     refuse_unknown,
 )
+from toolhub_client.faces import Face, FaceName
 from toolhub_client.failures import hub_error
 from toolhub_client.session import Session
 from toolhub_client.tool_calls import NO_OBJECT, read_tool_call, to_json, to_text
@@ -117,11 +118,15 @@ class Hub:
 
         The RPC ends with the context's `timeout_s`, where it has one, and 5 s for the way.
         """
-        return await self._invoke(tool_service_pb2.InvokeRequest(**self._fields(tool, args, options)))
+        return await self._invoke(self._request(tool, args, options))
+
+    def face(self, name: FaceName) -> Face:
+        """The hub's tools under the names, arguments and answers of CountBot or local-tools."""
+        return Face(name, self._connection, self.tools, self._request, self._invoke)
 
     async def dry_run(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> DryRun:
         """What `invoke` would do."""
-        request = tool_service_pb2.InvokeRequest(**self._fields(tool, args, options))
+        request = self._request(tool, args, options)
         asked = tool_service_pb2.InvokeRequest()
         asked.CopyFrom(request)
         asked.mode = call_pb2.INVOKE_MODE_DRY_RUN
@@ -134,11 +139,11 @@ class Hub:
         request.plan_digest = dry_run.plan_digest
         return await self._invoke(request)
 
-    async def _invoke(self, request: tool_service_pb2.InvokeRequest) -> Answer:
+    async def _invoke(self, request: tool_service_pb2.InvokeRequest, rpc: Any = None) -> Answer:
         budget = request.context.budget
         timeout_s = budget.timeout.ToMicroseconds() / 1e6 + 5 if budget.HasField("timeout") else None
         response = await self._connection.unary(
-            self.tools.Invoke, request, repeatable=bool(request.intent.idempotency_key), timeout_s=timeout_s
+            rpc or self.tools.Invoke, request, repeatable=bool(request.intent.idempotency_key), timeout_s=timeout_s
         )
         return Answer(response.result)
 
@@ -364,6 +369,11 @@ class Hub:
             answer_json=b"" if answer is None else to_json(answer),
         )
         return (await self._connection.unary(self.approvals.DecideApproval, request)).approval
+
+    def _request(
+        self, tool: str, args: Mapping[str, Any] | None, options: CallOptions
+    ) -> tool_service_pb2.InvokeRequest:
+        return tool_service_pb2.InvokeRequest(**self._fields(tool, args, options))
 
     def _fields(self, tool: str, args: Mapping[str, Any] | None, options: CallOptions) -> dict[str, Any]:
         """The fields that InvokeRequest, InvokeStreamRequest, SessionCall and SubmitJobRequest share. Raises TypeError

@@ -23,6 +23,7 @@ from toolhub_client.context import (
     ToolFields,
     WatchedJobFields,
 )
+from toolhub_client.faces import Face, FaceName
 from toolhub_client.hub import ExportForm, Hub, connect
 
 T = TypeVar("T")
@@ -76,6 +77,25 @@ def _each(items: AsyncIterator[T]) -> Iterator[T]:
         _run(close())
 
 
+class SyncFace:
+    """As `Face`, method for method."""
+
+    def __init__(self, face: Face) -> None:
+        self._face = face
+
+    def definitions(self) -> list[dict[str, Any]]:
+        return _run(self._face.definitions())
+
+    def invoke(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> Answer:
+        return _run(self._face.invoke(tool, args, **options))
+
+    def execute(self, name: str, arguments: Mapping[str, Any] | None = None) -> str:
+        return _run(self._face.execute(name, arguments))
+
+    def run(self, request: Mapping[str, Any]) -> Any:
+        return _run(self._face.run(request))
+
+
 class SyncHub:
     """As `Hub`, method for method; what is an async iterator there is an iterator here."""
 
@@ -84,6 +104,9 @@ class SyncHub:
 
     def invoke(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> Answer:
         return _run(self._hub.invoke(tool, args, **options))
+
+    def face(self, name: FaceName) -> SyncFace:
+        return SyncFace(self._hub.face(name))
 
     def dry_run(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> DryRun:
         return _run(self._hub.dry_run(tool, args, **options))

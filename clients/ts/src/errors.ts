@@ -158,6 +158,8 @@ export const Reason = {
   CANCELLED: "CANCELLED",
   /** The tool does not exist, or the caller may not call it. */
   TOOL_NOT_FOUND: "TOOL_NOT_FOUND",
+  /** The metadata entry `toolhub-face` names a face that the hub does not have. */
+  FACE_NOT_FOUND: "FACE_NOT_FOUND",
   /** The tool's definition awaits an operator's decision. Until then only operators can see it. */
   TOOL_QUARANTINED: "TOOL_QUARANTINED",
   /** sources.yaml is invalid, so the refresh was refused. The running sources are unchanged. */

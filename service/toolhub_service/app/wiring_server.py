@@ -23,6 +23,10 @@ from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import AccessObserver, Adapter, AuditLog, Invoker
 from toolhub_service.domain.source import SourceService
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.faces.countbot import NAME as COUNTBOT
+from toolhub_service.faces.countbot import countbot
+from toolhub_service.faces.local_tools import LOCAL_TOOLS
+from toolhub_service.faces.table import Face, Faces
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.registry.discovery import Sources
 from toolhub_service.registry.export import Exporter
@@ -129,6 +133,7 @@ def make_server(
             journal=audit,
             news=registry.news,
             server=_server_info(deps.settings, listening),
+            faces=Faces(invoker, _faces(deps.settings)),
         ),
         jobs=JobServicer(
             long_work.submission(invoker, catalog), long_work.job_service, long_work.watch, deps.clock, deps.randomness
@@ -138,6 +143,13 @@ def make_server(
         registry=registry,
         audit=AuditServicer(audit, access),
     )
+
+
+def _faces(settings: Settings) -> list[Face]:
+    chosen = settings.faces
+    more = dict(row.split("=", 1) for row in chosen.countbot_tools)
+    faces = {LOCAL_TOOLS.name: LOCAL_TOOLS, COUNTBOT: countbot(more)}
+    return [faces[name] for name in chosen.enabled]
 
 
 def _server_info(settings: Settings, listening: Listening) -> ServerInfo:

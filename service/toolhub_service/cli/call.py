@@ -176,18 +176,23 @@ _PURPOSE = "called by hand"
 _REQUEST_ID = "cli"
 
 
+def request_id_option(command: Command) -> Command:
+    """Add --request-id."""
+    return click.option(
+        "--request-id",
+        envvar="TOOLHUB_REQUEST_ID",
+        default=_REQUEST_ID,
+        show_default=True,
+        help="Workspace: calls with the same request ID share their files.",
+    )(command)
+
+
 def request_options(purpose: str) -> Callable[[Command], Command]:
     """Adds the options that `call` and `jobs submit` share; `purpose`: the default of --purpose."""
 
     def add(command: Command) -> Command:
         for option in (
-            click.option(
-                "--request-id",
-                envvar="TOOLHUB_REQUEST_ID",
-                default=_REQUEST_ID,
-                show_default=True,
-                help="Workspace: calls with the same request ID share their files.",
-            ),
+            request_id_option,
             click.option("--approval", "approval_id", default="", help="ID of a granted approval to use."),
             click.option(
                 "--plan",

@@ -14,6 +14,10 @@ from toolhub_service import __version__
 _COMMANDS = {
     "serve": ("toolhub_service.cli.serve:serve", "Run the hub."),
     "call": ("toolhub_service.cli.call:call", "Call a tool, or show what the call would do."),
+    "run": (
+        "toolhub_service.cli.run:run",
+        "Call tools under the names of local-tools or CountBot, JSON in and out.",
+    ),
     "tools": ("toolhub_service.cli.tools:tools", "List, search, show, export and register tools."),
     "sources": (
         "toolhub_service.cli.sources:sources",
@@ -43,7 +47,7 @@ _COMMANDS = {
 }
 _NAME_COLUMNS = 10
 _SECTIONS = {
-    "Use tools": ("call", "tools", "jobs", "artifacts"),
+    "Use tools": ("call", "run", "tools", "jobs", "artifacts"),
     "Control calls": ("approvals", "policy", "audit"),
     "Add tools": ("sources", "workflows", "pins"),
     "Run the hub": ("serve", "doctor", "health", "config", "keys", "completion"),

@@ -91,6 +91,11 @@ class Reason(HubReason):
         "Search for a tool.",
         "tool",
     )
+    FACE_NOT_FOUND = (
+        Code.INVALID_ARGUMENT,
+        "The metadata entry `toolhub-face` names a face that the hub does not have.",
+        "Send `countbot` or `local-tools`, or leave the entry out.",
+    )
     TOOL_QUARANTINED = (
         Code.FAILED_PRECONDITION,
         "The tool's definition awaits an operator's decision. Until then only operators can see it.",

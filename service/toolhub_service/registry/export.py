@@ -185,6 +185,10 @@ class Exporter:
             revision=self._revision,
         )
 
+    def definition(self, dialect: Dialect, name: str, spec: ToolSpec) -> JsonObject:
+        """Render a tool under another name, whether it is in the catalog or not."""
+        return _RENDERERS[dialect](spec, name)
+
     def _current_names(self) -> ExportedNames:
         revision = self._catalog.revision
         if revision != self._revision:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
-from toolhub_service.settings.tool_sections import Channel, Web
+from toolhub_service.settings.tool_sections import Channel, Faces, Web
 
 
 class Tls(Section, frozen=True):
@@ -347,3 +347,4 @@ class Settings(Section, frozen=True):
     artifacts: Artifacts = Artifacts()
     session: Session = Session()
     channels: Annotated[tuple[Channel, ...], Meta(description="Where core/media.send may send messages to.")] = ()
+    faces: Faces = Faces()

@@ -48,3 +48,14 @@ class WebSearch(Section, frozen=True):
 
 class Web(Section, frozen=True):
     search: WebSearch = WebSearch()
+
+
+class Faces(Section, frozen=True):
+    enabled: Annotated[
+        tuple[Literal["countbot", "local-tools"], ...],
+        Meta(description="Older sets of tools under whose names calls may be made (docs/faces.md)."),
+    ] = ("countbot", "local-tools")
+    countbot_tools: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}=[^=/]+/[^=]+$")], ...],
+        Meta(description="Further tools of the face countbot, `my_tool=acme/my_tool` each; arguments as they are."),
+    ] = ()

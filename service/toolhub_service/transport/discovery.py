@@ -31,7 +31,7 @@ from toolhub_service.transport.convert.tool import from_hit, from_source, from_s
 from toolhub_service.transport.page_tokens import PAGE_MAX_BYTES, BytePage
 from toolhub_service.transport.status import RpcFailure
 
-_DIALECTS: dict[int, Dialect] = {
+DIALECTS: dict[int, Dialect] = {
     pb.EXPORT_FORMAT_OPENAI: Dialect.OPENAI,
     pb.EXPORT_FORMAT_ANTHROPIC: Dialect.ANTHROPIC,
     pb.EXPORT_FORMAT_MCP: Dialect.MCP,
@@ -124,7 +124,7 @@ class Discovery:
         return pb.GetToolResponse(tool=from_spec(spec, full=True, for_operator=_is_operator(principal)))
 
     def export_tools(self, request: pb.ExportToolsRequest, principal: Principal) -> pb.ExportToolsResponse:
-        where, dialect = to_filter(request.filter), _DIALECTS[request.format]
+        where, dialect = to_filter(request.filter), DIALECTS[request.format]
         viewer = self._viewer(principal)
         tools = BytePage[ToolSpec, _Exported](lambda spec: _exported(self.exporter.export(dialect, [spec])), _size_of)
         page = list_tools(

@@ -41,6 +41,8 @@ class Caller(msgspec.Struct, eq=False):
     """Who makes an RPC: one object for all of its tasks, so that each sees the rights of now."""
 
     principal: Principal
+    face: str = ""
+    """The face that the RPC names in its metadata; empty: the hub's own names."""
 
 
 CALLER: ContextVar[Caller] = ContextVar("toolhub_caller")

@@ -25,6 +25,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.ports import Clock, Invoker
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
+from toolhub_service.faces.table import Faces
 from toolhub_service.runtime.failures import cancelled
 from toolhub_service.transport.convert.call import MODES, CallIds, answer_deadline_s, to_call
 from toolhub_service.transport.envelope import Envelope
@@ -279,12 +280,14 @@ class Sessions:
         *,
         max_in_flight: int,
         max_of_all: int,
+        faces: Faces | None = None,
     ) -> None:
         """`max_in_flight` bounds the calls that are in flight in one session, `max_of_all` those of all but the first
         of each."""
         self._shared = SharedLimit(max_of_all)
         self._journal = journal
         self._invoker = invoker
+        self._faces = faces
         self._clock = clock
         self._call_ids = call_ids
         self._max_in_flight = max_in_flight
@@ -341,7 +344,7 @@ class Sessions:
             )
 
         return SessionTerms(
-            invoker=self._invoker,
+            invoker=self._invoker if self._faces is None else self._faces.behind(caller.face),
             begin=begin,
             check=self._check,
             cancelled=lambda call: refused(

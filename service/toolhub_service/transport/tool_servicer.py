@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import Clock, Invoker, Randomness
 from toolhub_service.domain.result import Chunk, Progress
+from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.faces.table import Face, Faces
 from toolhub_service.runtime.steps import SILENT
+from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.call import (
     MODES,
     CallIds,
@@ -23,7 +27,7 @@ from toolhub_service.transport.convert.call import (
     wants_struct,
     write_answer,
 )
-from toolhub_service.transport.discovery import Discovery, ToolWatches
+from toolhub_service.transport.discovery import DIALECTS, Discovery, ToolWatches
 from toolhub_service.transport.rpc import CALLER, ServicerContext, current_principal
 from toolhub_service.transport.session import Journal, Sessions
 
@@ -98,6 +102,8 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     news: ToolWatches
     server: pb.ServerInfo
     """What this hub is."""
+    faces: Faces | None = None
+    """None: the hub's own names only."""
     call_ids: CallIds = field(init=False)
     sessions: Sessions = field(init=False)
 
@@ -110,17 +116,23 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             self.journal,
             max_in_flight=self.session_max_in_flight,
             max_of_all=self.session_max_of_all,
+            faces=self.faces,
         )
 
+    def _behind(self, face: str) -> Invoker:
+        """What makes the calls of an RPC that names the face. Raises HubFailure FACE_NOT_FOUND."""
+        return self.invoker if self.faces is None else self.faces.behind(face)
+
     async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:
+        caller = CALLER.get()
         call = to_call(
             request,
-            CALLER.get().principal,
+            caller.principal,
             call_id=self.call_ids.next(),
             deadline_s=answer_deadline_s(self.clock, context),
             mode=MODES[request.mode],
         )
-        answer = await self.invoker.invoke(call, SILENT)
+        answer = await (self._behind(caller.face) if caller.face else self.invoker).invoke(call, SILENT)
         response = pb.InvokeResponse()
         write_answer(response, answer, as_struct=wants_struct(request))
         return response
@@ -128,9 +140,11 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     async def InvokeStream(
         self, request: pb.InvokeStreamRequest, context: ServicerContext
     ) -> AsyncIterator[pb.InvokeStreamResponse]:
+        caller = CALLER.get()
+        invoker = self._behind(caller.face)
         call = to_call(
             request,
-            CALLER.get().principal,
+            caller.principal,
             call_id=self.call_ids.next(),
             deadline_s=answer_deadline_s(self.clock, context),
             mode=MODES[request.mode],
@@ -138,7 +152,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         # At once: a caller who breaks off before the first event can still name the call.
         await context.send_initial_metadata(((CALL_ID_HEADER, call.call_id),))
         sink = StreamSink()
-        running = asyncio.create_task(self.invoker.invoke(call, sink))
+        running = asyncio.create_task(invoker.invoke(call, sink))
         running.add_done_callback(lambda _: sink.close())
         try:
             async for event in sink:
@@ -186,4 +200,25 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         return pb.GetServerInfoResponse(server=self.server, principal=principal.id, roles=roles)
 
     async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
-        return self.discovery.export_tools(request, current_principal())
+        caller = CALLER.get()
+        if caller.face and self.faces is not None:
+            return self._exported(request, self.faces.face(caller.face), caller.principal)
+        return self.discovery.export_tools(request, caller.principal)
+
+    def _exported(self, request: pb.ExportToolsRequest, face: Face, principal: Principal) -> pb.ExportToolsResponse:
+        """The tools of the face that can run now, in the order of its table: one page, without a filter."""
+        catalog, policy, exporter = self.discovery.catalog, self.discovery.policy, self.discovery.exporter
+
+        def can_run(tool: str) -> ToolSpec | None:
+            spec = catalog.get(tool)
+            is_offered = spec is not None and spec.state is ToolState.ACTIVE and policy.could_allow(principal.id, spec)
+            return spec if is_offered else None
+
+        shown = {row.name: spec for row in face.tools.values() if (spec := row.shown(can_run)) is not None}
+        definitions = [exporter.definition(DIALECTS[request.format], name, spec) for name, spec in shown.items()]
+        return pb.ExportToolsResponse(
+            tools_json=canonical_json.dumps(definitions),
+            names={name: spec.name for name, spec in shown.items()},
+            total_size=len(shown),
+            revision=catalog.revision,
+        )

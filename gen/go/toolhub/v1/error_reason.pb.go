@@ -207,6 +207,9 @@ const (
 	// PERMISSION_DENIED: The name of a source looks like one of the hub's own; reported as the state of the source.
 	// Metadata: source.
 	ErrorReason_ERROR_REASON_SOURCE_NAME_RESERVED ErrorReason = 63
+	// INVALID_ARGUMENT: The metadata entry `toolhub-face` names a face that the hub does not have. Send `countbot`
+	// or `local-tools`, or leave the entry out.
+	ErrorReason_ERROR_REASON_FACE_NOT_FOUND ErrorReason = 64
 )
 
 // Enum value maps for ErrorReason.
@@ -276,6 +279,7 @@ var (
 		61: "ERROR_REASON_INTERNAL",
 		62: "ERROR_REASON_SOURCE_EXISTS",
 		63: "ERROR_REASON_SOURCE_NAME_RESERVED",
+		64: "ERROR_REASON_FACE_NOT_FOUND",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":           0,
@@ -342,6 +346,7 @@ var (
 		"ERROR_REASON_INTERNAL":              61,
 		"ERROR_REASON_SOURCE_EXISTS":         62,
 		"ERROR_REASON_SOURCE_NAME_RESERVED":  63,
+		"ERROR_REASON_FACE_NOT_FOUND":        64,
 	}
 )
 
@@ -377,7 +382,7 @@ var File_toolhub_v1_error_reason_proto protoreflect.FileDescriptor
 const file_toolhub_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtoolhub/v1/error_reason.proto\x12\n" +
-	"toolhub.v1*\x95\x11\n" +
+	"toolhub.v1*\xb6\x11\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eERROR_REASON_MALFORMED_REQUEST\x10\x01\x12#\n" +
@@ -443,7 +448,8 @@ const file_toolhub_v1_error_reason_proto_rawDesc = "" +
 	"\x1cERROR_REASON_OFFSET_PAST_END\x10<\x12\x19\n" +
 	"\x15ERROR_REASON_INTERNAL\x10=\x12\x1e\n" +
 	"\x1aERROR_REASON_SOURCE_EXISTS\x10>\x12%\n" +
-	"!ERROR_REASON_SOURCE_NAME_RESERVED\x10?BX\n" +
+	"!ERROR_REASON_SOURCE_NAME_RESERVED\x10?\x12\x1f\n" +
+	"\x1bERROR_REASON_FACE_NOT_FOUND\x10@BX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1b\x06proto3"
 

@@ -184,7 +184,8 @@ type ToolResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True when the tool did what was asked, or accepted it as a job. False: `error` is set.
 	Ok bool `protobuf:"varint,1,opt,name=ok,proto3" json:"ok,omitempty"`
-	// The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job.
+	// The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job; through a face
+	// (metadata entry `toolhub-face`) always set: the face's answer, whatever became of the call.
 	//
 	// Types that are valid to be assigned to Result:
 	//

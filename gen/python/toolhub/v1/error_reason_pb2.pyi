@@ -252,6 +252,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """PERMISSION_DENIED: The name of a source looks like one of the hub's own; reported as the state of the source.
     Metadata: source.
     """
+    ERROR_REASON_FACE_NOT_FOUND: _ErrorReason.ValueType  # 64
+    """INVALID_ARGUMENT: The metadata entry `toolhub-face` names a face that the hub does not have. Send `countbot`
+    or `local-tools`, or leave the entry out.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why an RPC failed: `google.rpc.ErrorInfo.reason` is one of these names, without ERROR_REASON_, and its domain is
@@ -488,5 +492,9 @@ source. Metadata: known, source.
 ERROR_REASON_SOURCE_NAME_RESERVED: ErrorReason.ValueType  # 63
 """PERMISSION_DENIED: The name of a source looks like one of the hub's own; reported as the state of the source.
 Metadata: source.
+"""
+ERROR_REASON_FACE_NOT_FOUND: ErrorReason.ValueType  # 64
+"""INVALID_ARGUMENT: The metadata entry `toolhub-face` names a face that the hub does not have. Send `countbot`
+or `local-tools`, or leave the entry out.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -116,14 +116,16 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportTools(self, request, context):
-        """Renders tools as definitions for a model's tool-calling interface, with a map of the names back.
+        """Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
+        entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Invoke(self, request, context):
-        """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error.
+        """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
+        entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,9 +44,13 @@ class ToolServiceStub:
     Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
     """
     ExportTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]
-    """Renders tools as definitions for a model's tool-calling interface, with a map of the names back."""
+    """Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
+    entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+    """
     Invoke: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]
-    """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error."""
+    """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
+    entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+    """
     InvokeStream: _grpc.UnaryStreamMultiCallable[_tool_service_pb2.InvokeStreamRequest, _tool_service_pb2.InvokeStreamResponse]
     """The same call, with progress and chunks as they happen; the last message is always a result or a plan.
     Cancelling the RPC cancels the call.
@@ -74,9 +78,13 @@ class ToolServiceAsyncStub(ToolServiceStub):
     Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
     """
     ExportTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]  # type: ignore[assignment]
-    """Renders tools as definitions for a model's tool-calling interface, with a map of the names back."""
+    """Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
+    entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+    """
     Invoke: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]  # type: ignore[assignment]
-    """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error."""
+    """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
+    entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+    """
     InvokeStream: _aio.UnaryStreamMultiCallable[_tool_service_pb2.InvokeStreamRequest, _tool_service_pb2.InvokeStreamResponse]  # type: ignore[assignment]
     """The same call, with progress and chunks as they happen; the last message is always a result or a plan.
     Cancelling the RPC cancels the call.
@@ -131,7 +139,9 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.ExportToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.ExportToolsResponse, _abc.Awaitable[_tool_service_pb2.ExportToolsResponse]]:
-        """Renders tools as definitions for a model's tool-calling interface, with a map of the names back."""
+        """Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
+        entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+        """
 
     @_abc_1.abstractmethod
     def Invoke(
@@ -139,7 +149,9 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.InvokeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.InvokeResponse, _abc.Awaitable[_tool_service_pb2.InvokeResponse]]:
-        """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error."""
+        """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
+        entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+        """
 
     @_abc_1.abstractmethod
     def InvokeStream(

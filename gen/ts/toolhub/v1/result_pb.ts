@@ -92,7 +92,8 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   ok: boolean;
 
   /**
-   * The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job.
+   * The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job; through a face
+   * (metadata entry `toolhub-face`) always set: the face's answer, whatever became of the call.
    *
    * @generated from oneof toolhub.v1.ToolResult.result
    */

@@ -1272,7 +1272,8 @@ export const ToolService: GenService<{
     output: typeof ToolServiceWatchToolsResponseSchema;
   },
   /**
-   * Renders tools as definitions for a model's tool-calling interface, with a map of the names back.
+   * Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
+   * entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
    *
    * @generated from rpc toolhub.v1.ToolService.ExportTools
    */
@@ -1282,7 +1283,8 @@ export const ToolService: GenService<{
     output: typeof ExportToolsResponseSchema;
   },
   /**
-   * Makes one governed call. A refused or failed call is status OK with `ok = false` and an error.
+   * Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
+   * entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
    *
    * @generated from rpc toolhub.v1.ToolService.Invoke
    */

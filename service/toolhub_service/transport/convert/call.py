@@ -246,7 +246,9 @@ def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: 
     message.MergeFromString(_durations(result.durations_us))
     if result.error is not None:
         message.error.CopyFrom(from_error(result.error))
-    elif result.ok and result.job is None and not (as_struct and _set_struct(message, result.value)):
+    # A face answers in its own words also where the call failed or became a job.
+    has_answer = (result.ok and result.job is None) or result.value is not None
+    if has_answer and not (as_struct and _set_struct(message, result.value)):
         message.result_json = canonical_json.dumps(result.value)
     if result.artifacts or result.job is not None or result.raw is not None:
         _add_what_few_have(message, result)

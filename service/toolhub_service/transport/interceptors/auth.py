@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import AccessObserver
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.faces.table import FACE_HEADER
 from toolhub_service.transport.interceptors.policy import check_kept, roles_used
 from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure
@@ -87,7 +88,7 @@ class AuthLayer(Layer):
         for authenticator in self._authenticators:
             principal = authenticator.authenticate(metadata, context)
             if principal is not None:
-                caller = Caller(principal)
+                caller = Caller(principal, str(metadata.get(FACE_HEADER, "")))
                 CALLER.set(caller)
                 if method.kind == "unary":
                     return None

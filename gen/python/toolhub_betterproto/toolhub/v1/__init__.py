@@ -1004,6 +1004,12 @@ class ErrorReason(betterproto2.Enum):
     Metadata: source.
     """
 
+    FACE_NOT_FOUND = 64
+    """
+    INVALID_ARGUMENT: The metadata entry `toolhub-face` names a face that the hub does not have. Send `countbot`
+    or `local-tools`, or leave the entry out.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -1071,6 +1077,7 @@ class ErrorReason(betterproto2.Enum):
             61: "ERROR_REASON_INTERNAL",
             62: "ERROR_REASON_SOURCE_EXISTS",
             63: "ERROR_REASON_SOURCE_NAME_RESERVED",
+            64: "ERROR_REASON_FACE_NOT_FOUND",
         }
 
     @classmethod
@@ -1140,6 +1147,7 @@ class ErrorReason(betterproto2.Enum):
             "ERROR_REASON_INTERNAL": 61,
             "ERROR_REASON_SOURCE_EXISTS": 62,
             "ERROR_REASON_SOURCE_NAME_RESERVED": 63,
+            "ERROR_REASON_FACE_NOT_FOUND": 64,
         }
 
 
@@ -5508,7 +5516,8 @@ class ToolResult(betterproto2.Message):
     The outcome of one call that was judged or ran. `ok` decides which of result, job or error counts.
 
     Oneofs:
-        - result: The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job.
+        - result: The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job; through a face
+            (metadata entry `toolhub-face`) always set: the face's answer, whatever became of the call.
     """
 
     ok: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
@@ -7266,7 +7275,8 @@ class ToolServiceSyncStub:
 
     def export_tools(self, message: "ExportToolsRequest") -> "ExportToolsResponse":
         """
-        Renders tools as definitions for a model's tool-calling interface, with a map of the names back.
+        Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
+        entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
         """
 
         return self._channel.unary_unary(
@@ -7277,7 +7287,8 @@ class ToolServiceSyncStub:
 
     def invoke(self, message: "InvokeRequest") -> "InvokeResponse":
         """
-        Makes one governed call. A refused or failed call is status OK with `ok = false` and an error.
+        Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
+        entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
         """
 
         return self._channel.unary_unary(
@@ -7425,7 +7436,8 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ExportToolsResponse":
         """
-        Renders tools as definitions for a model's tool-calling interface, with a map of the names back.
+        Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
+        entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
         """
 
         return await self._unary_unary(
@@ -7446,7 +7458,8 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "InvokeResponse":
         """
-        Makes one governed call. A refused or failed call is status OK with `ok = false` and an error.
+        Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
+        entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
         """
 
         return await self._unary_unary(

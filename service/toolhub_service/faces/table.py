@@ -1,0 +1,310 @@
+"""A face is a table: its tools' names, arguments and answers, each beside those of the hub's tool that does the work.
+
+A call through a face is translated before step 1 and its answer after step 9: the same steps, policy and record hold
+for it, and there is no code of a tool here. What does not fit the table travels on as a call that step 1 or 2 refuses,
+so that it is judged, answered and recorded like every other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, Violation
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.ports import EventSink, Invoker
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.result import Plan, ToolResult
+from toolhub_service.domain.tool import ToolSpec
+
+USER: Final = "context.user_id"
+"""`Argument.to` of what names a person: it goes into the call's context, where policy decides whether to believe it."""
+FACE_HEADER: Final = "toolhub-face"
+"""The entry of an RPC's metadata that names a face."""
+FACE_LABEL: Final = "face"
+"""The label of the audit log that says through which face a call came, and as which of its tools."""
+
+# As the contract's ids are (proto/toolhub/v1/rules.proto).
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}")
+_TOOL_NAME_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a face's tool, and what becomes of it."""
+
+    to: str
+    """The argument of the hub's tool, or USER."""
+    schema: JsonObject
+    """As definitions show it to a model. The hub's tool has the last word."""
+    required: bool = False
+    default: JsonValue = None
+    """In the face's unit: sent where the caller leaves it out and the hub's tool has another default. None: nothing."""
+    scale: int = 1
+    """The hub's unit in the face's: 1,000 where a face counts seconds and the hub milliseconds."""
+
+
+Render = Callable[[Mapping[str, Any]], JsonValue]
+"""The face's answer, from the value of the hub's tool. Its docstring is shown in docs/faces.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaceTool:
+    """One row."""
+
+    name: str
+    tool: str
+    """The hub's tool. With `by_argument`: that of a call without the argument."""
+    arguments: Mapping[str, Argument]
+    answer: Render
+    fixed: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Arguments of the hub's tool that the face does not have."""
+    by_argument: str = ""
+    """An argument that chooses among several tools of the hub, and goes no further."""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    """With `by_argument`: the hub's tool for each value."""
+    description: str = ""
+    """For a model; empty: that of the hub's tool."""
+    passes: bool = False
+    """Whether arguments go to the hub's tool as they are: a row that an operator adds for a tool of one's own."""
+
+    def parameters(self) -> dict[str, JsonValue]:
+        """The JSON Schema of the arguments."""
+        schema: dict[str, JsonValue] = {
+            "type": "object",
+            "properties": {name: argument.schema for name, argument in self.arguments.items()},
+        }
+        if required := [name for name, argument in self.arguments.items() if argument.required]:
+            schema["required"] = required
+        return schema
+
+    def shown(self, can_run: Callable[[str], ToolSpec | None]) -> ToolSpec | None:
+        """What a model is shown of the row; None where the hub's tool cannot run. `can_run`: the tool that can."""
+        usable = {value: spec for value, tool in self.tools.items() if (spec := can_run(tool)) is not None}
+        spec = can_run(self.tool) or next(iter(usable.values()), None)
+        if spec is None:
+            return None
+        description = self.description or spec.description
+        if self.passes:
+            return replace(spec, description=description, output_schema={})
+        parameters = self.parameters()
+        if self.by_argument and len(usable) < len(self.tools):
+            chooser = {**self.arguments[self.by_argument].schema, "enum": list(usable)}
+            parameters["properties"] = {**parameters["properties"], self.by_argument: chooser}  # type: ignore[dict-item]
+        return replace(spec, description=description, input_schema=parameters, output_schema={})
+
+    def tool_for(self, args: JsonObject) -> str:
+        """The hub's tool for these arguments of the face."""
+        chosen = args.get(self.by_argument) if self.by_argument else None
+        return self.tools.get(chosen, self.tool) if isinstance(chosen, str) else self.tool
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    name: str
+    title: str
+    """One sentence on whose tools these are."""
+    tools: Mapping[str, FaceTool]
+    succeed: Callable[[JsonValue], JsonValue]
+    """What is answered around the answer of a tool."""
+    fail: Callable[[ToolError], JsonValue]
+    """What is answered instead of an error."""
+
+    def ask(self, call: Call) -> Call:
+        """The call as the hub's own; one that does not fit the table carries why to the step that refuses it.
+
+        Reads large arguments, so that such a call belongs into a thread.
+        """
+        row = self.tools.get(call.tool)
+        label = f"{self.name}:{call.tool}"[:_TOOL_NAME_MAX]
+        context = call.context._replace(labels={**call.context.labels, FACE_LABEL: label})
+        if row is None:
+            return call._replace(tool=label, context=context, unread=None, unread_bytes=0)  # a name that no tool has
+        call = call._replace(tool=row.tool, context=context, purpose=call.purpose or f"called as {label}")
+        if call.args_error is not None:
+            return call
+        if call.unread is None:
+            return _translated(row, call, call.args)
+        args, error = call.unread()
+        asked = call._replace(args_error=error) if error is not None else _translated(row, call, args)
+        # Step 2 goes on with them beside other calls, as with all that is large.
+        return asked._replace(args={}, args_error=None, unread=lambda: (asked.args, asked.args_error))
+
+    def answer(self, asked: str, answer: ToolResult) -> ToolResult:
+        """The result as the face's: its `value` is the face's answer, also of a failure. `asked`: the face's tool."""
+        row = self.tools.get(asked)
+        if answer.error is not None:
+            error = (
+                self._unknown(asked, answer.error) if row is None else _lacking(row, _in_words_of(row, answer.error))
+            )
+            return answer._replace(error=error, value=self.fail(error))
+        if row is None:
+            return answer
+        value: JsonValue = answer.value
+        if answer.job is not None:
+            value = {"jobId": answer.job.job_id, "state": answer.job.state.value}
+        try:
+            return answer._replace(value=self.succeed(row.answer(value)))  # type: ignore[arg-type]
+        except (KeyError, TypeError):  # cut beyond its shape, or of a tool that is not the hub's own
+            return answer._replace(value=self.succeed(value))
+
+    def _unknown(self, asked: str, error: ToolError) -> ToolError:
+        if error.kind is not ErrorKind.TOOL_NOT_FOUND:
+            return error
+        near = difflib.get_close_matches(asked[:100], self.tools, 3, 0.75)
+        message = f"{self.name} has no tool {asked[:100]!r}. Use one of: {', '.join(self.tools)}."
+        return replace(error, message=message, details={**error.details, "did_you_mean": near})
+
+
+class FacedInvoker:
+    """The pipeline behind a face."""
+
+    def __init__(self, invoker: Invoker, face: Face) -> None:
+        self._invoker = invoker
+        self.face = face
+        # Large arguments are read one call after another, so that they cannot take all threads.
+        self._reading = asyncio.Lock()
+
+    async def invoke(self, call: Call, sink: EventSink) -> ToolResult | Plan:
+        """A plan stays the hub's own: it shows what would be done."""
+        if call.unread is None:
+            asked = self.face.ask(call)
+        else:
+            async with self._reading:
+                asked = await asyncio.to_thread(self.face.ask, call)
+        answer = await self._invoker.invoke(asked, sink)
+        return answer if isinstance(answer, Plan) else self.face.answer(call.tool, answer)
+
+
+class Faces:
+    """The faces of a hub, by name."""
+
+    def __init__(self, invoker: Invoker, faces: Iterable[Face]) -> None:
+        self._invoker = invoker
+        self._faced = {face.name: FacedInvoker(invoker, face) for face in faces}
+
+    def behind(self, name: str) -> Invoker:
+        """What makes the calls of an RPC that names this face, empty for none. Raises HubFailure FACE_NOT_FOUND."""
+        return self._invoker if not name else self._of(name)
+
+    def face(self, name: str) -> Face:
+        """Raises HubFailure FACE_NOT_FOUND."""
+        return self._of(name).face
+
+    def _of(self, name: str) -> FacedInvoker:
+        if name in self._faced:
+            return self._faced[name]
+        message = f"There is no face {name[:100]!r} here. Use one of: {', '.join(self._faced) or 'none'}."
+        raise HubFailure(Reason.FACE_NOT_FOUND, message)
+
+
+def _translated(row: FaceTool, call: Call, args: JsonObject) -> Call:
+    translated, error, user_id = translate(row, args)
+    context = call.context
+    if error is None and user_id:
+        if context.user_id and context.user_id != user_id:
+            error = ToolError(
+                ErrorKind.INVALID_INPUT, "Two persons are named: leave user_id out of the context or make them equal."
+            )
+        context = context._replace(user_id=user_id)
+    return call._replace(tool=row.tool_for(args), args=translated, args_error=error, context=context)
+
+
+def translate(row: FaceTool, args: JsonObject) -> tuple[JsonObject, ToolError | None, str]:
+    """(the arguments of the hub's tool, why there are none, whom the call is for)."""
+    if row.passes:
+        return args, None, ""
+    if problem := _misfit(row, args):
+        return {}, problem, ""
+    translated: dict[str, JsonValue] = dict(row.fixed)
+    user_id = ""
+    for name, argument in row.arguments.items():
+        value = args.get(name)
+        if value is None:  # null stands for an argument that was left out, as it does in Python
+            value = argument.default
+        if value is None or name == row.by_argument:
+            continue
+        if argument.to != USER:
+            translated[argument.to] = _scaled(value, argument.scale)
+        elif isinstance(value, str) and _ID.fullmatch(value):
+            user_id = value
+        else:
+            message = f"{name} must be 1 to 128 ASCII letters, digits and ._:@/+-, and begin with a letter or digit."
+            return {}, _invalid(f"/{name}", "pattern", message), ""
+    return translated, None, user_id
+
+
+def _misfit(row: FaceTool, args: JsonObject) -> ToolError | None:
+    """What the hub's tool cannot tell: a name that the face does not have, though the hub's tool may."""
+    known = f"{row.name} takes {', '.join(row.arguments)}." if row.arguments else f"{row.name} takes no arguments."
+    unknown = [name for name in args if name not in row.arguments]
+    if unknown:
+        return _invalid("", "additionalProperties", f"{row.name} has no argument {unknown[0][:100]!r}. {known}")
+    missing = [name for name, argument in row.arguments.items() if argument.required and args.get(name) is None]
+    if missing:
+        return _invalid("", "required", f"{row.name} needs {' and '.join(missing)}. {known}")
+    chosen = args.get(row.by_argument) if row.by_argument else None
+    if chosen is not None and chosen not in row.tools:
+        message = f"{row.by_argument} must be one of {', '.join(row.tools)}."
+        return _invalid(f"/{row.by_argument}", "enum", message)
+    return None
+
+
+def _invalid(path: str, keyword: str, message: str) -> ToolError:
+    violation = Violation(path=path, keyword=keyword, message=message)
+    return ToolError(ErrorKind.INPUT_SCHEMA_INVALID, message, violations=(violation,))
+
+
+def _scaled(value: JsonValue, scale: int) -> JsonValue:
+    """A number in the hub's unit; anything else as it is, for the hub's schema to refuse."""
+    if scale == 1 or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    scaled = value * scale
+    return round(scaled) if math.isfinite(scaled) else value
+
+
+def _lacking(row: FaceTool, error: ToolError) -> ToolError:
+    """A row whose tool this hub does not have is a tool that is not available."""
+    if error.kind is not ErrorKind.TOOL_NOT_FOUND:
+        return error
+    message = f"{row.name} cannot be used here: this hub has no tool for it. Use another tool."
+    details: dict[str, JsonValue] = {"reason": f"there is no {row.tool}", "state": "UNAVAILABLE"}
+    return ToolError(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, details=details)
+
+
+# Errors speak of the hub's tool and arguments: whoever sees only the face is told the names of the face.
+
+
+def _in_words_of(row: FaceTool, error: ToolError) -> ToolError:
+    names = {argument.to: name for name, argument in row.arguments.items() if argument.to not in (name, USER)}
+    units = {argument.to: argument.scale for argument in row.arguments.values() if argument.scale != 1}
+
+    def said(text: str) -> str:
+        for tool in {row.tool, *row.tools.values()}:
+            text = text.replace(tool, row.name)
+        return _NAME.sub(lambda found: names.get(found[1], found[1]) if _is_name(text, found) else found[0], text)
+
+    def moved(violation: Violation) -> Violation:
+        first, _, rest = violation.path.removeprefix("/").partition("/")
+        path = f"/{names[first]}" + (f"/{rest}" if rest else "") if first in names else violation.path
+        scale = units.get(first, 1)
+        unit = f" One of its units is {scale:,} of these." if scale != 1 else ""
+        return replace(violation, path=path, message=said(violation.message) + unit, hint=said(violation.hint))
+
+    return replace(error, message=said(error.message), violations=tuple(map(moved, error.violations)))
+
+
+_NAME: Final = re.compile(r"\b([A-Za-z][A-Za-z0-9]*)\b")
+_QUOTES: Final = frozenset("'\"`/")
+
+
+def _is_name(text: str, found: re.Match[str]) -> bool:
+    """Whether the word is an argument's name and not English: written in camel case, or quoted."""
+    word, before = found[1], text[found.start() - 1 : found.start()]
+    return (word != word.lower() and word[0].islower()) or (before in _QUOTES and bool(before))

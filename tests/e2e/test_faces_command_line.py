@@ -1,0 +1,74 @@
+"""`toolhub run` and `toolhub policy import`, through real processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command_line import CommandLine, serving
+from tests.rpc.faces_hub import code_of
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    with serving(tmp_path_factory.mktemp("home")) as cli:
+        yield cli
+
+
+def line(tool: object, **args: object) -> str:
+    return json.dumps({"tool": tool, "args": {"user_id": "local", **args}})
+
+
+@pytest.mark.promise("faces.run")
+def test_one_request_is_answered_by_one_line_and_the_exit_code_says_whether_it_succeeded(hub: CommandLine) -> None:
+    wrote = hub("run", line("FileWrite", path="笔记.txt", content="内容"))
+    assert (wrote.code, wrote.json) == (0, {"success": True, "output": {"path": "笔记.txt"}})
+    assert hub("run", '{"tool":"FileRead","args":{"path":"笔记.txt","user_id":"local"}}').json["output"] == {
+        "content": "内容"
+    }
+    missing = hub("run", line("FileRead", path="none.txt"))
+    assert (missing.code, code_of(missing.json)) == (1, "NOT_FOUND")
+    text = hub("run", "--face", "countbot", '{"tool": "read_file", "arguments": {"path": "笔记.txt"}}').json
+    assert set(text) == {"call_id", "tool_name", "status", "duration_ms", "result"}
+    assert (text["tool_name"], text["status"], text["result"]) == ("read_file", "success", "内容")
+
+
+@pytest.mark.promise("faces.run")
+def test_whatever_a_line_holds_it_gets_a_typed_answer_and_the_next_one_is_read(hub: CommandLine) -> None:
+    hostile = [
+        "not json",
+        "[]",
+        "7",
+        '{"args": {}}',
+        '{"tool": 7}',
+        '{"tool": ""}',
+        json.dumps({"tool": "x" * 300}),
+        '{"tool": "FileRead", "args": []}',
+        '{"tool": "FileRead", "args": {"path": NaN}}',
+        '{"tool": "FileRead", "args": {}, "arguments": {}}',
+        '{"tool": "FileRead", "user_id": "root"}',
+        '{"tool": "FileRead", "tool": "FileWrite"}',
+        '{"tool": "FileRead", "args": ' + "[" * 5_000,
+        '{"tool": "FileRead", "args": {"path": "\\ud800"}}',
+        json.dumps({"tool": "FileRead", "args": {"path": "x" * 5_000_000}}),
+    ]
+    others = ["", line("Telnet"), line("FileWrite", path="l.txt", content="x"), line("FileRead", path="l.txt")]
+    told = hub("run", stdin="\n".join([*hostile, *others]))
+    answers: list[Any] = [json.loads(each) for each in told.out.splitlines()]
+    assert told.code == 0
+    assert [code_of(answer) for answer in answers[:-3]] == ["INVALID_INPUT"] * len(hostile)
+    assert code_of(answers[-3]) == "NOT_FOUND"
+    assert answers[-2:] == [
+        {"success": True, "output": {"path": "l.txt"}},
+        {"success": True, "output": {"content": "x"}},
+    ]
+
+
+def test_a_hub_that_is_away_is_an_answer_too(tmp_path: Path) -> None:
+    away = CommandLine(tmp_path, "127.0.0.1:1")
+    told = away("run", stdin=line("FileRead", path="a") + "\n" + line("FileRead", path="b"))
+    assert [code_of(json.loads(each)) for each in told.out.splitlines()] == ["NETWORK_ERROR"] * 2

@@ -1,0 +1,146 @@
+"""The face countbot through a whole hub: every example of its page, its definitions, and errors that are texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from msgspec import Meta
+
+from tests.fakes.http_server import always, response
+from tests.hub import OPEN_POLICY, running_hub
+from tests.rpc.faces_hub import faced_hub
+from toolhub_client import connect, connect_sync
+from toolhub_service.domain.tool import Annotations
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+PAGE = always(response(b"<h1>Hello</h1>", content_type="text/html"))
+MAIN = "".join(f"line {number}\n" for number in range(1, 31))
+
+
+class MyTool(Tool["MyTool.In", "MyTool.Out"]):
+    """The page's example of a tool of one's own, as this hub has them."""
+
+    name = "acme/my_tool"
+    description = "工具描述，供 LLM 理解"
+    annotations = Annotations(read_only=True)
+
+    class In(ToolInput, frozen=True):
+        param1: Annotated[str, Meta(description="参数说明")]
+
+    class Out(ToolOutput, frozen=True):
+        text: str
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        return self.Out(text=f"执行结果: {args.param1}")
+
+
+@pytest.mark.promise("faces.countbot")
+async def test_each_example_of_the_page_is_answered_with_a_text(tmp_path: Path) -> None:
+    async with faced_hub(tmp_path, PAGE) as (hub, client, _):
+        registry = client.face("countbot")
+        said = await registry.execute("write_file", {"path": "output/result.txt", "content": "文件内容"})
+        assert said == "Wrote 12 bytes to output/result.txt."
+        again = await registry.execute("write_file", {"path": "output/result.txt", "content": "旧代码"})  # replaces
+        assert again == "Wrote 9 bytes to output/result.txt."
+        await registry.execute("write_file", {"path": "src/main.py", "content": MAIN})
+        read = await registry.execute("read_file", {"path": "src/main.py", "start_line": 10, "end_line": 20})
+        assert read == "".join(f"line {number}\n" for number in range(10, 21))
+        await registry.execute("write_file", {"path": "src/main.py", "content": "旧代码 = 1\n"})
+        edit = {"path": "src/main.py", "old_str": "旧代码", "new_str": "新代码"}
+        assert await registry.execute("edit_file", edit) == "Edited src/main.py (1 replaced)."
+        assert await registry.execute("read_file", {"path": "src/main.py"}) == "新代码 = 1\n"
+        assert await registry.execute("list_dir", {"path": "src", "recursive": False}) == "main.py (14 bytes)"
+        assert await registry.execute("list_dir", {"path": "."}) == "output/\nsrc/"
+        listing = await registry.execute("exec", {"command": "ls -la", "working_dir": "src"})
+        assert listing.startswith("total ")
+        assert "main.py" in listing
+        found = await registry.execute("file_search", {"path": ".", "pattern": "*.py", "type": "file", "max_depth": 3})
+        assert found == "src/main.py"
+        outside = {"path": "/Users/user/Documents", "pattern": "*.pdf", "type": "file", "max_depth": 3, "limit": 20}
+        assert (await registry.execute("file_search", outside)).startswith("Error (PATH_OUTSIDE_SANDBOX): ")
+        skill = {"path": "skills/draw/SKILL.md", "content": "# Draw"}
+        await registry.execute("write_file", skill)
+        assert await registry.execute("read_file", {"path": "skills/draw/SKILL.md"}) == "# Draw"
+        labels = {event.event.labels["face"] for event in await hub.events() if event.event.labels}
+        assert "countbot:edit_file" in labels
+
+
+@pytest.mark.promise("faces.countbot")
+async def test_every_error_is_a_text_that_says_what_to_do(tmp_path: Path) -> None:
+    async with faced_hub(tmp_path, PAGE) as (_, client, _):
+        registry = client.face("countbot")
+        for name, args, told in (
+            ("read_file", {"path": "none"}, "Error (NOT_FOUND): "),
+            ("read_file", {"path": "../secret"}, "Error (PATH_OUTSIDE_SANDBOX): "),
+            ("read_file", {"path": "a", "start_line": 0}, "Error (INPUT_SCHEMA_INVALID): "),
+            ("read_file", {"path": 7}, "Error (INPUT_SCHEMA_INVALID): "),
+            ("read_file", {}, "Error (INPUT_SCHEMA_INVALID): read_file needs path."),
+            ("read_file", {"path": "a", "startLine": 1}, "Error (INPUT_SCHEMA_INVALID): read_file has no argument"),
+            ("edit_file", {"path": "none", "old_str": "a", "new_str": "b"}, "Error (NOT_FOUND): "),
+            ("exec", {"command": "rm -rf /"}, "Error (POLICY_DENIED): "),
+            ("exec", {"command": "dd if=/dev/zero of=/dev/sda"}, "Error (POLICY_DENIED): "),
+            ("exec", {"command": "mkfs.ext4 /dev/sda"}, "Error (POLICY_DENIED): "),
+            ("exec", {"command": ":(){ :|:& };:"}, "Error (INVALID_INPUT): "),
+            ("exec", {"command": "echo x > /dev/sda"}, "Error (INVALID_INPUT): "),
+            ("exec", {"command": "ls", "working_dir": ".."}, "Error (PATH_OUTSIDE_SANDBOX): "),
+            ("write_file", {"path": "press/a", "content": "x"}, "Error (APPROVAL_REQUIRED): "),
+            ("read_flie", {"path": "a"}, "Error (TOOL_NOT_FOUND): countbot has no tool 'read_flie'."),
+            ("core/fs.readText", {"path": "a"}, "Error (TOOL_NOT_FOUND): "),
+            ("read_file", {"path": {1}}, "Error (INVALID_INPUT): "),
+            ("", {}, "Error (INVALID_INPUT): "),
+        ):
+            text = await registry.execute(name, args)
+            assert text.startswith(told), (name, args, text)
+        assert "Did you mean: read_file?" in await registry.execute("read_flie", {})
+        failed = await registry.execute("exec", {"command": "ls none"})
+        assert "STDERR:\n" in failed
+        assert failed.endswith("Exit code: 2")
+
+
+@pytest.mark.promise("faces.countbot")
+async def test_definitions_have_the_form_of_function_calling_and_list_what_can_run(tmp_path: Path) -> None:
+    settings = {"faces": {"countbot_tools": ["my_tool=acme/my_tool"]}}
+    async with running_hub(tmp_path, policy=OPEN_POLICY, settings=settings, tools=[MyTool()]) as hub:
+        async with connect(hub.address) as client:
+            registry = client.face("countbot")
+            definitions = {each["function"]["name"]: each for each in await registry.definitions()}
+            assert await registry.execute("my_tool", {"param1": "hello"}) == "执行结果: hello"
+        read, mine = definitions["read_file"], definitions["my_tool"]
+        assert set(read) == {"type", "function"}
+        assert set(read["function"]) == {"name", "description", "parameters"}
+        assert read["function"]["parameters"]["required"] == ["path"]
+        assert set(read["function"]["parameters"]["properties"]) == {"path", "start_line", "end_line"}
+        assert mine["function"]["description"] == "工具描述，供 LLM 理解"
+        assert mine["function"]["parameters"]["properties"]["param1"] == {"type": "string", "description": "参数说明"}
+        told = json.dumps(definitions)
+        assert not any(word in told for word in ("core/", "startLine", "oldText", "acme"))
+
+
+async def test_a_face_that_is_off_is_none_and_a_tool_without_a_grant_is_not_shown(tmp_path: Path) -> None:
+    policy = "extends: none\ngrants: [{principals: [local], capabilities: ['read:fs']}]\n"
+    only = {"faces": {"enabled": ["countbot"]}}
+    async with running_hub(tmp_path, policy=policy, settings=only) as hub, connect(hub.address) as client:
+        names = [each["function"]["name"] for each in await client.face("countbot").definitions()]
+        assert names == ["read_file", "list_dir", "file_search"]
+        denied = await client.face("countbot").execute("write_file", {"path": "a", "content": ""})
+        assert denied.startswith("Error (POLICY_DENIED): ")
+        off: Any = await client.face("local-tools").run({"tool": "FileRead", "args": {}})
+        assert "There is no face 'local-tools' here. Use one of: countbot." in off["error"]["message"]
+
+
+async def test_the_same_without_asyncio(tmp_path: Path) -> None:
+    import asyncio
+
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+
+        def work() -> tuple[int, str]:
+            with connect_sync(hub.address) as client:
+                registry = client.face("countbot")
+                return len(registry.definitions()), registry.execute("list_dir", {"path": "."})
+
+        count, text = await asyncio.to_thread(work)
+        assert (count > 5, text) == (True, "(empty)")
