@@ -329,9 +329,27 @@ def document_schema() -> dict[str, Any]:
     return msgspec.json.schema(PolicyDocument)
 
 
+# Keys that the first version had not. An approval holds for one revision: that a hub is updated must not change it.
+# A key of this list whose default changes its meaning has to leave it.
+_ADDED = ("approval_by_default", "blocked_cidrs", "denied_commands")
+_ADDED_TO_EGRESS = ("retry_with_key",)
+
+
 def canonical_bytes(document: PolicyDocument) -> bytes:
-    """The document as JSON with every default written out and keys sorted: what a revision is the digest of."""
-    return msgspec.json.encode(document, order="deterministic")
+    """The document as JSON in the order of its keys, every default written out but those of keys that came later: what
+    a revision is the digest of."""
+    written = msgspec.to_builtins(document, order="deterministic")
+    _leave_out(written, document, _ADDED)
+    for entry, rule in zip(written["egress"], document.egress, strict=True):
+        _leave_out(entry, rule, _ADDED_TO_EGRESS)
+    return msgspec.json.encode(written)
+
+
+def _leave_out(written: dict[str, Any], section: Section, names: Iterable[str]) -> None:
+    """The keys of that name that stand at their default."""
+    for each in msgspec.structs.fields(section):
+        if each.name in names and getattr(section, each.name) == each.default:
+            del written[each.name]
 
 
 # The policy of a first run: `local` may work with the files of its workspace, and nothing else.

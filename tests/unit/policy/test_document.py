@@ -13,8 +13,19 @@ from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, REQUEST, RUN, TIME
 from toolhub_service.domain.call import Role
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect
-from toolhub_service.policy.document import STARTER, Pattern, Patterns, PolicyDocument, complete
+from toolhub_service.policy.document import (
+    STARTER,
+    DeniedCommandRule,
+    Egress,
+    Pattern,
+    Patterns,
+    PolicyDocument,
+    canonical_bytes,
+    complete,
+)
 from toolhub_service.policy.snapshot import PolicySnapshot
+
+FIRST_REVISION = "bf1a18114255bd16e1c1417ee3866b77d573acaf8a8db2c9885e5d46f4d330e4"
 
 
 @pytest.mark.parametrize(
@@ -93,3 +104,20 @@ def test_a_document_adds_to_the_starter_unless_it_says_none() -> None:
     assert complete(PolicyDocument()).grants == STARTER.grants
     assert complete(PolicyDocument(extends="none")).grants == ()
     assert PolicySnapshot.load("extends: none").decide(a_call(TIME_NOW)).effect is Effect.DENY
+
+
+def test_keys_that_came_later_change_no_revision_while_they_are_left_out() -> None:
+    """An approval that was open when the hub was updated must still be usable."""
+    kept = canonical_bytes(PolicyDocument(egress=(Egress(hosts=("a.example",)),)))
+    assert not any(name in kept for name in (b"denied_commands", b"blocked_cidrs", b"retry_with_key", b"approval_by_d"))
+    for changed in (
+        PolicyDocument(blocked_cidrs=("203.0.113.0/24",)),
+        PolicyDocument(denied_commands=(DeniedCommandRule(id="x", pattern="x"),)),
+        PolicyDocument(approval_by_default=()),
+        PolicyDocument(egress=(Egress(hosts=("a.example",), retry_with_key=True),)),
+    ):
+        assert canonical_bytes(changed) not in (kept, canonical_bytes(PolicyDocument()))
+
+
+def test_the_revision_of_the_starter_policy_is_that_of_the_first_version() -> None:
+    assert PolicySnapshot().revision == FIRST_REVISION
