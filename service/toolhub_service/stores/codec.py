@@ -27,6 +27,7 @@ from toolhub_service.domain.errors import ToolError, ToolFailure, Violation
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.key import KeyRecord
+from toolhub_service.domain.memory import MemoryItem
 from toolhub_service.domain.result import Evidence, ToolResult
 from toolhub_service.domain.source import Pin
 from toolhub_service.domain.tool import ToolUse
@@ -282,7 +283,7 @@ def decode_job(parts: Sequence[bytes]) -> Job:
         raise UnreadableRecord(str(error)) from None
 
 
-# Keys, pins, artifacts and uses of tools.
+# Keys, pins, artifacts, remembered items and uses of tools.
 
 KEY: Final = Form(KeyRecord, v=1, result=RESULT.optional)
 PIN: Final = Form(Pin, v=1, definition=_OBJECT)
@@ -296,6 +297,13 @@ def encode_artifact(artifact: Artifact) -> bytes:
 
 
 decode_artifact: Final[Callable[[bytes], Artifact]] = _decoder(Artifact)
+
+
+def encode_item(item: MemoryItem) -> bytes:
+    return _encode(item)
+
+
+decode_item: Final[Callable[[bytes], MemoryItem]] = _decoder(MemoryItem)
 
 
 def encode_use(use: ToolUse) -> bytes:

@@ -194,9 +194,19 @@ _DAMAGED = (
 class SqliteFile:
     """Start it before the stores that share it, close it after them."""
 
-    def __init__(self, path: Path, *, readers: int = 2, busy_timeout_s: float = 5.0, poll_s: float = 0.03) -> None:
-        """`poll_s`: how often other processes' changes are looked for, while somebody listens."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        readers: int = 2,
+        busy_timeout_s: float = 5.0,
+        poll_s: float = 0.03,
+        connecting: Callable[..., sqlite3.Connection] = connect,
+    ) -> None:
+        """`poll_s`: how often other processes' changes are looked for, while somebody listens. `connecting`: as
+        `connect`, for a file that is laid out in another way."""
         self.path = path
+        self._connecting = connecting
         self._readers = readers
         self._busy_timeout_s = busy_timeout_s
         self._poll_s = poll_s
@@ -254,7 +264,7 @@ class SqliteFile:
             self._writer.unwatch(watch)
 
     def _connect(self) -> sqlite3.Connection:
-        return connect(self.path, busy_timeout_s=self._busy_timeout_s)
+        return self._connecting(self.path, busy_timeout_s=self._busy_timeout_s)
 
     def _read(self, look: Callable[[sqlite3.Connection], T]) -> T:
         """In a reader's thread."""

@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -120,7 +120,8 @@ _SHARES_OF_KEYS: Final = (
             WHERE principal = old.principal;
         DELETE FROM key_usage_of WHERE principal = old.principal AND keys = 0; END""",
 )
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+Migrations: TypeAlias = tuple[tuple[str, ...], ...]
+MIGRATIONS: Final[Migrations] = (
     (*_JOBS, *_KEYS, *_APPROVALS, *_ARTIFACTS),
     (*_PINS, *_USES),
     _SHARES_OF_KEYS,
@@ -132,7 +133,7 @@ class FileTooNew(Exception):
     """The file was written by a later version of the hub."""
 
 
-def connect(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations = MIGRATIONS) -> sqlite3.Connection:
     """A connection that writes to the migrated file: WAL, every commit fsynced, the file for its owner only.
 
     Raises sqlite3.Error, OSError or FileTooNew.
@@ -143,7 +144,7 @@ def connect(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
     try:
         with alone_in(path.parent):
             connection.execute("PRAGMA journal_mode = WAL")
-            _migrate(connection)
+            _migrate(connection, migrations)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
     except BaseException:
@@ -172,11 +173,11 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: sqlite3.Connection, migrations: Migrations) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(MIGRATIONS):
-        raise FileTooNew(f"it has version {version}, and this hub knows {len(MIGRATIONS)}")
-    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+    if version > len(migrations):
+        raise FileTooNew(f"it has version {version}, and this hub knows {len(migrations)}")
+    for number, statements in enumerate(migrations[version:], start=version + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
             for statement in statements:

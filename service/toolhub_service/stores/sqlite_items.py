@@ -1,0 +1,233 @@
+"""Remembered items in a SQLite file of their own, which is made when something is first remembered.
+
+Their own, because what is forgotten must leave the file: SQLite overwrites what is deleted (`secure_delete`), the log
+beside the file is emptied after each removal, and the next tidying writes the file anew, for moving rows between pages
+leaves copies in the gaps. The hub's other records pay for none of that, and its start not for the opening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import struct
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import orjson
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.memory import MemoryQuota
+from toolhub_service.stores.item_index import Posting, Term
+from toolhub_service.stores.items import ItemRow, Items
+from toolhub_service.stores.sqlite_file import SqliteFile, insert
+from toolhub_service.stores.sqlite_writer import Change, Migrations, connect, one_by_one, unavailable
+
+T = TypeVar("T")
+
+_ITEMS: Final = (
+    """CREATE TABLE memory_items (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, item_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
+        expires_at_unix_ms INTEGER NOT NULL, terms BLOB NOT NULL, record BLOB NOT NULL)""",
+    "CREATE INDEX memory_items_expiring ON memory_items (expires_at_unix_ms) WHERE expires_at_unix_ms > 0",
+    """CREATE TABLE memory_postings (
+        term INTEGER NOT NULL, number INTEGER NOT NULL, weight INTEGER NOT NULL, PRIMARY KEY (term, number)
+        ) WITHOUT ROWID""",
+    "CREATE TABLE memory_terms (term INTEGER PRIMARY KEY, items INTEGER NOT NULL)",
+    """CREATE TABLE memory_usage (
+        owner TEXT PRIMARY KEY, items INTEGER NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID""",
+    "CREATE TABLE memory_removed (items INTEGER NOT NULL)",
+    "INSERT INTO memory_removed VALUES (0)",
+)
+MIGRATIONS: Final[Migrations] = (_ITEMS,)
+"""From version n of the file to n + 1; one that has been released is never changed."""
+# Writing the file anew keeps other writers out for as long as copying it takes.
+_BUSY_TIMEOUT_S: Final = 30.0
+# How many times as long as it took the next has to wait.
+_REST: Final = 50.0
+
+
+def connect_items(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+    """As `connect`, to the file of the items; what is deleted is overwritten."""
+    connection = connect(path, busy_timeout_s=busy_timeout_s, migrations=MIGRATIONS)
+    connection.execute("PRAGMA secure_delete = 1")
+    return connection
+
+
+class _Adding(NamedTuple):
+    row: ItemRow
+    quota: MemoryQuota
+
+
+class _Tables:
+    """Implements `ItemTables`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: SqliteFile | None = None
+        self._opening = asyncio.Lock()
+        self._tidy_after_s = 0.0
+
+    async def add(self, row: ItemRow, quota: MemoryQuota) -> tuple[int, int]:
+        return await (await self._opened()).change(_ADD, _Adding(row, quota))
+
+    async def number(self, item_id: str) -> int:
+        sql = "SELECT number FROM memory_items WHERE item_id = ?"
+        found = await self._read(lambda connection: connection.execute(sql, (item_id,)).fetchone(), None)
+        return int(found[0]) if found else 0
+
+    async def records(self, numbers: Collection[int]) -> Mapping[int, bytes]:
+        sql = "SELECT number, record FROM memory_items WHERE number IN (SELECT value FROM json_each(?))"
+        return await self._read(lambda connection: dict(connection.execute(sql, (_json(numbers),)).fetchall()), {})
+
+    async def counts(self, terms: Collection[Term]) -> Mapping[Term, int]:
+        sql = "SELECT term, items FROM memory_terms WHERE term IN (SELECT value FROM json_each(?))"
+        return await self._read(lambda connection: dict(connection.execute(sql, (_json(terms),)).fetchall()), {})
+
+    async def newest(self, wanted: Sequence[tuple[Term, int]], before: int = 0) -> Sequence[Posting]:
+        return await self._read(partial(_newest, wanted=wanted, before=before or 2**62), ())
+
+    async def among(self, terms: Collection[Term], numbers: Collection[int]) -> Sequence[Posting]:
+        sql = """SELECT term, number, weight FROM json_each(?) AS t CROSS JOIN json_each(?) AS n
+            CROSS JOIN memory_postings ON term = t.value AND number = n.value"""
+        given = _json(terms), _json(numbers)
+        return await self._read(lambda connection: connection.execute(sql, given).fetchall(), ())
+
+    async def remove(self, numbers: Collection[int]) -> int:
+        removed = await (await self._opened()).change(_REMOVE, tuple(numbers))
+        # What was overwritten still lies in the log. Somebody may be reading: then tidying does it.
+        with suppress(sqlite3.Error):
+            await asyncio.to_thread(_empty_log, self._path)
+        return removed
+
+    async def expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
+        sql = "SELECT number FROM memory_items WHERE expires_at_unix_ms BETWEEN 1 AND ? LIMIT ?"
+        rows = await self._read(lambda connection: connection.execute(sql, (now_unix_ms, limit)).fetchall(), ())
+        return [number for (number,) in rows]
+
+    async def tidy(self) -> None:
+        sql, began_s = "SELECT items FROM memory_removed", time.monotonic()
+        if began_s < self._tidy_after_s or not await self._read(lambda file: file.execute(sql).fetchone()[0], 0):
+            return
+        try:
+            await asyncio.to_thread(_write_anew, self._path)
+        except sqlite3.Error as error:
+            raise unavailable(error) from None
+        ended_s = time.monotonic()
+        self._tidy_after_s = ended_s + _REST * (ended_s - began_s)
+
+    async def start(self) -> None:
+        """The file is opened when it is first needed."""
+
+    async def close(self) -> None:
+        async with self._opening:
+            file, self._file = self._file, None
+            if file is not None:
+                await file.close()
+
+    async def _read(self, look: Callable[[sqlite3.Connection], T], nothing: Any) -> T:
+        """`nothing`: the answer where nothing was ever remembered."""
+        if self._file is None and not await asyncio.to_thread(self._path.exists):
+            return nothing  # type: ignore[no-any-return]
+        return await (await self._opened()).read(look)
+
+    async def _opened(self) -> SqliteFile:
+        async with self._opening:
+            if self._file is None:
+                file = SqliteFile(self._path, busy_timeout_s=_BUSY_TIMEOUT_S, connecting=connect_items)
+                try:
+                    await file.start()
+                except ToolFailure as failure:  # it names the path, which is for the operator
+                    logging.getLogger("toolhub").error("%s", failure.error.message)
+                    raise unavailable(cause="start") from None
+                self._file = file
+            return self._file
+
+
+class SqliteItems(Items):
+    """The folder is there. No other store uses the file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(_Tables(path))
+
+
+def _json(values: Collection[int]) -> str:
+    return orjson.dumps(list(values)).decode()
+
+
+def _newest(connection: sqlite3.Connection, wanted: Sequence[tuple[Term, int]], before: int) -> list[Posting]:
+    sql = "SELECT term, number, weight FROM memory_postings WHERE term = ? AND number < ? ORDER BY number DESC LIMIT ?"
+    postings: list[Posting] = []
+    for term, most in wanted:
+        postings += connection.execute(sql, (term, before, most)).fetchall()
+    return postings
+
+
+# In the writer's thread
+
+
+def _add(connection: sqlite3.Connection, adding: _Adding) -> tuple[int, int]:
+    (row, quota), size_bytes = adding, len(adding.row.record)
+    kept = connection.execute("SELECT items, size_bytes FROM memory_usage WHERE owner = ?", (row.owner,)).fetchone()
+    items, used_bytes = kept or (0, 0)
+    usage = items + 1, used_bytes + size_bytes
+    if usage[0] > quota.max_items or usage[1] > quota.max_bytes:
+        return usage
+    terms = struct.pack(f"<{len(row.terms)}q", *row.terms)
+    values = (row.item_id, row.owner, row.expires_at_unix_ms, terms, row.record)
+    into = "memory_items (item_id, owner, expires_at_unix_ms, terms, record)"
+    number = connection.execute(f"INSERT INTO {into} VALUES (?, ?, ?, ?, ?)", values).lastrowid  # noqa: S608 — fixed
+    insert(connection, "memory_postings", [(term, number, weight) for term, weight in row.terms.items()])
+    once_more = "ON CONFLICT (term) DO UPDATE SET items = items + 1"
+    insert(connection, "memory_terms", [(term, 1) for term in row.terms], on_conflict=once_more)
+    connection.execute("INSERT OR REPLACE INTO memory_usage VALUES (?, ?, ?)", (row.owner, *usage))
+    return usage
+
+
+def _remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
+    sql = """DELETE FROM memory_items WHERE number IN (SELECT value FROM json_each(?))
+        RETURNING number, owner, length(record), terms"""
+    rows = connection.execute(sql, (_json(numbers),)).fetchall()
+    for number, owner, size_bytes, packed in rows:
+        terms = [term for (term,) in struct.iter_unpack("<q", packed)]
+        connection.executemany(
+            "DELETE FROM memory_postings WHERE term = ? AND number = ?", [(term, number) for term in terms]
+        )
+        connection.execute(
+            "UPDATE memory_terms SET items = items - 1 WHERE term IN (SELECT value FROM json_each(?))", (_json(terms),)
+        )
+        connection.execute(
+            "DELETE FROM memory_terms WHERE items = 0 AND term IN (SELECT value FROM json_each(?))", (_json(terms),)
+        )
+        connection.execute(
+            "UPDATE memory_usage SET items = items - 1, size_bytes = size_bytes - ? WHERE owner = ?",
+            (size_bytes, owner),
+        )
+    connection.execute("DELETE FROM memory_usage WHERE items = 0")
+    connection.execute("UPDATE memory_removed SET items = items + ?", (len(rows),))
+    return len(rows)
+
+
+_ADD: Final[Change[_Adding, tuple[int, int]]] = Change(one_by_one(_add))
+_REMOVE: Final[Change[Sequence[int], int]] = Change(one_by_one(_remove))
+
+
+# In a thread, by a connection of their own
+
+
+def _empty_log(path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=1.0, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _write_anew(path: Path) -> None:
+    """The file without the gaps, in which copies may lie of what was removed."""
+    with closing(connect_items(path, busy_timeout_s=_BUSY_TIMEOUT_S)) as connection:
+        (seen,) = connection.execute("SELECT items FROM memory_removed").fetchone()
+        connection.execute("VACUUM")
+        connection.execute("UPDATE memory_removed SET items = items - ?", (seen,))
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
