@@ -5,7 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from tests.bench import governed_call, jobs, registry_speed, remote_jobs, search_quality, session, watchers
+from tests.bench import (
+    governed_call,
+    jobs,
+    memory_search,
+    registry_speed,
+    remote_jobs,
+    search_quality,
+    session,
+    watchers,
+)
 
 _PARTS: dict[str, Callable[[], None]] = {
     "governed_call": governed_call.main,
@@ -15,6 +24,7 @@ _PARTS: dict[str, Callable[[], None]] = {
     "watchers": watchers.main,
     "registry_speed": registry_speed.main,
     "search_quality": search_quality.main,
+    "memory_search": memory_search.main,
 }
 
 

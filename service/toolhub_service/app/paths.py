@@ -53,6 +53,10 @@ class Paths:
         return self._or_data(self.settings.stores.file, "hub.db")
 
     @property
+    def memory(self) -> Path:
+        return self._or_data(self.settings.memory.file, "memory.db")
+
+    @property
     def artifacts(self) -> Path:
         return self._or_data(self.settings.artifacts.folder, "artifacts")
 

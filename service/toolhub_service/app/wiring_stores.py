@@ -17,6 +17,7 @@ from toolhub_service.domain.artifact import ArtifactRecords, Blobs
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job_ports import JobStore
+from toolhub_service.domain.memory import MemoryStore
 from toolhub_service.domain.ports import KeyStore
 from toolhub_service.domain.source import PinStore
 from toolhub_service.domain.tool import UsageStore
@@ -25,8 +26,10 @@ from toolhub_service.registry.usage_index import KEEP
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.stores.blobs_disk import DiskBlobs
 from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryKeys, MemoryPins, MemoryUsage
+from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_items import SqliteItems
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
 from toolhub_service.stores.sqlite_records import SqliteApprovals, SqliteArtifacts, SqlitePins, SqliteUsage
@@ -49,6 +52,7 @@ class Stores:
     artifacts: ArtifactRecords
     pins: PinStore
     usage: UsageStore
+    memory: MemoryStore
     beneath: Sequence[Opened] = ()
     """Files and links that they share."""
     counts: SharedCounts | None = None
@@ -68,7 +72,7 @@ class Stores:
                 last_first.push_async_callback(each.close)
 
     def _all(self) -> Sequence[Opened]:
-        return (*self.beneath, self.jobs, self.approvals, self.artifacts, self.pins, self.usage)
+        return (*self.beneath, self.jobs, self.approvals, self.artifacts, self.pins, self.usage, self.memory)
 
 
 def make_stores(deps: Deps) -> Stores:
@@ -89,7 +93,8 @@ def _own(deps: Deps) -> Stores:
                 "stores.kind is memory, which several workers cannot share: set server.workers to 1, or use sqlite.",
             )
         keys = MemoryKeys(deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes)
-        return Stores(MemoryJobs(), keys, MemoryApprovals(), MemoryArtifacts(), MemoryPins(), MemoryUsage(KEEP))
+        records = (MemoryApprovals(), MemoryArtifacts(), MemoryPins(), MemoryUsage(KEEP), InProcessItems())
+        return Stores(MemoryJobs(), keys, *records)
     file = SqliteFile(deps.paths.stores)
     return Stores(
         SqliteJobs(file),
@@ -98,6 +103,7 @@ def _own(deps: Deps) -> Stores:
         SqliteArtifacts(file),
         SqlitePins(file),
         SqliteUsage(file, KEEP),
+        SqliteItems(deps.paths.memory),
         beneath=[file],
     )
 
@@ -115,6 +121,8 @@ def _shared(deps: Deps) -> Stores:
         RedisArtifacts(link),
         RedisPins(link),
         RedisUsage(link, KEEP),
+        # Shared it is with stores.kind: postgres: Redis keeps all it has in memory, and what is remembered grows.
+        InProcessItems() if deps.settings.stores.kind == "memory" else SqliteItems(deps.paths.memory),
         beneath=[link],
         counts=counts,
     )
@@ -150,6 +158,7 @@ def _in_postgres(deps: Deps) -> Stores:
         )
     try:
         from toolhub_service.stores.postgres_counts import PostgresCounts
+        from toolhub_service.stores.postgres_items import PostgresItems
         from toolhub_service.stores.postgres_jobs import PostgresJobs
         from toolhub_service.stores.postgres_keys import PostgresKeys
         from toolhub_service.stores.postgres_link import PostgresLink
@@ -174,6 +183,7 @@ def _in_postgres(deps: Deps) -> Stores:
         PostgresArtifacts(link),
         PostgresPins(link),
         PostgresUsage(link, KEEP),
+        PostgresItems(link),
         beneath=beneath,
         counts=counts,
     )

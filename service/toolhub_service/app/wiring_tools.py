@@ -20,6 +20,7 @@ from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job_ports import JobService
+from toolhub_service.domain.memory import MemoryQuota, MemoryStore
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
@@ -31,6 +32,7 @@ from toolhub_service.registry.usage import UsageLearning
 from toolhub_service.schema.compiled import check_schema
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.tool_sections import Channel
+from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.telemetry import names
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.egress.client import EgressClient
@@ -40,6 +42,7 @@ from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.job_tools import job_tools
 from toolhub_service.tools.media_tools import EXTENSIONS, MediaChannel, media_tools
+from toolhub_service.tools.memory_tools import MemoryTerms, memory_tools
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
 
@@ -167,10 +170,20 @@ def _channel(channel: Channel, redactor: Redactor) -> MediaChannel:
     return MediaChannel(channel.name, url, takes_files=channel.attachments, extensions=extensions)
 
 
+def _memory_terms(settings: Settings) -> MemoryTerms:
+    of = settings.memory
+    return MemoryTerms(MemoryQuota(of.max_items, of.max_bytes), of.max_item_chars, of.ttl_s)
+
+
 def open_toolbox(
-    settings: Settings, clock: Clock, redactor: Redactor, jobs: JobService, artifacts: ArtifactService | None = None
+    settings: Settings,
+    clock: Clock,
+    redactor: Redactor,
+    jobs: JobService,
+    artifacts: ArtifactService | None = None,
+    memory: MemoryStore | None = None,
 ) -> Toolbox:
-    """Everything that can be called, registered and ready."""
+    """Everything that can be called, registered and ready. `memory`: None where no tool is called."""
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
     http = EgressClient(transport, user_agent=settings.tools.user_agent or f"tool-hub/{__version__}")
@@ -187,6 +200,7 @@ def open_toolbox(
         ExecRun(Confinement(Paths(settings).bubblewrap)),
         *job_tools(jobs),
         *media_tools([_channel(channel, redactor) for channel in settings.channels]),
+        *memory_tools(memory or InProcessItems(), _memory_terms(settings), clock),
         *util_tools(clock),
         *web.tools,
     ]

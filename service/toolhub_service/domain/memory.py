@@ -46,9 +46,7 @@ class Scope(NamedTuple):
         return tuple(Scope(self.owner, agent, user) for agent in agents for user in users)
 
     def sees(self, item: MemoryItem) -> bool:
-        return (
-            item.owner == self.owner and item.agent_id in ("", self.agent_id) and item.user_id in ("", self.user_id)
-        )
+        return item.owner == self.owner and item.agent_id in ("", self.agent_id) and item.user_id in ("", self.user_id)
 
 
 class MemoryQuota(NamedTuple):
@@ -90,9 +88,7 @@ class MemoryStore(Protocol):
 
     async def read(self, caller: Scope, item_id: str, *, now_unix_ms: int) -> MemoryItem | None: ...
 
-    async def page(
-        self, caller: Scope, *, tags: Sequence[str], place: int, limit: int, now_unix_ms: int
-    ) -> ItemPage:
+    async def page(self, caller: Scope, *, tags: Sequence[str], place: int, limit: int, now_unix_ms: int) -> ItemPage:
         """Those with all of the tags from the place on; place 0: from the newest."""
         ...
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
-from toolhub_service.settings.tool_sections import Channel, Faces, Web
+from toolhub_service.settings.tool_sections import Channel, Faces, Memory, Web
 
 
 class Tls(Section, frozen=True):
@@ -345,6 +345,7 @@ class Settings(Section, frozen=True):
     jobs: Jobs = Jobs()
     approvals: Approvals = Approvals()
     artifacts: Artifacts = Artifacts()
+    memory: Memory = Memory()
     session: Session = Session()
     channels: Annotated[tuple[Channel, ...], Meta(description="Where core/media.send may send messages to.")] = ()
     faces: Faces = Faces()

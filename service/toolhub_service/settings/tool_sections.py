@@ -59,3 +59,22 @@ class Faces(Section, frozen=True):
         tuple[Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}=[^=/]+/[^=]+$")], ...],
         Meta(description="Further tools of the face countbot, `my_tool=acme/my_tool` each; arguments as they are."),
     ] = ()
+
+
+# core/memory.*
+
+
+class Memory(Section, frozen=True):
+    file: Annotated[
+        str,
+        Meta(description="SQLite file of what agents remember, with stores.kind sqlite; empty: <data_dir>/memory.db."),
+    ] = ""
+    max_items: Annotated[int, Meta(description="Items that one principal may keep.", ge=1, le=10_000_000)] = 100_000
+    max_bytes: Annotated[int, Meta(description="Total bytes of the items of one principal.", ge=1)] = 64 * 1024 * 1024
+    max_item_chars: Annotated[int, Meta(description="Longest text of one item, characters.", ge=1, le=50_000)] = 8_000
+    ttl_s: Annotated[
+        float,
+        Meta(
+            description="Seconds for which an item is kept at most, and where it asks for no time; 0: for ever.", ge=0
+        ),
+    ] = 31_536_000.0

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from heapq import nlargest
 from itertools import count
+from typing import Any, TypeVar
 
 from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.stores.item_index import Posting, Term
-from toolhub_service.stores.items import ItemRow, Items
+from toolhub_service.stores.items import Ask, ItemRow, Items, Looking, looked
+
+T = TypeVar("T")
 
 
 class _Tables:
@@ -31,16 +34,22 @@ class _Tables:
                 self._postings.setdefault(term, {})[number] = weight
         return usage
 
-    async def number(self, item_id: str) -> int:
+    async def look(self, looking: Looking[T]) -> T:
+        return looked(looking, self._answer)
+
+    def _answer(self, ask: Ask) -> Any:
+        return getattr(self, f"_{ask.what}")(*ask.given)
+
+    def _number(self, item_id: str) -> int:
         return self._numbers.get(item_id, 0)
 
-    async def records(self, numbers: Collection[int]) -> Mapping[int, bytes]:
+    def _records(self, numbers: Collection[int]) -> Mapping[int, bytes]:
         return {number: self._rows[number].record for number in numbers if number in self._rows}
 
-    async def counts(self, terms: Collection[Term]) -> Mapping[Term, int]:
+    def _counts(self, terms: Collection[Term]) -> Mapping[Term, int]:
         return {term: len(self._postings[term]) for term in terms if term in self._postings}
 
-    async def newest(self, wanted: Sequence[tuple[Term, int]], before: int = 0) -> Sequence[Posting]:
+    def _newest(self, wanted: Sequence[tuple[Term, int]], before: int) -> Sequence[Posting]:
         postings: list[Posting] = []
         for term, most in wanted:
             having = self._postings.get(term, {})
@@ -48,7 +57,7 @@ class _Tables:
             postings += [(term, number, having[number]) for number in numbers]
         return postings
 
-    async def among(self, terms: Collection[Term], numbers: Collection[int]) -> Sequence[Posting]:
+    def _among(self, terms: Collection[Term], numbers: Collection[int]) -> Sequence[Posting]:
         having = {term: self._postings.get(term, {}) for term in terms}
         return [
             (term, number, items[number]) for term, items in having.items() for number in numbers if number in items
@@ -60,6 +69,8 @@ class _Tables:
             del self._numbers[row.item_id]
             items, size_bytes = self._usage[row.owner]
             self._usage[row.owner] = items - 1, size_bytes - len(row.record)
+            if items == 1:
+                del self._usage[row.owner]
             for term in row.terms:
                 del self._postings[term][number]
                 if not self._postings[term]:

@@ -1,20 +1,22 @@
 """Remembered items in PostgreSQL, shared by all hubs of one schema.
 
-What was removed is in no table and no index any more; when its bytes leave the server's files is a matter of its vacuum,
-and of its archived WAL.
+What was removed is in no table and no index any more; when its bytes leave the server's files is a matter of its
+vacuum, and of its archived WAL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.stores.item_index import Posting, Term
-from toolhub_service.stores.items import ItemRow, Items
+from toolhub_service.stores.items import ItemRow, Items, Looking
 from toolhub_service.stores.postgres_link import PostgresLink, text
 from toolhub_service.stores.postgres_records import SERVER_UNIX_MS
 from toolhub_service.stores.postgres_writer import TableWriter
+
+T = TypeVar("T")
 
 _ADD: Final = """
 WITH usage AS MATERIALIZED (
@@ -37,7 +39,8 @@ used AS (
 SELECT items, size_bytes FROM usage"""
 _REMOVE: Final = """
 WITH item AS (
-    DELETE FROM memory_items WHERE number = ANY (%s) RETURNING number, owner, terms, octet_length(record) AS size_bytes),
+    DELETE FROM memory_items WHERE number = ANY (%s)
+    RETURNING number, owner, terms, octet_length(record) AS size_bytes),
 gone AS MATERIALIZED (SELECT term, number FROM item, unnest(terms) AS term),
 postings AS (
     DELETE FROM memory_postings AS kept USING gone WHERE kept.term = gone.term AND kept.number = gone.number),
@@ -87,22 +90,31 @@ class _Tables:
         ((items, size_bytes),) = await self._writer.run(_ADD, given)
         return items, size_bytes
 
-    async def number(self, item_id: str) -> int:
+    async def look(self, looking: Looking[T]) -> T:
+        answered: Any = None
+        while True:
+            try:
+                ask = looking.send(answered)
+            except StopIteration as found:
+                return cast(T, found.value)
+            answered = await getattr(self, f"_{ask.what}")(*ask.given)
+
+    async def _number(self, item_id: str) -> int:
         rows = await self._link.rows("SELECT number FROM memory_items WHERE item_id = %s", text(item_id))
         return rows[0][0] if rows else 0
 
-    async def records(self, numbers: Collection[int]) -> Mapping[int, bytes]:
+    async def _records(self, numbers: Collection[int]) -> Mapping[int, bytes]:
         sql = "SELECT number, record FROM memory_items WHERE number = ANY (%s)"
         return dict(await self._link.rows(sql, [*numbers]))
 
-    async def counts(self, terms: Collection[Term]) -> Mapping[Term, int]:
+    async def _counts(self, terms: Collection[Term]) -> Mapping[Term, int]:
         return dict(await self._link.rows("SELECT term, items FROM memory_terms WHERE term = ANY (%s)", [*terms]))
 
-    async def newest(self, wanted: Sequence[tuple[Term, int]], before: int = 0) -> Sequence[Posting]:
+    async def _newest(self, wanted: Sequence[tuple[Term, int]], before: int) -> Sequence[Posting]:
         terms, most = [term for term, _ in wanted], [most for _, most in wanted]
         return await self._link.rows(_NEWEST, terms, most, before or 2**62)
 
-    async def among(self, terms: Collection[Term], numbers: Collection[int]) -> Sequence[Posting]:
+    async def _among(self, terms: Collection[Term], numbers: Collection[int]) -> Sequence[Posting]:
         return await self._link.rows(_AMONG, [*terms], [*numbers])
 
     async def remove(self, numbers: Collection[int]) -> int:

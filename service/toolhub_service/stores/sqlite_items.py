@@ -23,7 +23,7 @@ import orjson
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.stores.item_index import Posting, Term
-from toolhub_service.stores.items import ItemRow, Items
+from toolhub_service.stores.items import ItemRow, Items, Looking, looked
 from toolhub_service.stores.sqlite_file import SqliteFile, insert
 from toolhub_service.stores.sqlite_writer import Change, Migrations, connect, one_by_one, unavailable
 
@@ -75,27 +75,13 @@ class _Tables:
     async def add(self, row: ItemRow, quota: MemoryQuota) -> tuple[int, int]:
         return await (await self._opened()).change(_ADD, _Adding(row, quota))
 
-    async def number(self, item_id: str) -> int:
-        sql = "SELECT number FROM memory_items WHERE item_id = ?"
-        found = await self._read(lambda connection: connection.execute(sql, (item_id,)).fetchone(), None)
-        return int(found[0]) if found else 0
-
-    async def records(self, numbers: Collection[int]) -> Mapping[int, bytes]:
-        sql = "SELECT number, record FROM memory_items WHERE number IN (SELECT value FROM json_each(?))"
-        return await self._read(lambda connection: dict(connection.execute(sql, (_json(numbers),)).fetchall()), {})
-
-    async def counts(self, terms: Collection[Term]) -> Mapping[Term, int]:
-        sql = "SELECT term, items FROM memory_terms WHERE term IN (SELECT value FROM json_each(?))"
-        return await self._read(lambda connection: dict(connection.execute(sql, (_json(terms),)).fetchall()), {})
-
-    async def newest(self, wanted: Sequence[tuple[Term, int]], before: int = 0) -> Sequence[Posting]:
-        return await self._read(partial(_newest, wanted=wanted, before=before or 2**62), ())
-
-    async def among(self, terms: Collection[Term], numbers: Collection[int]) -> Sequence[Posting]:
-        sql = """SELECT term, number, weight FROM json_each(?) AS t CROSS JOIN json_each(?) AS n
-            CROSS JOIN memory_postings ON term = t.value AND number = n.value"""
-        given = _json(terms), _json(numbers)
-        return await self._read(lambda connection: connection.execute(sql, given).fetchall(), ())
+    async def look(self, looking: Looking[T]) -> T:
+        if await self._is_there():
+            file = await self._opened()
+            return await file.read(
+                lambda connection: looked(looking, lambda ask: _LOOKS[ask.what](connection, *ask.given))
+            )
+        return looked(looking, lambda ask: _NOTHING[ask.what])
 
     async def remove(self, numbers: Collection[int]) -> int:
         removed = await (await self._opened()).change(_REMOVE, tuple(numbers))
@@ -105,13 +91,18 @@ class _Tables:
         return removed
 
     async def expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
+        if not await self._is_there():
+            return ()
         sql = "SELECT number FROM memory_items WHERE expires_at_unix_ms BETWEEN 1 AND ? LIMIT ?"
-        rows = await self._read(lambda connection: connection.execute(sql, (now_unix_ms, limit)).fetchall(), ())
-        return [number for (number,) in rows]
+        look = partial(_all, sql=sql, given=(now_unix_ms, limit))
+        return [number for (number,) in await (await self._opened()).read(look)]
 
     async def tidy(self) -> None:
-        sql, began_s = "SELECT items FROM memory_removed", time.monotonic()
-        if began_s < self._tidy_after_s or not await self._read(lambda file: file.execute(sql).fetchone()[0], 0):
+        began_s = time.monotonic()
+        if began_s < self._tidy_after_s or not await self._is_there():
+            return
+        ((removed,),) = await (await self._opened()).read(partial(_all, sql="SELECT items FROM memory_removed"))
+        if not removed:
             return
         try:
             await asyncio.to_thread(_write_anew, self._path)
@@ -129,11 +120,9 @@ class _Tables:
             if file is not None:
                 await file.close()
 
-    async def _read(self, look: Callable[[sqlite3.Connection], T], nothing: Any) -> T:
-        """`nothing`: the answer where nothing was ever remembered."""
-        if self._file is None and not await asyncio.to_thread(self._path.exists):
-            return nothing  # type: ignore[no-any-return]
-        return await (await self._opened()).read(look)
+    async def _is_there(self) -> bool:
+        """Whether anything was ever remembered."""
+        return self._file is not None or await asyncio.to_thread(self._path.exists)
 
     async def _opened(self) -> SqliteFile:
         async with self._opening:
@@ -141,8 +130,9 @@ class _Tables:
                 file = SqliteFile(self._path, busy_timeout_s=_BUSY_TIMEOUT_S, connecting=connect_items)
                 try:
                     await file.start()
-                except ToolFailure as failure:  # it names the path, which is for the operator
-                    logging.getLogger("toolhub").error("%s", failure.error.message)
+                except ToolFailure as failure:
+                    # Its message names the path, which is for the operator, and says all: no trace is needed.
+                    logging.getLogger("toolhub").error("%s", failure.error.message)  # noqa: TRY400
                     raise unavailable(cause="start") from None
                 self._file = file
             return self._file
@@ -159,12 +149,50 @@ def _json(values: Collection[int]) -> str:
     return orjson.dumps(list(values)).decode()
 
 
+# In a reader's thread
+
+
+def _all(connection: sqlite3.Connection, sql: str, given: Sequence[Any] = ()) -> list[Any]:
+    return connection.execute(sql, given).fetchall()
+
+
+def _number(connection: sqlite3.Connection, item_id: str) -> int:
+    rows = _all(connection, "SELECT number FROM memory_items WHERE item_id = ?", (item_id,))
+    return int(rows[0][0]) if rows else 0
+
+
+def _records(connection: sqlite3.Connection, numbers: Collection[int]) -> Mapping[int, bytes]:
+    sql = "SELECT number, record FROM memory_items WHERE number IN (SELECT value FROM json_each(?))"
+    return dict(_all(connection, sql, (_json(numbers),)))
+
+
+def _counts(connection: sqlite3.Connection, terms: Collection[Term]) -> Mapping[Term, int]:
+    sql = "SELECT term, items FROM memory_terms WHERE term IN (SELECT value FROM json_each(?))"
+    return dict(_all(connection, sql, (_json(terms),)))
+
+
 def _newest(connection: sqlite3.Connection, wanted: Sequence[tuple[Term, int]], before: int) -> list[Posting]:
     sql = "SELECT term, number, weight FROM memory_postings WHERE term = ? AND number < ? ORDER BY number DESC LIMIT ?"
     postings: list[Posting] = []
     for term, most in wanted:
-        postings += connection.execute(sql, (term, before, most)).fetchall()
+        postings += _all(connection, sql, (term, before or 2**62, most))
     return postings
+
+
+def _among(connection: sqlite3.Connection, terms: Collection[Term], numbers: Collection[int]) -> list[Posting]:
+    sql = """SELECT term, number, weight FROM json_each(?) AS t CROSS JOIN json_each(?) AS n
+        CROSS JOIN memory_postings ON term = t.value AND number = n.value"""
+    return _all(connection, sql, (_json(terms), _json(numbers)))
+
+
+_LOOKS: Final[Mapping[str, Callable[..., Any]]] = {
+    "number": _number,
+    "records": _records,
+    "counts": _counts,
+    "newest": _newest,
+    "among": _among,
+}
+_NOTHING: Final[Mapping[str, Any]] = {"number": 0, "records": {}, "counts": {}, "newest": (), "among": ()}
 
 
 # In the writer's thread

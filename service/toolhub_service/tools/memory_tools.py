@@ -1,7 +1,7 @@
 """core/memory.*: what agents remember from one piece of work to the next, in words of any language.
 
-Who sees an item: the principal that wrote it, and nobody else; one written under an agent_id, a user_id or both is seen by
-that principal's calls under the same only. A call under an agent or user sees also what was written without.
+Who sees an item: the principal that wrote it, and nobody else; one written under an agent_id, a user_id or both is
+seen by that principal's calls under the same only. A call under an agent or user sees also what was written without.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _UNTRUSTED: Final = (
 _COST: Final = CostHints(latency_ms_p50=3, latency_ms_p95=20)
 
 Tag = Annotated[str, Meta(min_length=1, max_length=64)]
-ItemId = Annotated[str, Meta(description="The item's id, as core/memory.write returned it.", min_length=1, max_length=64)]
+ItemId = Annotated[
+    str, Meta(description="The item's id, as core/memory.write returned it.", min_length=1, max_length=64)
+]
 Tags = Annotated[
     tuple[Tag, ...], Meta(description="Only items that have all of these tags; case counts.", max_length=TAGS_MAX)
 ]
@@ -93,8 +95,8 @@ class MemoryWrite(MemoryTool["MemoryWrite.In", "MemoryWrite.Out"]):
     name = "core/memory.write"
     description = (
         "Remember a text for later calls and sessions: a fact, a decision, a preference. Returns the id of the item. "
-        "Write one thing an item, in words that will be searched for, and no passwords or keys. Leave untrusted true for "
-        "anything that came from a page, a file, a message or another tool."
+        "Write one thing an item, in words that will be searched for, and no passwords or keys. Leave untrusted true "
+        "for anything that came from a page, a file, a message or another tool."
     )
     tags = ("memory", "remember", "note", "store", "记忆", "记住")
     capabilities = frozenset({WRITE_MEMORY})
@@ -135,8 +137,8 @@ class MemoryWrite(MemoryTool["MemoryWrite.In", "MemoryWrite.Out"]):
             raise _invalid("/text", "minLength", "text has only white space: say what is to be remembered.")
         if len(args.text) > self._terms.max_item_chars:
             message = (
-                f"text has {len(args.text):,} characters, and an item at most {self._terms.max_item_chars:,}: remember a "
-                "summary, or several items."
+                f"text has {len(args.text):,} characters, and an item at most {self._terms.max_item_chars:,}: remember "
+                "a summary, or several items."
             )
             raise _invalid("/text", "maxLength", message)
         item = self._item(args, context)
@@ -241,7 +243,9 @@ class MemoryRead(MemoryTool["MemoryRead.In", "MemoryRead.Out"]):
 
 class MemoryList(MemoryTool["MemoryList.In", "MemoryList.Out"]):
     name = "core/memory.list"
-    description = "List what was remembered, newest first, with the beginning of each text; by tags where some are given."
+    description = (
+        "List what was remembered, newest first, with the beginning of each text; by tags where some are given."
+    )
     tags = ("memory", "list", "记忆")
     capabilities = frozenset({READ_MEMORY})
     annotations = Annotations(read_only=True, idempotent=True)
@@ -312,9 +316,7 @@ class MemoryForget(MemoryTool["MemoryForget.In", "MemoryForget.Out"]):
 
 def memory_tools(store: MemoryStore, terms: MemoryTerms, clock: Clock) -> list[Tool[Any, Any]]:
     """One of each."""
-    return [
-        tool(store, terms, clock) for tool in (MemoryForget, MemoryList, MemoryRead, MemorySearch, MemoryWrite)
-    ]
+    return [tool(store, terms, clock) for tool in (MemoryForget, MemoryList, MemoryRead, MemorySearch, MemoryWrite)]
 
 
 def _caller(context: ToolContext) -> Scope:
@@ -328,7 +330,9 @@ def _judge_one(args: MemoryForget.In) -> None:
 
 
 def _invalid(path: str, keyword: str, message: str) -> Exception:
-    return refuse(ErrorKind.INVALID_INPUT, message, violations=(Violation(path=path, keyword=keyword, message=message),))
+    return refuse(
+        ErrorKind.INVALID_INPUT, message, violations=(Violation(path=path, keyword=keyword, message=message),)
+    )
 
 
 def _head(item: MemoryItem, snippet: str) -> dict[str, Any]:
