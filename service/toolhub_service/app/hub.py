@@ -121,9 +121,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         artifacts = make_artifacts(deps, stores, make_blobs(deps))
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
-        long_work = make_long_work(
-            deps, stores, audit, approvals, describe(policy), [artifacts.sweep, stores.memory.sweep]
-        )
+        long_work = make_long_work(deps, stores, audit, approvals, describe(policy), [artifacts.sweep])
         toolbox = open_toolbox(settings, deps.clock, deps.redactor, long_work.job_service, artifacts, stores.memory)
         on_refusal.push_async_callback(toolbox.close)
         budgets, keys = make_budgets(deps, stores), make_keys(deps, policy)

@@ -124,7 +124,12 @@ def make_long_work(
         awaiting=decisions.check,
         give_up=runs.give_up,
         each_time=[approvals.sweep],
-        tidy=[*tidy, OrphanedApprovals(stores.approvals, ledger).withdraw, make_workspaces(deps.settings).sweep],
+        tidy=[
+            *tidy,
+            stores.memory.sweep,
+            OrphanedApprovals(stores.approvals, ledger).withdraw,
+            make_workspaces(deps.settings).sweep,
+        ],
     )
     job_service = PrincipalJobs(ledger, engine)
     return LongWork(
