@@ -17,6 +17,7 @@ from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryKeys, MemoryPins, MemoryUsage
+from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.stores.memory_jobs import MemoryJobs
 
 
@@ -137,7 +138,8 @@ class Opened:
 
 def _stores(*beneath: Opened) -> Stores:
     keys, pins = MemoryKeys(SystemClock()), MemoryPins()
-    return Stores(MemoryJobs(), keys, MemoryApprovals(), MemoryArtifacts(), pins, MemoryUsage(30), beneath=beneath)
+    records = (MemoryApprovals(), MemoryArtifacts(), pins, MemoryUsage(30), InProcessItems())
+    return Stores(MemoryJobs(), keys, *records, beneath=beneath)
 
 
 async def test_what_is_beneath_is_opened_first_and_closed_last() -> None:
