@@ -133,8 +133,9 @@ class FileTooNew(Exception):
     """The file was written by a later version of the hub."""
 
 
-def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations = MIGRATIONS) -> sqlite3.Connection:
+def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations | None = None) -> sqlite3.Connection:
     """A connection that writes to the migrated file: WAL, every commit fsynced, the file for its owner only.
+    `migrations`: of another file than the hub's.
 
     Raises sqlite3.Error, OSError or FileTooNew.
     """
@@ -144,7 +145,7 @@ def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations = MIGRA
     try:
         with alone_in(path.parent):
             connection.execute("PRAGMA journal_mode = WAL")
-            _migrate(connection, migrations)
+            _migrate(connection, MIGRATIONS if migrations is None else migrations)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
     except BaseException:
