@@ -57,7 +57,8 @@ def page() -> str:
         if name != section:
             lines += ["", f"## {name or 'data_dir'}", "", *table(_HEADINGS, _rows(name))]
             section = name
-    lines += ["", "### tools.custom[]", "", *table(("key", "type", "default", "meaning"), _custom_rows())]
+    for heading, section in _LISTED.items():
+        lines += ["", f"### {heading}", "", *table(("key", "type", "default", "meaning"), _listed_rows(section))]
     if set(_CLIENT) != CLIENT_VARIABLES:
         raise SystemExit(f"configuration_page: describe {sorted(set(_CLIENT) ^ CLIENT_VARIABLES)}")
     lines += ["", *sources_keys.lines()]
@@ -66,6 +67,7 @@ def page() -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
+_LISTED = {"databases[]": "DatabaseSettings", "channels[]": "Channel", "tools.custom[]": "CustomTool"}
 _HEADINGS = ("setting", "environment", "type", "default", "bounds", "meaning")
 
 
@@ -100,9 +102,10 @@ def _default(value: Any) -> str:
     return code(json.dumps(value)) if value != "" else "–"
 
 
-def _custom_rows() -> Iterator[tuple[str, ...]]:
+def _listed_rows(section: str) -> Iterator[tuple[str, ...]]:
+    """The keys of what a setting lists."""
     _, definitions = msgspec.json.schema_components([Settings], ref_template="{name}")
-    tool = definitions["CustomTool"]
-    for name, declared in tool["properties"].items():
-        default = "required" if name in tool["required"] else code(json.dumps(declared.get("default")))
+    listed = definitions[section]
+    for name, declared in listed["properties"].items():
+        default = "required" if name in listed["required"] else code(json.dumps(declared.get("default")))
         yield code(name), told_type(declared), default, declared["description"]

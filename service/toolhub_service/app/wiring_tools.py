@@ -14,6 +14,7 @@ from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trust
 from toolhub_service.adapters.source_config import resolve_value, secrets_of_channel
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_databases import make_databases
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.app.wiring_web import Web, open_web
 from toolhub_service.domain.artifact import ArtifactService
@@ -35,6 +36,7 @@ from toolhub_service.settings.tool_sections import Channel
 from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.telemetry import names
 from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.db_tools import db_tools
 from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 from toolhub_service.tools.exec_run import ExecRun
@@ -198,6 +200,7 @@ def open_toolbox(
         *fs_tools(),
         *http_tools(http, redactor),
         ExecRun(Confinement(Paths(settings).bubblewrap)),
+        *db_tools(make_databases(settings, redactor)),
         *job_tools(jobs),
         *media_tools([_channel(channel, redactor) for channel in settings.channels]),
         *memory_tools(memory or InProcessItems(), _memory_terms(settings), clock),

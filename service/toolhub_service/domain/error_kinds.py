@@ -135,7 +135,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "allowed_commands, allowed_subcommands, allowed_flags, argument_pattern, max_arguments, "
             "settable_variables": "what the policy allows",
             "condition_fault": "true: the condition of the rule could not be evaluated",
-            "command, argument": "what was checked",
+            "command, argument, connection, statement_class, tables": "what was checked",
             "danger": "the rule that always refuses the command: such as `delete-everything`, or of `denied_commands`",
         },
     ),

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -100,6 +100,8 @@ class ArgumentRole(Enum):
     COMMAND = "command"
     """argv as an array, or one string to be split without a shell."""
     WORKING_DIRECTORY = "working_directory"
+    SQL = "sql"
+    """One statement for the database that the argument `connection` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,21 @@ class GuardedArgument:
     name: str
     """Top-level property of the arguments; absent or null values are not judged."""
     role: ArgumentRole
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseTerms:
+    """What statements on one configured connection may do. Where the database is, nobody above it knows."""
+
+    name: str
+    dialect: Literal["postgres", "sqlite"]
+    may_write: bool = False
+    tables: tuple[str, ...] = ()
+    """Globs over `schema.table` (PostgreSQL) or `table` (SQLite); empty: all but the database's own catalog."""
+    functions: tuple[str, ...] = ()
+    """Allowed besides the built-in list: `name`, or `schema.name` in PostgreSQL."""
+    schema: str = "public"
+    """Of PostgreSQL: where names without a schema are looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +198,8 @@ class ToolSpec:
     limits: ToolLimits = field(default_factory=ToolLimits)
     idempotency: IdempotencyMode = IdempotencyMode.KEYED
     guarded: tuple[GuardedArgument, ...] = ()
+    databases: tuple[DatabaseTerms, ...] = ()
+    """What its arguments of role SQL are judged by; configuration, not part of the definition."""
     source: str = "core"
     """Which source it came from: `core`, `custom`, or a configured source's name."""
     endpoint: str = ""

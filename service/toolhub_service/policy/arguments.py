@@ -16,12 +16,15 @@ from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.guards.commands import argv_of, judge_command
 from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.sql import database_named, judge_sql, read_sql
+from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.guards.urls import judge_url, parse_url
 
 PATH_GUARD = "guard:path"
 EGRESS_GUARD = "guard:egress"
 COMMAND_GUARD = "guard:command"
 OVERWRITE_GUARD = "guard:overwrite"
+SQL_GUARD = "guard:sql"
 
 RULE_IDS = {
     ArgumentRole.PATH_READ: PATH_GUARD,
@@ -30,6 +33,7 @@ RULE_IDS = {
     ArgumentRole.URL: EGRESS_GUARD,
     ArgumentRole.METHOD: EGRESS_GUARD,
     ArgumentRole.COMMAND: COMMAND_GUARD,
+    ArgumentRole.SQL: SQL_GUARD,
 }
 
 
@@ -106,6 +110,9 @@ def _judge(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constrain
             judge_url(url, method, constraints.egress)
     elif role is ArgumentRole.COMMAND:
         _judge_command(planned, value, constraints)
+    elif role is ArgumentRole.SQL:
+        terms = database_named(planned.args.get("connection"), planned.spec.databases)
+        judge_sql(" ".join(texts(value)), terms, writes=not planned.spec.annotations.read_only)
     elif role is not ArgumentRole.METHOD:  # an egress rule names the method, so it is judged with the URL
         for path in texts(value):
             judge_path(path)
@@ -117,6 +124,17 @@ def _judge_command(planned: PlannedCall, value: JsonValue, constraints: Constrai
     for path in judged.paths:
         # join keeps an absolute path absolute, and the guard refuses it
         judge_path(posixpath.join(folder, path) if isinstance(folder, str) else path)
+
+
+def statement_of(planned: PlannedCall) -> Statement | None:
+    """The call's SQL, judged or not; None without any, and where it cannot be read, which its guard refuses."""
+    value = argument_of(planned, ArgumentRole.SQL)
+    if not isinstance(value, str):
+        return None
+    try:
+        return read_sql(value, database_named(planned.args.get("connection"), planned.spec.databases))
+    except ToolFailure:
+        return None
 
 
 # Arguments as conditions see them: guarded paths and URLs in their one spelling.

@@ -1,11 +1,13 @@
 """`when:` of a rule, in CEL (cel-spec), compiled when the policy is loaded.
 
-An expression sees four variables and no clock, randomness or I/O: the same call always gets the same answer.
+An expression sees five variables and no clock, randomness or I/O: the same call always gets the same answer.
 
     args       the completed arguments, as JSON; guarded paths and URLs in their one spelling
     tool       name, version, kind, source, capabilities, tags, read_only, destructive, idempotent, open_world
     principal  id, roles
     context    request_id, task_id, session_id, agent_id, user_id, labels, mode
+    sql        kind, tables, functions of a statement for a database; empty where a call has none, or one that cannot be
+               read, which the guard refuses
 
 A syntax error, an unknown variable or an unknown function makes the document invalid. What can only be seen with a call
 in hand (a missing argument, a wrong type, an answer that is no bool) raises ConditionFault, which is a deny.
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.tool import canonical_capabilities
-from toolhub_service.policy.arguments import spelled_arguments
+from toolhub_service.policy.arguments import spelled_arguments, statement_of
 from toolhub_service.policy.condition_cost import cost_of
 
 if TYPE_CHECKING:
@@ -135,11 +137,19 @@ def _context(planned: PlannedCall) -> dict[str, Any]:
     }
 
 
+def _sql(planned: PlannedCall) -> dict[str, Any]:
+    statement = statement_of(planned)
+    if statement is None:
+        return {"kind": "", "tables": [], "functions": []}
+    return {"kind": statement.kind, "tables": list(statement.tables), "functions": list(statement.functions)}
+
+
 VARIABLES: dict[str, Callable[[PlannedCall], Any]] = {
     "args": spelled_arguments,
     "tool": _tool,
     "principal": _principal,
     "context": _context,
+    "sql": _sql,
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.policy.arguments import RULE_IDS, argument_of, judge_argument, words
+from toolhub_service.policy.arguments import RULE_IDS, argument_of, judge_argument, statement_of, words
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another, grammar_line
 from toolhub_service.policy.snapshot import PolicySnapshot
@@ -130,11 +130,20 @@ def _guards(planned: PlannedCall, row: Row) -> Iterator[Consideration]:
         refusal = judge_argument(planned, argument, row.constraints)
         what = f"checks `{argument.name}` as {argument.role.value}"
         if refusal is not None:
-            yield Consideration(refusal.rule_id, what, matched=True, why=refusal.error.message)
+            why = refusal.error.message + _statement(planned, argument.role)
+            yield Consideration(refusal.rule_id, what, matched=True, why=why)
         else:
             given = planned.args.get(argument.name) is not None
-            why = "passes" if given else "not checked: the argument is absent"
+            why = f"passes{_statement(planned, argument.role)}" if given else "not checked: the argument is absent"
             yield Consideration(RULE_IDS[argument.role], what, matched=False, why=why)
+
+
+def _statement(planned: PlannedCall, role: ArgumentRole) -> str:
+    """What a statement was read as; empty for other arguments."""
+    statement = statement_of(planned) if role is ArgumentRole.SQL else None
+    if statement is None:
+        return ""
+    return f" ({statement.kind}; tables: {', '.join(statement.tables) or 'none'})"
 
 
 def _grammar(planned: PlannedCall, row: Row) -> str:

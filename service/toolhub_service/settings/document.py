@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
-from toolhub_service.settings.tool_sections import Channel, Faces, Memory, Web
+from toolhub_service.settings.tool_sections import Channel, DatabaseSettings, Faces, Memory, Web
 
 
 class Tls(Section, frozen=True):
@@ -326,6 +326,11 @@ class Settings(Section, frozen=True):
             "them: do not start, or warn (for file systems without modes)."
         ),
     ] = "refuse"
+    databases: Annotated[
+        tuple[DatabaseSettings, ...],
+        Meta(description="Databases of core/db.*, by name; see [databases](databases.md)."),
+    ] = ()
+    channels: Annotated[tuple[Channel, ...], Meta(description="Where core/media.send may send messages to.")] = ()
     server: Server = Server()
     auth: Auth = Auth()
     policy: Policy = Policy()
@@ -347,5 +352,10 @@ class Settings(Section, frozen=True):
     artifacts: Artifacts = Artifacts()
     memory: Memory = Memory()
     session: Session = Session()
-    channels: Annotated[tuple[Channel, ...], Meta(description="Where core/media.send may send messages to.")] = ()
     faces: Faces = Faces()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        names = [database.name for database in self.databases]
+        if len(set(names)) < len(names):
+            raise ValueError("databases: two have the same name")

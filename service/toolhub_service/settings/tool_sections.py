@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from toolhub_service.adapters.source_config import SecretRef, Section
+from toolhub_service.adapters.source_config import SecretRef, Section, Value, secrets_of_url
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 
@@ -78,3 +78,57 @@ class Memory(Section, frozen=True):
             description="Seconds for which an item is kept at most, and where it asks for no time; 0: for ever.", ge=0
         ),
     ] = 31_536_000.0
+
+
+# core/db.*
+
+
+class DatabaseSettings(Section, frozen=True):
+    """One entry of `databases`: a database that core/db.* reach by its name."""
+
+    name: Annotated[Name, Meta(description="How models name it.")]
+    description: Annotated[str, Meta(description="What is in it, for models.", max_length=2_000)] = ""
+    file: Annotated[str, Meta(description="SQLite file; either this or url.")] = ""
+    url: Annotated[
+        Value,
+        Meta(
+            description="PostgreSQL: `postgresql://user@host:5432/database`; with a password only as a reference, "
+            "`{env: VARIABLE}` or `{file: PATH}`."
+        ),
+    ] = ""
+    read_only: Annotated[bool, Meta(description="false: for core/db.execute, with a role of its own.")] = True
+    schema: Annotated[
+        str, Meta(description="PostgreSQL: where names without a schema are looked up.", min_length=1, max_length=63)
+    ] = "public"
+    tables: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Globs over `schema.table` (PostgreSQL) or `table` (SQLite) that may be used; empty: all but "
+            "the database's own catalog."
+        ),
+    ] = ()
+    functions: Annotated[
+        tuple[str, ...], Meta(description="Functions that may be called besides the built-in list; lower case.")
+    ] = ()
+    timeout_s: Annotated[float, Meta(description="Longest time of a statement.", gt=0, le=3_600)] = 30.0
+    max_rows: Annotated[int, Meta(description="Rows of one result, with those in its artifact.", ge=1)] = 100_000
+    max_bytes: Annotated[int, Meta(description="Bytes of one result as JSON, with its artifact.", ge=1_024)] = (
+        64 * 1024 * 1024
+    )
+    max_cost: Annotated[
+        float, Meta(description="PostgreSQL: highest cost of a query by the server's estimate; 0: any.", ge=0)
+    ] = 0.0
+    export: Annotated[
+        Literal["csv", "jsonl", "parquet"],
+        Meta(description="Format of the artifact of a cut result; parquet: with `tool-hub[parquet]`."),
+    ] = "csv"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if bool(self.file) == bool(self.url):
+            raise ValueError(f"database {self.name}: give either file (SQLite) or url (PostgreSQL)")
+        if isinstance(self.url, str) and any(secrets_of_url(self.url)):
+            raise ValueError(
+                f"database {self.name}: its url holds a password: put the url into a file or a variable and refer to "
+                "it, as `url: {file: PATH}` or `url: {env: VARIABLE}`"
+            )

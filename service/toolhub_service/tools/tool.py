@@ -29,6 +29,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import (
     Annotations,
     CostHints,
+    DatabaseTerms,
     Example,
     GuardedArgument,
     IdempotencyMode,
@@ -103,6 +104,10 @@ class Tool(Generic[Input, Output, Report]):
         """The description as it is registered: subclasses add what depends on the configuration, such as names."""
         return self.description
 
+    def databases(self) -> tuple[DatabaseTerms, ...]:
+        """What arguments of role SQL are judged by, one a configured connection; without, all are refused."""
+        return ()
+
     def unavailable_reason(self) -> str:
         """Why the tool cannot work here (no key, no binary); empty when it can."""
         return ""
@@ -125,6 +130,7 @@ def spec_of(tool: Tool[ToolInput, ToolOutput], *, source: str) -> ToolSpec:
         limits=tool.limits,
         idempotency=tool.idempotency,
         guarded=tool.guarded,
+        databases=tool.databases(),
         examples=tool.examples,
         source=source,
         state=ToolState.UNAVAILABLE if reason else ToolState.ACTIVE,

@@ -224,6 +224,8 @@ const (
 	ArgumentRole_ARGUMENT_ROLE_COMMAND ArgumentRole = 5
 	// The folder in which the command runs.
 	ArgumentRole_ARGUMENT_ROLE_WORKING_DIRECTORY ArgumentRole = 6
+	// One SQL statement for the database that the argument `connection` names.
+	ArgumentRole_ARGUMENT_ROLE_SQL ArgumentRole = 7
 )
 
 // Enum value maps for ArgumentRole.
@@ -236,6 +238,7 @@ var (
 		4: "ARGUMENT_ROLE_METHOD",
 		5: "ARGUMENT_ROLE_COMMAND",
 		6: "ARGUMENT_ROLE_WORKING_DIRECTORY",
+		7: "ARGUMENT_ROLE_SQL",
 	}
 	ArgumentRole_value = map[string]int32{
 		"ARGUMENT_ROLE_UNSPECIFIED":       0,
@@ -245,6 +248,7 @@ var (
 		"ARGUMENT_ROLE_METHOD":            4,
 		"ARGUMENT_ROLE_COMMAND":           5,
 		"ARGUMENT_ROLE_WORKING_DIRECTORY": 6,
+		"ARGUMENT_ROLE_SQL":               7,
 	}
 )
 
@@ -1081,7 +1085,7 @@ const file_toolhub_v1_tool_proto_rawDesc = "" +
 	"\x0fIdempotencyMode\x12 \n" +
 	"\x1cIDEMPOTENCY_MODE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16IDEMPOTENCY_MODE_KEYED\x10\x01\x12\x1c\n" +
-	"\x18IDEMPOTENCY_MODE_DERIVED\x10\x02*\xd9\x01\n" +
+	"\x18IDEMPOTENCY_MODE_DERIVED\x10\x02*\xf0\x01\n" +
 	"\fArgumentRole\x12\x1d\n" +
 	"\x19ARGUMENT_ROLE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17ARGUMENT_ROLE_PATH_READ\x10\x01\x12\x1c\n" +
@@ -1089,7 +1093,8 @@ const file_toolhub_v1_tool_proto_rawDesc = "" +
 	"\x11ARGUMENT_ROLE_URL\x10\x03\x12\x18\n" +
 	"\x14ARGUMENT_ROLE_METHOD\x10\x04\x12\x19\n" +
 	"\x15ARGUMENT_ROLE_COMMAND\x10\x05\x12#\n" +
-	"\x1fARGUMENT_ROLE_WORKING_DIRECTORY\x10\x06*N\n" +
+	"\x1fARGUMENT_ROLE_WORKING_DIRECTORY\x10\x06\x12\x15\n" +
+	"\x11ARGUMENT_ROLE_SQL\x10\a*N\n" +
 	"\bToolView\x12\x19\n" +
 	"\x15TOOL_VIEW_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fTOOL_VIEW_BASIC\x10\x01\x12\x12\n" +

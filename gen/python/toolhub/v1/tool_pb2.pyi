@@ -136,6 +136,8 @@ class _ArgumentRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Argument
     """A command: argv as an array, or one string to be split without a shell."""
     ARGUMENT_ROLE_WORKING_DIRECTORY: _ArgumentRole.ValueType  # 6
     """The folder in which the command runs."""
+    ARGUMENT_ROLE_SQL: _ArgumentRole.ValueType  # 7
+    """One SQL statement for the database that the argument `connection` names."""
 
 class ArgumentRole(_ArgumentRole, metaclass=_ArgumentRoleEnumTypeWrapper):
     """What an argument means to the guards, so that policy can judge it before the tool runs."""
@@ -154,6 +156,8 @@ ARGUMENT_ROLE_COMMAND: ArgumentRole.ValueType  # 5
 """A command: argv as an array, or one string to be split without a shell."""
 ARGUMENT_ROLE_WORKING_DIRECTORY: ArgumentRole.ValueType  # 6
 """The folder in which the command runs."""
+ARGUMENT_ROLE_SQL: ArgumentRole.ValueType  # 7
+"""One SQL statement for the database that the argument `connection` names."""
 Global___ArgumentRole: _TypeAlias = ArgumentRole  # noqa: Y015
 
 class _ToolView:

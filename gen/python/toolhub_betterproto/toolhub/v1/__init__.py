@@ -275,6 +275,11 @@ class ArgumentRole(betterproto2.Enum):
     The folder in which the command runs.
     """
 
+    SQL = 7
+    """
+    One SQL statement for the database that the argument `connection` names.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -285,6 +290,7 @@ class ArgumentRole(betterproto2.Enum):
             4: "ARGUMENT_ROLE_METHOD",
             5: "ARGUMENT_ROLE_COMMAND",
             6: "ARGUMENT_ROLE_WORKING_DIRECTORY",
+            7: "ARGUMENT_ROLE_SQL",
         }
 
     @classmethod
@@ -297,6 +303,7 @@ class ArgumentRole(betterproto2.Enum):
             "ARGUMENT_ROLE_METHOD": 4,
             "ARGUMENT_ROLE_COMMAND": 5,
             "ARGUMENT_ROLE_WORKING_DIRECTORY": 6,
+            "ARGUMENT_ROLE_SQL": 7,
         }
 
 

@@ -1,0 +1,112 @@
+"""Judges one SQL statement by what its connection allows: policy before a tool runs, and the tool before it connects.
+
+The parser explains; the database is the boundary. Behind this stand a role that may only read, a read-only transaction
+and, in SQLite, an authorizer. So what is allowed here is small, and everything that is not known is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Final
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.tool import DatabaseTerms
+from toolhub_service.guards.sql_postgres import read_postgres
+from toolhub_service.guards.sql_sqlite import read_sqlite
+from toolhub_service.guards.sql_statement import POSTGRES_FUNCTIONS, QUERY, SQLITE_FUNCTIONS, WRITES, Statement
+
+MAX_CHARS: Final = 20_000
+"""Of a statement: parsing it takes at most some tens of milliseconds."""
+_CATALOGS: Final = ("pg_catalog.*", "pg_toast.*", "sqlite_*", "pragma_*", "dbstat", "bytecode", "tables_used")
+_PARSERS: Final = {"postgres": "pglast", "sqlite": "sqlglot"}
+_SHOWN: Final = 12
+
+
+def database_named(name: object, databases: Sequence[DatabaseTerms]) -> DatabaseTerms:
+    """Raises ToolFailure INVALID_INPUT, which names those that there are."""
+    for terms in databases:
+        if terms.name == name:
+            return terms
+    known = ", ".join(terms.name for terms in databases) or "none is configured"
+    raise refuse(ErrorKind.INVALID_INPUT, f"`connection` must name one of: {known}.", argument="connection")
+
+
+def read_sql(sql: str, terms: DatabaseTerms) -> Statement:
+    """What the statement is, judged or not. Raises ToolFailure INVALID_INPUT, TOOL_UNAVAILABLE without its parser."""
+    if len(sql) > MAX_CHARS:
+        message = f"The statement has more than {MAX_CHARS} characters. Shorten it; pass values in `params`."
+        raise refuse(ErrorKind.INVALID_INPUT, message, max_chars=MAX_CHARS)
+    if "\0" in sql:
+        raise refuse(ErrorKind.INVALID_INPUT, "The statement holds a NUL character. Remove it.")
+    return _read(sql, terms.dialect, terms.schema)
+
+
+@lru_cache(maxsize=128)
+def _read(sql: str, dialect: str, schema: str) -> Statement:
+    """Kept, for policy, its conditions and the tool ask one after the other."""
+    if find_spec(_PARSERS[dialect]) is None:
+        raise refuse(
+            ErrorKind.TOOL_UNAVAILABLE,
+            f"The parser {_PARSERS[dialect]} is not installed on the hub's machine; an operator must "
+            "`pip install 'tool-hub[db]'`.",
+            retryable=False,
+        )
+    return read_sqlite(sql) if dialect == "sqlite" else read_postgres(sql, schema)
+
+
+def judge_sql(sql: str, terms: DatabaseTerms, *, writes: bool) -> Statement:
+    """The statement, which the connection allows; `writes`: to core/db.execute, else to core/db.query.
+
+    Raises ToolFailure INVALID_INPUT for what is no statement, POLICY_DENIED for what is not allowed.
+    """
+    statement = read_sql(sql, terms)
+    if problem := _problem(statement, terms, writes=writes):
+        raise _denied(problem, statement, terms)
+    return statement
+
+
+def _problem(statement: Statement, terms: DatabaseTerms, *, writes: bool) -> str:
+    if statement.problems:
+        return f"The statement {statement.problems[0]}."
+    if not writes and statement.kind != QUERY:
+        return f"This tool runs SELECT, not {statement.kind}: use core/db.execute on a connection that may write."
+    if writes and statement.kind not in WRITES:
+        return "This tool runs INSERT, UPDATE, DELETE or MERGE: use core/db.query to read."
+    if writes and not terms.may_write:
+        return f"The connection {terms.name} is read-only. An operator can configure another one for writing."
+    for table in statement.tables:
+        if not may_use_table(table, terms):
+            return f"The table {table} may not be used. core/db.describe lists those that may."
+    for function in statement.functions:
+        if not may_call(function, terms):
+            return (
+                f"The function {function} is not on the list of allowed functions. Do without it; an operator can "
+                f"add it to `functions` of the connection {terms.name}."
+            )
+    return ""
+
+
+def may_use_table(table: str, terms: DatabaseTerms) -> bool:
+    """By the connection's list; without one, all but what the database keeps about itself."""
+    if terms.tables:
+        patterns = terms.tables if terms.dialect == "postgres" else [pattern.lower() for pattern in terms.tables]
+        return any(fnmatchcase(table, pattern) for pattern in patterns)
+    return not any(fnmatchcase(table, pattern) for pattern in _CATALOGS)
+
+
+def may_call(function: str, terms: DatabaseTerms) -> bool:
+    built_in = SQLITE_FUNCTIONS if terms.dialect == "sqlite" else POSTGRES_FUNCTIONS
+    return function in built_in or function in terms.functions
+
+
+def _denied(problem: str, statement: Statement, terms: DatabaseTerms) -> ToolFailure:
+    return refuse(
+        ErrorKind.POLICY_DENIED,
+        problem,
+        connection=terms.name,
+        statement_class=statement.kind,
+        tables=list(statement.tables[:_SHOWN]),
+    )

@@ -1,0 +1,168 @@
+"""Reads a statement of SQLite with sqlglot, which knows less than SQLite: what it does not know is a problem.
+
+The connection's authorizer (tools/database/sqlite.py) holds SQLite itself to the same lists, whatever was read here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.guards.sql_statement import QUERY, SQLITE_FUNCTIONS, WRITES, Statement
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+_KINDS: Final = {
+    **dict.fromkeys(("Select", "Union", "Intersect", "Except", "Values", "Subquery"), QUERY),
+    "Insert": "INSERT",
+    "Update": "UPDATE",
+    "Delete": "DELETE",
+}
+# What may stand anywhere in a statement besides conditions and functions, by the class of sqlglot.
+_PARTS: Final = frozenset(
+    """
+Alias Aliases Boolean CTE Case Cast Collate Column ColumnDef Cube DataType DataTypeParam Distinct EQ Except Exists
+Filter From Group Having HexString Identifier If In Intersect Interval JSONKeyValue JSONPath JSONPathKey JSONPathPart
+JSONPathRoot JSONPathSelector JSONPathSubscript JSONPathWildcard Join Kwarg Lateral Limit Literal National Null Offset
+OnConflict Order Ordered Parameter Paren Placeholder PropertyEQ Rollup Schema Select Slice Star Subquery Table
+TableAlias TableFromRows Tuple Union Unnest Values Var When Where Window WindowSpec With
+""".split()
+)
+_WRITING: Final = frozenset({"Insert", "Update", "Delete", "OnConflict"})
+
+
+def read_sqlite(sql: str) -> Statement:
+    """Raises ToolFailure INVALID_INPUT when it cannot be parsed."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    # It warns of each statement that it keeps as an unread `Command`, which is refused here.
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)
+    try:
+        parsed = [each for each in sqlglot.parse(sql, read="sqlite") if each is not None]
+    except SqlglotError as error:
+        found = getattr(error, "errors", None) or [{}]
+        message = f"The statement cannot be parsed: {str(found[0].get('description') or 'invalid SQL')[:200]}"
+        where = f" at line {found[0].get('line')}, column {found[0].get('col')}" if found[0].get("line") else ""
+        raise refuse(ErrorKind.INVALID_INPUT, f"{message}{where}. Correct it and call again.") from None
+    except RecursionError:
+        raise refuse(ErrorKind.INVALID_INPUT, "The statement is nested too deeply. Simplify it.") from None
+    if len(parsed) != 1:
+        return Statement("SEVERAL" if parsed else "NONE", problems=("must be one: send one statement a call",))
+    root = parsed[0]
+    kind = _KINDS.get(type(root).__name__, "")
+    if not kind:
+        word = str(getattr(root, "this", "") if type(root).__name__ == "Command" else root.key).split(" ")[0].upper()
+        return Statement(word[:32] or "OTHER", problems=(f"is {word[:32] or 'a command'}, which no tool runs",))
+    tables, functions, problems = _walked(root, kind)
+    return Statement(
+        kind,
+        sql.strip().rstrip(";").strip(),
+        tuple(sorted(tables)),
+        tuple(sorted(functions)),
+        tuple(problems),
+        has_condition=kind not in ("UPDATE", "DELETE") or root.args.get("where") is not None,
+    )
+
+
+def _walked(root: Any, kind: str) -> tuple[set[str], set[str], dict[str, None]]:
+    """Each part with the names of the WITH queries that it sees for certain; a name that it may not see is a table."""
+    tables: set[str] = set()
+    functions: set[str] = set()
+    problems: dict[str, None] = {}
+    stack: list[tuple[Any, frozenset[str]]] = [(root, frozenset())]
+    while stack:
+        node, queries = stack.pop()
+        if problem := _problem(node, root, kind):
+            problems[problem] = None
+            continue
+        with_clause = node.args.get("with_") or node.args.get("with")
+        if with_clause is not None:
+            queries = _scoped(with_clause, queries, stack)
+        if type(node).__name__ == "Table":
+            _table(node, queries, tables, problems)
+        elif type(node).__name__ == "In" and node.args.get("field") is not None:
+            tables.add(node.args["field"].name.lower())  # `x IN t`
+        elif name := _function_name(node):
+            functions.add(name)
+        stack.extend((child, queries) for child in node.iter_expressions() if child is not with_clause)
+    return tables, functions, problems
+
+
+def _problem(node: Any, root: Any, kind: str) -> str:
+    from sqlglot import exp
+
+    name = type(node).__name__
+    if name in _WRITING:
+        if kind not in WRITES or (name != "OnConflict" and node is not root):
+            return "writes within another statement: one statement may write once"
+        return ""
+    if name == "Returning":
+        return "has RETURNING, whose rows no tool returns: leave it out"
+    if name in _PARTS or isinstance(node, exp.Condition | exp.Func | exp.Connector):
+        return ""
+    return f"has a part that is not allowed ({name})"
+
+
+def _scoped(with_clause: Any, outer: frozenset[str], stack: list[tuple[Any, frozenset[str]]]) -> frozenset[str]:
+    names = [query.alias.lower() for query in with_clause.expressions]
+    is_recursive = bool(with_clause.args.get("recursive"))
+    for number, query in enumerate(with_clause.expressions):
+        stack.append((query, outer.union(names if is_recursive else names[:number])))
+    return outer.union(names)
+
+
+def _table(node: Any, queries: frozenset[str], tables: set[str], problems: dict[str, None]) -> None:
+    from sqlglot import exp
+
+    if node.catalog or node.db.lower() not in ("", "main"):
+        problems["names another database than main"] = None
+    if isinstance(node.this, exp.Func):
+        return  # In FROM, and looked at by itself
+    if not isinstance(node.this, exp.Identifier):
+        problems["names a table in an unusual way: write its name plainly or in double quotes"] = None
+    name = node.name.lower()
+    if node.db or name not in queries:
+        tables.add(name)
+
+
+def _function_name(node: Any) -> str:
+    """As SQLite knows it; empty for what is no function."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
+        return str(node.name).lower()
+    if not isinstance(node, exp.Func) or isinstance(
+        node, exp.Connector | exp.Case | exp.Cast | exp.Exists | exp.Collate
+    ):
+        return ""
+    names = [name.lower() for name in _names(type(node))]
+    return next((name for name in names if name in SQLITE_FUNCTIONS), names[0])
+
+
+def _names(kind: type[exp.Func]) -> Iterator[str]:
+    yield from kind.sql_names()
+    yield from _SPELLINGS.get(kind.__name__, ())
+
+
+# Functions of SQLite that sqlglot files under the name of another dialect.
+_SPELLINGS: Final = {
+    "TimeToStr": ("strftime",),
+    "StrToTime": ("strftime",),
+    "TsOrDsToDate": ("date",),
+    "TsOrDsToTimestamp": ("datetime",),
+    "JSONExtract": ("->",),
+    "JSONExtractScalar": ("->>",),
+    "JSONObjectAgg": ("json_group_object",),
+    "JSONArrayAgg": ("json_group_array",),
+    "StrPosition": ("instr",),
+    "Rand": ("random",),
+    "Chr": ("char",),
+    "ParseJSON": ("json",),
+    "JSONObject": ("json_object",),
+    "Greatest": ("max",),
+    "Least": ("min",),
+}

@@ -1,0 +1,317 @@
+"""PostgreSQL: one session a statement, read-only by its role, its transaction and what may be prepared.
+
+Order of the walls: a role that is no superuser; a transaction that is READ ONLY before the statement is sent; the
+extended protocol, which takes one statement; a cursor, which takes a query; the server's own time limit. A row is
+measured by the server before it is sent, so that no value can fill the hub's memory. The server looks twice a second
+whether the hub is still there (`client_connection_check_interval`): a hub that was killed leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.tool import DatabaseTerms
+from toolhub_service.guards.sql_statement import Statement
+from toolhub_service.tools.database.connection import (
+    ROW_MAX_BYTES,
+    SAFE_INTEGER,
+    Column,
+    DatabaseLimits,
+    DescribedTable,
+    Parameters,
+    Row,
+    not_usable,
+    refused_by_database,
+    row_too_large,
+    too_slow,
+    unreachable,
+)
+from toolhub_service.tools.database.postgres_catalog import described
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+
+# A batch is at most 32 MB, however large its rows are.
+_BATCH_ROWS: Final = 32
+_CONNECT_S: Final = 5
+_GOODBYE_S: Final = 1.0
+_FETCH: Final = f"FETCH FORWARD {_BATCH_ROWS} FROM toolhub"
+_TOO_LARGE: Final = "toolhub: row too large"
+_SETTINGS: Final = """
+SELECT set_config(known.name, wanted.value, true) FROM pg_catalog.pg_settings AS known
+JOIN json_each_text($1::json) AS wanted(name, value) ON known.name = wanted.name"""
+_RIGHTS: Final = """
+SELECT rolsuper OR pg_has_role(current_user, 'pg_execute_server_program', 'member')
+    OR pg_has_role(current_user, 'pg_write_server_files', 'member')
+    OR pg_has_role(current_user, 'pg_read_server_files', 'member')
+FROM pg_catalog.pg_roles WHERE rolname = current_user"""
+_BOOLEAN: Final = 16
+_BYTES: Final = 17
+_INTEGERS: Final = frozenset({20, 21, 23, 26})
+_FLOATS: Final = frozenset({700, 701})
+
+
+class PostgresDatabase:
+    """Implements `Database`."""
+
+    def __init__(
+        self, terms: DatabaseTerms, limits: DatabaseLimits, conninfo: Callable[[], str], description: str = ""
+    ) -> None:
+        """`conninfo` tells URL or `key=value` text when it is needed. Raises ValueError, with the reason, where it is
+        not to be had."""
+        self.terms = terms
+        self.limits = limits
+        self.description = description
+        self._conninfo = conninfo
+
+    def missing(self) -> str:
+        absent = [name for name in ("psycopg", "pglast") if find_spec(name) is None]
+        return f"{' and '.join(absent)} not installed: pip install 'tool-hub[db]'" if absent else ""
+
+    @asynccontextmanager
+    async def query(
+        self, statement: Statement, parameters: Parameters, deadline_s: float
+    ) -> AsyncIterator[PostgresReading]:
+        async with self._session(deadline_s, writes=False) as connection:
+            if self.limits.max_cost:
+                await _check_cost(connection, statement, parameters, self.limits.max_cost)
+            reading = PostgresReading(connection)
+            await reading.start(statement.text, parameters)
+            yield reading
+
+    async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float) -> int:
+        async with self._session(deadline_s, writes=True) as connection:
+            changed = (await _sent(connection, statement.text, bound(parameters))).rowcount
+            await connection.execute(b"COMMIT")
+            return max(0, int(changed))
+
+    async def describe(self, table: str, deadline_s: float) -> tuple[list[DescribedTable], bool]:
+        async with self._session(deadline_s, writes=False) as connection:
+            return await described(connection, self.terms, table)
+
+    @asynccontextmanager
+    async def _session(self, deadline_s: float, *, writes: bool) -> AsyncIterator[AsyncConnection[Any]]:
+        """A connection in a transaction, closed whatever happens, with what runs in it ended at the server."""
+        import psycopg
+
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                connection = await self._connected()
+                try:
+                    await self._begin(connection, deadline_s - loop.time(), writes=writes)
+                    yield connection
+                finally:
+                    await _left(connection)
+        except TimeoutError:
+            raise too_slow(deadline_s - started_s) from None
+        except psycopg.Error as error:
+            raise self._told(error, deadline_s - started_s) from None
+
+    async def _connected(self) -> AsyncConnection[Any]:
+        from psycopg import AsyncConnection, ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+
+        try:
+            asked: dict[str, Any] = conninfo_to_dict(self._conninfo())
+        except ProgrammingError:
+            reason = "its URL cannot be read: write postgresql://user@host:5432/database"
+            raise not_usable(self.terms.name, reason) from None
+        except ValueError as missing:
+            raise not_usable(self.terms.name, str(missing)) from None
+        wanted = {
+            "connect_timeout": _CONNECT_S,
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 10_000,
+            "application_name": "toolhub",
+        }
+        return await AsyncConnection.connect(**{**wanted, **asked, "client_encoding": "utf8"}, autocommit=True)
+
+    async def _begin(self, connection: AsyncConnection[Any], left_s: float, *, writes: bool) -> None:
+        await connection.execute(b"BEGIN" if writes else b"BEGIN READ ONLY")
+        settings = {
+            "statement_timeout": str(max(1, round(left_s * 1_000))),
+            "idle_in_transaction_session_timeout": str(max(1, round(left_s * 1_000)) + 5_000),
+            "lock_timeout": "5000",
+            "client_connection_check_interval": "500",
+            "default_transaction_read_only": "off" if writes else "on",
+            "standard_conforming_strings": "on",
+            "search_path": json.dumps(self.terms.schema, ensure_ascii=False),
+            "bytea_output": "hex",
+            "DateStyle": "ISO, YMD",
+            "IntervalStyle": "iso_8601",
+            "extra_float_digits": "1",
+        }
+        await _sent(connection, _SETTINGS, [json.dumps(settings)])
+        if not writes:
+            found = await (await _sent(connection, _RIGHTS)).fetchone()
+            if found is None or found[0]:
+                reason = (
+                    "its role is a superuser or reads and writes the server's files: give it one that may only read"
+                )
+                raise not_usable(self.terms.name, reason)
+
+    def _told(self, error: Exception, limit_s: float) -> ToolFailure:
+        from psycopg import errors
+
+        state = getattr(error, "sqlstate", None) or ""
+        diagnosis = getattr(error, "diag", None)
+        said = str(getattr(diagnosis, "message_primary", None) or "")
+        if _TOO_LARGE in said:
+            return row_too_large()
+        match error:
+            case errors.QueryCanceled():
+                return too_slow(limit_s)
+            case errors.LockNotAvailable() | errors.DeadlockDetected() | errors.SerializationFailure():
+                return unreachable(self.terms.name, f"other work holds what it needs ({state})")
+            case errors.InsufficientPrivilege() | errors.ReadOnlySqlTransaction():
+                message = f"The database does not allow it ({state}): {said[:300]}. Use what the connection may use."
+                return refuse(ErrorKind.POLICY_DENIED, message, connection=self.terms.name)
+            case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification() | errors.InvalidCatalogName():
+                return not_usable(self.terms.name, f"the server refuses user, password or database ({state})")
+        if state[:2] in {"", "08", "53", "57", "58", "XX"}:
+            return unreachable(self.terms.name, f"the server answered {state}" if state else "no connection")
+        hint = str(getattr(diagnosis, "message_hint", None) or "")
+        return refused_by_database(f"{said} {hint}", state)
+
+
+async def _left(connection: AsyncConnection[Any]) -> None:
+    """Nothing of it goes on: a cursor that is waited for is cancelled, and the connection closed."""
+    if connection.info.transaction_status.name == "ACTIVE":
+        with suppress(Exception):
+            async with asyncio.timeout(_GOODBYE_S):
+                await asyncio.shield(connection.cancel_safe(timeout=_GOODBYE_S))
+    connection.pgconn.finish()
+    await connection.close()
+
+
+async def _sent(connection: AsyncConnection[Any], sql: str, parameters: Sequence[Any] = ()) -> Any:
+    """A cursor on what one statement answers, with `$1` as PostgreSQL writes it."""
+    from psycopg import AsyncRawCursor
+
+    cursor = AsyncRawCursor(connection)
+    # Prepared: without values psycopg would choose the simple protocol, which takes several statements at once.
+    await cursor.execute(sql.encode(), parameters, prepare=True)
+    return cursor
+
+
+async def _check_cost(
+    connection: AsyncConnection[Any], statement: Statement, parameters: Parameters, max_cost: float
+) -> None:
+    row = await (await _sent(connection, f"EXPLAIN (FORMAT JSON) {statement.text}", bound(parameters))).fetchone()
+    plan = row[0] if row and isinstance(row[0], list) else json.loads(row[0])
+    cost = float(plan[0]["Plan"]["Total Cost"])
+    if cost > max_cost:
+        message = (
+            f"PostgreSQL estimates the cost of the statement at {cost:.0f}, and the connection allows {max_cost:.0f}. "
+            "Read less: filter, aggregate, or use an indexed column."
+        )
+        raise refuse(ErrorKind.POLICY_DENIED, message)
+
+
+class PostgresReading:
+    """Implements `Reading` by a cursor of the server."""
+
+    has_types = True
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._first: list[Row] = []
+        self._columns: list[Column] = []
+        self._types: list[int] = []
+
+    async def start(self, sql: str, parameters: Parameters) -> None:
+        # Measured outside, so that the query keeps its meaning: OFFSET 0 holds the planner back from mixing the two.
+        # A line break ends a comment at the query's end.
+        measured = (
+            f"SELECT q.* FROM (SELECT * FROM ({sql}\n) AS s OFFSET 0) AS q WHERE CASE WHEN octet_length(q::text) "  # noqa: S608 - judged, one statement, and its values are bound
+            f"<= {ROW_MAX_BYTES} THEN true ELSE ('{_TOO_LARGE}' || octet_length(q::text))::boolean END"
+        )
+        await _sent(self._connection, f"DECLARE toolhub NO SCROLL CURSOR FOR {measured}", bound(parameters))
+        _take_texts(self._connection)
+        cursor = await _sent(self._connection, _FETCH)
+        described = cursor.description or ()
+        self._types = [column.type_code for column in described]
+        self._first = self._read(await cursor.fetchall())
+        names = await _type_names(self._connection, self._types)
+        self._columns = [Column(name=column.name, type=names[column.type_code]) for column in described]
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return self._columns
+
+    async def next_rows(self) -> list[Row]:
+        first, self._first = self._first, []
+        return first or self._read(await (await _sent(self._connection, _FETCH)).fetchall())
+
+    def _read(self, rows: Sequence[Sequence[str | None]]) -> list[Row]:
+        return [[_value(text, oid) for text, oid in zip(row, self._types, strict=True)] for row in rows]
+
+
+def _take_texts(connection: AsyncConnection[Any]) -> None:
+    """Every value as the server writes it: exact, whatever its type."""
+    from psycopg.types.string import TextLoader
+
+    for info in connection.adapters.types:
+        connection.adapters.register_loader(info.oid, TextLoader)
+        if info.array_oid:
+            connection.adapters.register_loader(info.array_oid, TextLoader)
+
+
+async def _type_names(connection: AsyncConnection[Any], oids: Sequence[int]) -> dict[int, str]:
+    unknown = sorted({oid for oid in oids if oid not in _known_types()})
+    names = dict(_known_types())
+    if unknown:
+        cursor = await _sent(connection, "SELECT t::text, format_type(t, NULL) FROM unnest($1::oid[]) AS t", [unknown])
+        names |= {int(oid): name for oid, name in await cursor.fetchall()}
+    return names
+
+
+@lru_cache(maxsize=1)
+def _known_types() -> dict[int, str]:
+    """By their numbers, which never change."""
+    from psycopg import postgres
+
+    names = {info.oid: info.regtype for info in postgres.types}
+    return names | {info.array_oid: f"{info.regtype}[]" for info in postgres.types if info.array_oid}
+
+
+def _value(text: str | None, oid: int) -> JsonValue:
+    if text is None:
+        return None
+    if oid == _BOOLEAN:
+        return text == "t"
+    if oid in _INTEGERS:
+        number = int(text)
+        return number if abs(number) <= SAFE_INTEGER else text
+    if oid in _FLOATS:
+        real = float(text)
+        return real if math.isfinite(real) else text
+    if oid == _BYTES:
+        return base64.b64encode(bytes.fromhex(text[2:])).decode()
+    return text
+
+
+def bound(parameters: Parameters) -> list[Any]:
+    """For `$1`, `$2` …; objects as jsonb."""
+    from psycopg.types.json import Jsonb
+
+    if isinstance(parameters, dict):
+        message = "PostgreSQL takes `params` as an array for $1, $2 and so on."
+        raise refuse(ErrorKind.INVALID_INPUT, message, argument="params")
+    return [Jsonb(value, dumps=msgspec.json.encode) if isinstance(value, dict) else value for value in parameters]
