@@ -11,6 +11,7 @@ from tables import NOTICE, code, table
 
 from toolhub_service.faces.countbot import countbot
 from toolhub_service.faces.local_tools import CODES, LOCAL_TOOLS
+from toolhub_service.faces.permissions import PERMISSIONS
 from toolhub_service.faces.table import USER, Argument, Face, FaceTool
 
 _INTRO = """
@@ -41,7 +42,7 @@ nine steps, policy, limits, approvals and audit log hold for it, and no tool exi
 ## What differs from the originals
 * `user_id` identifies nobody. The principal comes from the credential; `user_id` becomes `context.user_id`, which is refused with
   `PERMISSION_DENIED` unless it is the principal itself or `impersonate` of the policy names the principal. What one user may do is a
-  rule on `context.user_id`.
+  rule on `context.user_id`; [`toolhub policy import`](#permission-files) writes such rules.
 * Paths are relative to the workspace, and an absolute one is `INVALID_INPUT`. Calls share files by `request_id`, or as `workspace.per`
   says.
 * No shell: a pipe, a redirection or `;` in a command is refused. Commands run only where `commands` of the policy names them.
@@ -70,6 +71,39 @@ _AFTER = """
 | `max_output_length`, 10,000 | the same default |
 | `BRAVE_API_KEY` | the settings of `core/web.search`, which the face does not name |
 | `SecurityConfig.audit_log_enabled` | always on: no call with an effect runs unrecorded |
+
+## Permission files
+`toolhub policy import local-tools FILE` prints the policy of a permission file. FILE is YAML or JSON:
+```yaml
+users:
+  alice:
+    permissions: [read:file, write:file, execute:command, network:outbound]
+    paths: [reports, shared/data]        # folders of the workspace; left out: all of it
+    commands: [ls -l, wc]                # these words first, and what the grammar allows after them
+    hosts: [api.example.com, "*.wikipedia.org:8443"]
+  bob: [read:file, delete:file]          # permissions alone
+```
+
+| permission | tools | capabilities |
+|---|---|---|
+PERMISSIONS
+
+One principal (`--principal`, default `local`) calls on behalf of all users: it gets the capabilities of all together and `impersonate`, and
+DENY rules on `context.user_id` cut each user down to its own. A call for nobody of the file, or of a seventh tool, is refused. Nothing
+becomes wider: what has no counterpart (an absolute path outside of `--base`, a shell or another program that runs programs, a host
+that is no host) is left out and told, as a comment and on standard error; `--strict` makes it exit 1. `execute:command` without
+`commands` and `network:outbound` without `hosts` allow nothing. A redirect is judged by the hosts of all users together.
+
+`toolhub policy import openclaw FILE` does the same for OpenClaw's lists. Agents are principals; tools go by the hub's names, a face's or
+OpenClaw's. An agent with a list `allow` may use nothing besides, one without holds what another policy grants:
+```yaml
+agents:
+  coder:
+    allow: [read, write, core/util.*]
+    deny: [core/fs.deletePath]
+    require_approval: [exec]
+  ops: {bash_exec: require_approval, file_copy: deny}   # the same, tool by tool
+```
 
 ## CountBot's audit fields
 | CountBot | an event of `toolhub audit export` |
@@ -104,7 +138,7 @@ def page() -> str:
         "",
         "`url` and `urls`: give one of them. A tool that becomes a job answers with its `jobId`.",
         "",
-        _AFTER,
+        _AFTER.replace("PERMISSIONS", "\n".join(_permissions())),
     ]
     return "\n".join(lines) + "\n"
 
@@ -117,6 +151,14 @@ def _tools(face: Face) -> list[str]:
             for row in face.tools.values()
         ),
     )
+
+
+def _permissions() -> list[str]:
+    rows = (
+        (code(name), ", ".join(map(code, tools)), ", ".join(map(code, needs)))
+        for name, (tools, needs) in PERMISSIONS.items()
+    )
+    return table((), rows)[2:]
 
 
 def _hub_tools(row: FaceTool) -> str:

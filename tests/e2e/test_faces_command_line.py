@@ -1,4 +1,4 @@
-"""`toolhub run` and `toolhub policy import`, through real processes."""
+"""`toolhub run`, through real processes."""
 
 from __future__ import annotations
 

@@ -262,14 +262,14 @@ def footnote(text: str) -> None:
     note(text, err=not sys.stdout.isatty())
 
 
-def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None = None) -> None:
+def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None = None, *, err: bool = False) -> None:
     """Sentences, wrapped, after a coloured mark; lines of their own keep their ends, so that they can be pasted."""
     first, _, rest = legible(text).partition("\n")
     first = f"{mark} {first}" if mark else first
     lines = textwrap.wrap(first, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     if mark:
         lines[0] = click.style(mark, fg=colour, bold=colour is None) + lines[0][len(mark) :]
-    click.echo("\n".join([*lines, rest] if rest else lines))
+    click.echo("\n".join([*lines, rest] if rest else lines), err=err)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cut: bool = False) -> None:

@@ -23,6 +23,7 @@ from toolhub_service.cli.output import (
     text_option,
     wants_json,
 )
+from toolhub_service.cli.policy_import import import_group
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.group(cls=SuggestingGroup)
 def policy() -> None:
     """Create and check policy.yaml, and explain its decisions. Needs no running hub."""
+
+
+policy.add_command(import_group)
 
 
 @policy.command()
