@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FILE_MAX_BYTES = 1024 * 1024
 _NODES_MAX = 20_000
-_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+_FILE = click.Path(path_type=Path, dir_okay=False)
 _OUTPUT = click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this new file instead."
 )
@@ -104,6 +104,7 @@ def _read(file: Path) -> dict[str, Any]:
     import yaml
 
     from toolhub_service.faces.permissions import ImportRefused
+    from toolhub_service.guards.yaml_faults import yaml_problem
 
     try:
         with file.open("rb") as opened:
@@ -113,9 +114,10 @@ def _read(file: Path) -> dict[str, Any]:
         text = data.decode("utf-8")
         _refuse_doubled(yaml.compose(text, Loader=yaml.SafeLoader))
         value = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as unreadable:
-        problem = getattr(unreadable, "problem", None) or type(unreadable).__name__
-        raise ImportRefused(f"not YAML or JSON: {problem}") from unreadable
+    except OSError as missing:
+        raise ImportRefused(missing.strerror or "it cannot be read") from missing
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as broken:
+        raise ImportRefused(f"not YAML or JSON: {yaml_problem(broken)}") from broken
     if not isinstance(value, dict):
         raise ImportRefused("expected an object")
     return value
