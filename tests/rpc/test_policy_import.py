@@ -220,6 +220,7 @@ async def test_lists_of_openclaw_hold_for_the_principal_of_the_agents_name(tmp_p
     effects = {rule["effect"]: rule.get("tools") for rule in imported.document["rules"][:2]}
     assert effects == {"DENY": ["core/fs.copy"], "REQUIRE_APPROVAL": ["core/exec.run"]}
     assert "coder: no tool of the hub is known as 'nmap', so IT IS NOT DENIED BY THIS POLICY" in imported.warnings
-    for broken in ({"agents": []}, {"a": {"x": "maybe"}}, {"a": {"allow": "read"}}, {"a": 7}, {"": {}}):
+    files: list[dict[str, Any]] = [{"agents": []}, {"a": {"x": "maybe"}}, {"a": {"allow": "read"}}, {"a": 7}, {"": {}}]
+    for broken in files:
         with pytest.raises(ImportRefused):
             from_openclaw(broken, specs)
