@@ -42,6 +42,8 @@ DRIVING_MAX: Final = 3_000
 CHECKED_WORDS: Final = 12
 CONTENDERS: Final = 150
 """Candidates in which common words are looked up."""
+TAGGED_CONTENDERS: Final = 600
+"""The same where tags that many items have are looked up, too, and half as many words."""
 
 _ALL, _TAG, _WORD, _CHARACTER = b"a", b"t", b"w", b"c"
 
@@ -166,11 +168,13 @@ class Ranking:
             scores = {item: score for item, score in scores.items() if item in tagged}
             self._tags = self._tags[1:]
         required = [term for terms in self._tags for term in terms]
-        if len(scores) > CONTENDERS and not required:
-            best = sorted(scores, key=lambda item: (-scores[item], -item))[:CONTENDERS]
+        most = TAGGED_CONTENDERS if required else CONTENDERS
+        if len(scores) > most:
+            best = sorted(scores, key=lambda item: (-scores[item], -item))[:most]
             scores = {item: scores[item] for item in best}
         self._scores = scores
-        return ([*required, *self._checked], list(scores)) if required or self._checked else ([], [])
+        checked = self._checked[: len(self._checked) // 2] if required else self._checked
+        return ([*required, *checked], list(scores)) if required or checked else ([], [])
 
     def best(self, postings: Iterable[Posting], limit: int) -> list[tuple[int, float]]:
         """Numbers of items and their scores, best first; `postings` of what `take` asked for."""

@@ -12,6 +12,14 @@ import yaml
 from tests import bench
 from tests.ports.memory_store_suite import ALICE, T0, an_item, write
 from toolhub_service.registry.query import ideographs
+from toolhub_service.stores.item_index import (
+    CHECKED_WORDS,
+    CONTENDERS,
+    DRIVING_MAX,
+    TAGGED_CONTENDERS,
+    Question,
+    Ranking,
+)
 from toolhub_service.stores.memory_items import InProcessItems
 
 _SET = yaml.safe_load((Path(bench.__file__).parent / "memory_queries.yaml").read_text("utf-8"))
@@ -40,3 +48,13 @@ async def test_chinese_and_english_queries_find_their_item_among_five() -> None:
         missed = await _missed(queries, 5)
         assert len(missed) <= 0.15 * len(queries), missed
         assert len(first := await _missed(queries, 1)) <= 0.25 * len(queries), first
+
+
+@pytest.mark.parametrize("count", [1, 2_999, 50_000])
+def test_a_search_reads_a_bounded_number_of_postings_however_many_items_there_are(count: int) -> None:
+    question = Question(ALICE, " ".join(f"word{n}" for n in range(100)) + "会" * 5_000, ("tag",))
+    ranking = Ranking(question, dict.fromkeys(question.all_terms(), count))
+    assert sum(min(most, count) for _, most in ranking.driving) <= 2 * DRIVING_MAX
+    postings = [(term, number, 1_000) for term, most in ranking.driving for number in range(min(most, count))]
+    terms, numbers = ranking.take(postings)
+    assert len(terms) * len(numbers) <= max(CHECKED_WORDS * CONTENDERS, (CHECKED_WORDS // 2 + 1) * TAGGED_CONTENDERS)
