@@ -27,7 +27,7 @@ from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, PlannedCall, Preconditions, QuestionAsked
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
+from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms, InnerCalls
 from toolhub_service.domain.result import Chunk, Outcome, Progress
 from toolhub_service.domain.tool import EXECUTE_COMMAND, READ_FS, WRITE_FS, ArgumentRole, ToolKind, ToolSpec
 from toolhub_service.guards.paths import judge_path, workspace_folder_name
@@ -175,6 +175,8 @@ class CoreAdapter:
         """`artifact_service`: where tools keep large outputs; None: nowhere."""
         self._workspaces = workspaces
         self._artifact_service = artifact_service
+        self.inner_calls: Callable[[GrantedCall], InnerCalls] | None = None
+        """Of a running call; given by the composition, for the pipeline that walks them is made after this."""
         self._built_in = tuple(tools)
         self._custom = tuple(custom_tools)
         self._tools = {tool.name: tool for tool in self._custom + self._built_in}
@@ -286,6 +288,7 @@ class CoreAdapter:
             reply=call.reply,
             call=asked,
             artifact_service=self._artifact_service,
+            calls=None if self.inner_calls is None else partial(self.inner_calls, call),
         )
 
     def _tool(self, planned: PlannedCall) -> AnyTool:

@@ -15,18 +15,19 @@ from toolhub_service.app.wiring_stores import Stores, not_installed
 from toolhub_service.app.wiring_tools import Toolbox, make_workspaces
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
-from toolhub_service.domain.call import Principal
+from toolhub_service.domain.call import GrantedCall, Principal
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job import JobNews
 from toolhub_service.domain.job_ports import JobEngine
-from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, Invoker, PolicySource
+from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, InnerCalls, Invoker, PolicySource
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.runtime.approval_watch import ApprovalNews
 from toolhub_service.runtime.approvals import Approvals
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.idempotency import Idempotency
+from toolhub_service.runtime.inner_calls import InnerCallDeps
 from toolhub_service.runtime.jobs.accept import Acceptance, Submission
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
 from toolhub_service.runtime.jobs.reconcile import Decisions, OrphanedApprovals, Reconciler
@@ -238,7 +239,7 @@ def make_pipeline(
         ttl_s=deps.settings.idempotency.ttl_s,
         max_timeout_s=deps.settings.budget.max_timeout_s,
     )
-    return Pipeline(
+    pipeline = Pipeline(
         catalog=toolbox.catalog,
         adapters=adapters,
         policy=policy,
@@ -257,6 +258,24 @@ def make_pipeline(
         show_raw=deps.settings.results.show_raw,
         unread=unread,
     )
+    toolbox.adapter.inner_calls = _inner_calls(deps, toolbox, policy, pipeline, long_work)
+    return pipeline
+
+
+def _inner_calls(
+    deps: Deps, toolbox: Toolbox, policy: PolicySource, pipeline: Pipeline, long_work: LongWork
+) -> Callable[[GrantedCall], InnerCalls]:
+    """What a running call makes its own calls with."""
+    inner = InnerCallDeps(
+        invoker=pipeline,
+        catalog=toolbox.catalog,
+        policy=policy,
+        jobs=long_work.job_service,
+        follow=long_work.watch.watch,
+        clock=deps.clock,
+        randomness=deps.randomness,
+    )
+    return inner.of
 
 
 def make_webhook(deps: Deps) -> ApprovalWebhook | None:

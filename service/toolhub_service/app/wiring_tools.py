@@ -11,7 +11,7 @@ from typing import Any
 from toolhub_service import __version__
 from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter, Workspaces, WorkspaceSharing
 from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
-from toolhub_service.adapters.source_config import resolve_value, secrets_of_channel
+from toolhub_service.app.configured_tools import configured_tools
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_databases import make_databases
@@ -32,7 +32,6 @@ from toolhub_service.registry.search import ToolSearch
 from toolhub_service.registry.usage import UsageLearning
 from toolhub_service.schema.compiled import check_schema
 from toolhub_service.settings.document import Settings
-from toolhub_service.settings.tool_sections import Channel
 from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.telemetry import names
 from toolhub_service.tools.confinement import Confinement
@@ -43,7 +42,6 @@ from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.job_tools import job_tools
-from toolhub_service.tools.media_tools import EXTENSIONS, MediaChannel, media_tools
 from toolhub_service.tools.memory_tools import MemoryTerms, memory_tools
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
@@ -160,18 +158,6 @@ def make_workspaces(settings: Settings) -> Workspaces:
     return Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(of.per), max(keep_s, _DAY_S) if keep_s else 0.0)
 
 
-def _channel(channel: Channel, redactor: Redactor) -> MediaChannel:
-    """Its URL is read anew for each message, so that a rotated secret counts at once."""
-
-    def url() -> str:
-        text = resolve_value(channel.url)
-        redactor.learn(secrets_of_channel(text))
-        return text
-
-    extensions = frozenset(channel.extensions or EXTENSIONS)
-    return MediaChannel(channel.name, url, takes_files=channel.attachments, extensions=extensions)
-
-
 def _memory_terms(settings: Settings) -> MemoryTerms:
     of = settings.memory
     return MemoryTerms(MemoryQuota(of.max_items, of.max_bytes), of.max_item_chars, of.ttl_s)
@@ -188,7 +174,8 @@ def open_toolbox(
     """Everything that can be called, registered and ready. `memory`: None where no tool is called."""
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
-    http = EgressClient(transport, user_agent=settings.tools.user_agent or f"tool-hub/{__version__}")
+    user_agent = settings.tools.user_agent or f"tool-hub/{__version__}"
+    http = EgressClient(transport, user_agent=user_agent)
     web = open_web(settings, http, redactor)
     disabled = tuple(settings.tools.disabled)
     custom = load_custom_tools(
@@ -202,8 +189,8 @@ def open_toolbox(
         ExecRun(Confinement(Paths(settings).bubblewrap)),
         *db_tools(make_databases(settings, redactor)),
         *job_tools(jobs),
-        *media_tools([_channel(channel, redactor) for channel in settings.channels]),
         *memory_tools(memory or InProcessItems(), _memory_terms(settings), clock),
+        *configured_tools(settings, transport, redactor, user_agent),
         *util_tools(clock),
         *web.tools,
     ]

@@ -100,6 +100,20 @@ class ExecContext(NamedTuple):
     labels: Mapping[str, str] = MappingProxyType({})
 
 
+class Lineage(NamedTuple):
+    """Of a call that a running call makes: never from a message."""
+
+    parent_call_id: str
+    root_call_id: str
+    """The call that a caller made; the parent itself where that one did."""
+    depth: int
+    """1 for what a caller's own call makes, 2 for what that makes."""
+    tools: frozenset[str]
+    """Full names of the only tools that it may call, and that calls which it makes in turn may."""
+    calls_left: int
+    """How many calls it may make in turn: no more than the call that makes it has left."""
+
+
 class Mode(Enum):
     EXECUTE = "EXECUTE"
     DRY_RUN = "DRY_RUN"
@@ -135,6 +149,8 @@ class Call(NamedTuple):
     """The job that the call is run as; empty for a call that is answered at once."""
     names_artifacts: bool = False
     """Whether the arguments may hold references to artifacts, to be put in before step 2."""
+    lineage: Lineage | None = None
+    """Set: a running call makes it; None: a caller does."""
     unread: ReadArguments | None = None
     """Set: the arguments are large and still as they came; step 2 reads them beside other calls. `args` is empty."""
     unread_bytes: int = 0

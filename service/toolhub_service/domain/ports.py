@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import Chunk, Outcome, Plan, Progress, SettledCall, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
@@ -237,3 +238,23 @@ class Invoker(Protocol):
     """How skills, sub-agents and core/job.* reach the pipeline without importing it."""
 
     async def invoke(self, call: Call, sink: EventSink) -> ToolResult | Plan: ...
+
+
+class InnerCalls(Protocol):
+    """Calls made on behalf of one running call: by its principal, in its request, and with no more rights, time or
+    calls than it has left itself. Each walks the nine steps; no approval of the running call covers it."""
+
+    @property
+    def depth(self) -> int:
+        """How many calls stand above the running one: 0 where a caller made it."""
+
+    async def offered(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
+        """Of the wanted tools those that may be called, as far as that does not depend on arguments, by name."""
+
+    def narrowed(self, tools: Iterable[str], max_calls: int) -> InnerCalls:
+        """The same with these tools alone (full names), of which those that may not be called fall away, and at most so
+        many calls. Raises ToolFailure BUDGET_EXCEEDED where calls are nested too deep."""
+
+    async def invoke(self, tool: str, args: JsonObject, *, purpose: str) -> ToolResult:
+        """The answer, whatever it is; only cancellation is raised. What becomes a job is awaited, and cancelled where
+        nobody waits for it any more."""

@@ -109,6 +109,7 @@ IDENTITY = "identity"
 DEFAULT = "default"
 CAPABILITIES = "capabilities"
 PERMISSIONS = "permissions"
+INNER_CALLS = "inner_calls"
 
 
 def acts_for_another(context: ExecContext, principal_id: str) -> bool:
@@ -130,7 +131,8 @@ def _deny(
     """`remedy`: what the caller itself can do; `lines`: of policy.yaml, shown to callers who are operators."""
     allowing = paste(lines)
     shown = allowing
-    if allowing and Role.OPERATOR not in planned.call.principal.roles:
+    is_operator = Role.OPERATOR in planned.call.principal.roles and planned.call.lineage is None
+    if allowing and not is_operator:  # an operator's sub-agent is a model like any other
         shown = ask_operator(rule_id)
     told = "\n".join(filter(None, (remedy, shown)))
     return Verdict(Effect.DENY, revision, rule_id, reason, told, allowing, kind, details)
@@ -200,6 +202,17 @@ def narrowed_too_far(planned: PlannedCall, missing: tuple[str, ...], revision: s
         f"The call's own context.permissions do not include {names}.",
         remedy=f"Add {names} to context.permissions, or leave permissions empty to use the whole grant.",
         details={"missing_capabilities": list(missing)},
+    )
+
+
+def not_lent(planned: PlannedCall, revision: str) -> Verdict:
+    """A running call makes this one, and was given other tools only."""
+    return _deny(
+        planned,
+        revision,
+        INNER_CALLS,
+        f"{planned.spec.name} is not among the tools that the call which makes this one was given.",
+        remedy="Use one of the tools that were given.",
     )
 
 

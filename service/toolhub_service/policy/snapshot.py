@@ -2,7 +2,8 @@
 
 A decision checks in this order, the first that refuses decides:
 
-1. identity, then capabilities (the grant, then the call's own permissions): here
+1. identity, then capabilities (the grant, then the call's own permissions), then the tools that a call which makes
+   this one may use: here
 2. DENY rules: which ones concern the caller and the tool is worked out in table.py, their `when:` in conditions.py
 3. argument guards: arguments.py
 4. REQUIRE_APPROVAL, REQUIRE_PLAN and ALLOW rules, as 2
@@ -68,6 +69,8 @@ class PolicySnapshot:
             refusal = self.gate(planned, row)
             if refusal is not None:
                 return refusal
+        if call.lineage is not None and spec.name not in call.lineage.tools:
+            return refusals.not_lent(planned, self.revision)
         # A deny wins over every guard and every allow, wherever it stands in the document.
         if row.denies and (verdict := self.first(row.denies, planned)) is not None:
             return verdict

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Catalog
@@ -207,7 +207,8 @@ def mcp_hints(annotations: Annotations) -> dict[str, JsonValue]:
     }
 
 
-def _openai(spec: ToolSpec, name: str) -> JsonObject:
+def openai_definition(spec: ToolSpec, name: str) -> dict[str, Any]:
+    """A tool under its exported name, as OpenAI-compatible endpoints take it."""
     parameters = object_schema(spec.input_schema)
     return {"type": "function", "function": {"name": name, "description": spec.description, "parameters": parameters}}
 
@@ -235,7 +236,7 @@ def _rooted(schema: JsonObject) -> JsonObject:
 
 
 _RENDERERS: Final[Mapping[Dialect, Callable[[ToolSpec, str], JsonObject]]] = {
-    Dialect.OPENAI: _openai,
+    Dialect.OPENAI: openai_definition,
     Dialect.ANTHROPIC: _anthropic,
     Dialect.MCP: _mcp,
 }

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from time import perf_counter_ns
 
-from toolhub_service.domain.call import GrantedCall, Mode
+from toolhub_service.domain.call import Call, GrantedCall, Mode
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.json import JsonValue
@@ -225,7 +225,7 @@ class Recorder:
             rule_id=verdict.rule_id if verdict else "",
             outcome=outcome,
             duration_us=duration_us,
-            attributes={"job_id": call.job_id, **(attributes or {})} if call.job_id else attributes or {},
+            attributes={**_whence(call), **(attributes or {})} if call.job_id or call.lineage else attributes or {},
             user_id=context.user_id,
             agent_id=context.agent_id,
             task_id=context.task_id,
@@ -242,6 +242,14 @@ class Recorder:
             return summarise_for_log(state.planned.args, state.planned.args_json, self._redactor)
         args: JsonValue = state.call.args if state.shown_args is None else state.shown_args
         return summarise_for_log(args, dumps(args), self._redactor)
+
+
+def _whence(call: Call) -> dict[str, str]:
+    """The job that a call is run as, and the calls that made it."""
+    whence = {"job_id": call.job_id} if call.job_id else {}
+    if call.lineage is not None:
+        whence |= {"parent_call_id": call.lineage.parent_call_id, "root_call_id": call.lineage.root_call_id}
+    return whence
 
 
 def settle_steps(state: CallState, ended_ns: int) -> tuple[StepTime, ...]:

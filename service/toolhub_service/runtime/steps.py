@@ -78,6 +78,7 @@ def check_policy(route: Route, planned: PlannedCall, policy: PolicySource) -> Ve
         or context.agent_id
         or context.user_id
         or context.permissions is not None
+        or planned.call.lineage is not None
     ):
         return policy.decide(planned)
     return route.verdict

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
-from toolhub_service.settings.tool_sections import Channel, DatabaseSettings, Faces, Memory, Web
+from toolhub_service.settings.tool_sections import Agent, Channel, DatabaseSettings, Faces, Memory, Web
 
 
 class Tls(Section, frozen=True):
@@ -352,10 +352,12 @@ class Settings(Section, frozen=True):
     artifacts: Artifacts = Artifacts()
     memory: Memory = Memory()
     session: Session = Session()
+    agents: Annotated[tuple[Agent, ...], Meta(description="Models that core/agent.spawn may give tasks to.")] = ()
     faces: Faces = Faces()
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
-        names = [database.name for database in self.databases]
-        if len(set(names)) < len(names):
-            raise ValueError("databases: two have the same name")
+        for key, named in (("databases", self.databases), ("agents", self.agents), ("channels", self.channels)):
+            names = [each.name for each in named]
+            if len(set(names)) < len(names):
+                raise ValueError(f"{key}: two have the same name")

@@ -4,11 +4,42 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import SecretRef, Section, Value, secrets_of_url
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
+
+
+class Agent(Section, frozen=True):
+    """A model that core/agent.spawn gives tasks to."""
+
+    name: Annotated[Name, Meta(description="How models name it.")]
+    url: Annotated[
+        str,
+        Meta(
+            description="Base of an OpenAI-compatible endpoint, such as https://api.example.com/v1.",
+            pattern="^https?://",
+        ),
+    ]
+    model: Annotated[str, Meta(description="Model that is asked.", min_length=1)]
+    key: Annotated[
+        SecretRef | None, Meta(description="API key: `{env: VARIABLE}` or `{file: PATH}`; unset: none is sent.")
+    ] = None
+    max_steps: Annotated[int, Meta(description="Answers of the model for one task at most.", ge=1, le=200)] = 20
+    max_calls: Annotated[int, Meta(description="Calls of tools for one task at most.", ge=0, le=1_000)] = 50
+    max_tokens: Annotated[int, Meta(description="Tokens of one answer at most.", ge=1, le=1_000_000)] = 4_096
+    max_depth: Annotated[
+        int, Meta(description="Agents that may work for one another; 1: what it calls can spawn none.", ge=1, le=3)
+    ] = 1
+    stall_s: Annotated[float, Meta(description="Seconds for which the endpoint may send nothing.", gt=0, le=600)] = 60.0
+    system: Annotated[str, Meta(description="What the model is told besides the task; empty: the hub's own words.")] = (
+        ""
+    )
+    parameters: Annotated[
+        dict[str, str | int | float | bool], Meta(description="Members of each request, such as temperature.")
+    ] = msgspec.field(default_factory=dict)
 
 
 class Channel(Section, frozen=True):

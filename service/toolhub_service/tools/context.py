@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, Question, QuestionAsked, Reply
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence, EvidenceType, Progress
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.tools.workspace import Workspace
@@ -74,6 +74,8 @@ class ToolContext(Generic[Report]):
     """The call as it was asked; with `artifact_service`, whose output is kept in its name."""
     artifact_service: ArtifactService | None = None
     """Where large values are kept and read; None where the hub keeps none."""
+    calls: Callable[[], InnerCalls] | None = None
+    """Calls that this call makes in turn; None where none can be made."""
     evidence: list[Evidence] = field(default_factory=list)
     artifacts: list[ArtifactRef] = field(default_factory=list)
     truncated: bool = False

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.artifact import Artifact, ArtifactRef
-from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode, Principal, Question, Role
+from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Lineage, Mode, Principal, Question, Role
 from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.job import Job, JobStatus, RemoteMark
 from toolhub_service.domain.key import KeyRecord
@@ -104,8 +104,10 @@ CONTEXTS = st.builds(
     budget=st.builds(BudgetRequest, some(DOUBLES), some(INTEGERS), some(INTEGERS)),
     labels=TEXTS,
 )
+LINEAGES = st.builds(Lineage, TEXT, TEXT, INTEGERS, st.frozensets(TEXT, max_size=3), INTEGERS)
 CALLS = st.builds(
     Call,
+    lineage=some(LINEAGES),
     unread=st.none(),
     unread_bytes=st.just(0),
     call_id=TEXT,

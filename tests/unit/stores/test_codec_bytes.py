@@ -134,7 +134,7 @@ KEPT: dict[str, tuple[Callable[[Any], bytes], Any, bytes]] = {
         codec.encode_job_frame,
         JOB,
         (
-            b"\xde\x00\x13\xa1v\x01\xa6job_id\xa2j1\xa4call\x8e\xa7call_id\xa2c1\xa4tool\xb0core/fs.readText"
+            b"\xde\x00\x13\xa1v\x01\xa6job_id\xa2j1\xa4call\xde\x00\x0e\xa7call_id\xa2c1\xa4tool\xb0core/fs.readText"
             b"\xa4args\xc4\x00\xa9principal\x83\xa2id\xa1p\xa5roles\x91\xa5agent\xafmay_impersonate\xc3\xa7co"
             b"ntext\x88\xaarequest_id\xa1r\xa7task_id\xa1t\xaasession_id\xa1s\xa8agent_id\xa1a\xa7user_id\xa1"
             b"u\xabpermissions\x91\xa1x\xa6budget\x83\xa9timeout_s\xcb?\xf0\x00\x00\x00\x00\x00\x00\xabmax_re"
