@@ -1,7 +1,7 @@
 """The table of tool errors: what each kind means, what a model should do, whether waiting can help, its gRPC code.
 
 docs/errors.md, the clients' tables and the status of an RPC error of the same meaning are made from it, in its order.
-tests/unit/domain/test_error_table.py checks the details of every call site against it.
+tests/unit/source/test_error_table.py checks the details of every call site against it.
 """
 
 from __future__ import annotations

@@ -273,5 +273,4 @@ def _unreadable() -> ToolFailure:
         ErrorKind.EXECUTION_ERROR,
         "The page could not be turned into text in time: it is too large or made to be hard to read. Use "
         "core/http.fetchText for its source, or another page.",
-        retryable=False,
     )

@@ -190,7 +190,6 @@ def _refuse_status(response: HttpResponse, engine: SearchEngine, context: ToolCo
         raise refuse(
             ErrorKind.RATE_LIMITED,
             f"{engine.name} answers no more searches for now. Wait, then search again; ask less often.",
-            retryable=True,
             retry_after_s=float(min(int(after[:9]), _RETRY_AFTER_MAX_S)) if after.isdecimal() else None,
             waits_for=engine.name,
         )

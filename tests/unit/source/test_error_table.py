@@ -32,21 +32,51 @@ class Site:
     retryable: ast.expr | None
 
 
-@cache
-def trees() -> tuple[tuple[str, ast.Module], ...]:
-    paths = sorted(PACKAGE.rglob("*.py"))
-    return tuple((path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())) for path in paths)
+@dataclass(frozen=True)
+class Facts:
+    """What one reading of all the source found; the trees themselves are not kept: they fill the collector's heap."""
+
+    sites: list[Site]
+    failures: list[tuple[str, HubReason, frozenset[str]]]
+    """(place, reason, metadata) of every HubFailure and RpcFailure that names its reason."""
+    words: set[object]
+    """Keywords, constants and declared names outside the tables."""
+    attributes: set[str]
+    """`name.attribute`, as written."""
 
 
 @cache
-def sites() -> tuple[Site, ...]:
-    return tuple(site for name, tree in trees() if name != "domain/errors.py" for site in sites_of(name, tree))
+def facts() -> Facts:
+    found = Facts([], [], set(), set())
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name, tree = path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+        nodes = list(ast.walk(tree))
+        if name != "domain/errors.py":
+            found.sites.extend(sites_of(name, nodes))
+        found.failures.extend(failures_of(name, nodes))
+        found.attributes.update(
+            f"{node.value.id}.{node.attr}"
+            for node in nodes
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        )
+        if name not in {"domain/error_kinds.py", "domain/error_spec.py"}:
+            found.words.update(word for node in nodes for word in words_of(node))
+    return found
 
 
-def sites_of(name: str, tree: ast.Module) -> Iterator[Site]:
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, Function)}
+def words_of(node: ast.AST) -> Iterator[object]:
+    if isinstance(node, ast.keyword):
+        yield node.arg
+    elif isinstance(node, ast.Constant):
+        yield node.value
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id
+
+
+def sites_of(name: str, nodes: list[ast.AST]) -> Iterator[Site]:
+    functions = {node.name: node for node in nodes if isinstance(node, Function)}
     around = {id(call): function for function in functions.values() for call in ast.walk(function)}
-    for call in ast.walk(tree):
+    for call in nodes:
         if not isinstance(call, ast.Call) or called(call) not in RAISING:
             continue
         parts = [*call.args, *(word.value for word in call.keywords if word.arg == "kind")]
@@ -119,8 +149,8 @@ def test_every_kind_has_a_row_in_the_order_of_the_contract() -> None:
 
 
 def test_call_sites_are_found() -> None:
-    assert len(sites()) > 150
-    assert {site.place.partition("/")[0] for site in sites()} > {
+    assert len(facts().sites) > 150
+    assert {site.place.partition("/")[0] for site in facts().sites} > {
         "adapters",
         "budget",
         "guards",
@@ -131,7 +161,7 @@ def test_call_sites_are_found() -> None:
 
 
 def test_details_of_each_call_site_are_named_in_the_table() -> None:
-    assert {site.place: missing for site in sites() if (missing := site.details - named_for(site))} == {}
+    assert {site.place: missing for site in facts().sites if (missing := site.details - named_for(site))} == {}
 
 
 def named_for(site: Site) -> set[str]:
@@ -143,23 +173,13 @@ def named_for(site: Site) -> set[str]:
 
 
 def test_every_detail_in_the_table_is_a_word_of_the_code() -> None:
-    words: set[object] = set()
-    for name, tree in trees():
-        if name not in {"domain/error_kinds.py", "domain/error_spec.py"}:
-            words |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}
-            words |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-            words |= {
-                each.target.id
-                for each in ast.walk(tree)
-                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-            }
     told = COMMON_DETAILS | {name for spec in ERROR_KINDS.values() for name in spec.detail_names}
-    assert told - words == set()
+    assert told - facts().words == set()
 
 
 def test_no_call_site_repeats_what_the_table_says_of_retrying() -> None:
     repeated = []
-    for site in sites():
+    for site in facts().sites:
         if isinstance(site.retryable, ast.Constant) and len(site.kinds) == 1:
             (kind,) = site.kinds
             if site.retryable.value is ERROR_KINDS[ErrorKind(kind)].retryable:
@@ -167,34 +187,25 @@ def test_no_call_site_repeats_what_the_table_says_of_retrying() -> None:
     assert repeated == []
 
 
-def failures() -> Iterator[tuple[str, HubReason, frozenset[str]]]:
-    """(place, reason, metadata) of every HubFailure and RpcFailure that names its reason."""
+def failures_of(name: str, nodes: list[ast.AST]) -> Iterator[tuple[str, HubReason, frozenset[str]]]:
     tables: dict[str, type[HubReason]] = {"Reason": Reason, "StartReason": StartReason}
-    for name, tree in trees():
-        for call in ast.walk(tree):
-            if isinstance(call, ast.Call) and called(call) in {"HubFailure", "RpcFailure"} and call.args:
-                reason = call.args[0]
-                if isinstance(reason, ast.Attribute) and ast.unparse(reason.value) in tables:
-                    names = {word.arg for word in call.keywords if word.arg} - {"retry_after_s", "field_violations"}
-                    for part in call.args[2:]:
-                        names |= keys(part, None, {})
-                    member = tables[ast.unparse(reason.value)][reason.attr]
-                    yield f"{name}:{call.lineno}", member, frozenset(names)
+    for call in nodes:
+        if isinstance(call, ast.Call) and called(call) in {"HubFailure", "RpcFailure"} and call.args:
+            reason = call.args[0]
+            if isinstance(reason, ast.Attribute) and ast.unparse(reason.value) in tables:
+                names = {word.arg for word in call.keywords if word.arg} - {"retry_after_s", "field_violations"}
+                for part in call.args[2:]:
+                    names |= keys(part, None, {})
+                yield f"{name}:{call.lineno}", tables[ast.unparse(reason.value)][reason.attr], frozenset(names)
 
 
 def test_metadata_of_every_failed_rpc_is_named_in_the_table() -> None:
-    assert [found for found in failures() if not found[2] <= found[1].metadata] == []
+    assert [found for found in facts().failures if not found[2] <= found[1].metadata] == []
 
 
 def test_every_reason_is_used() -> None:
-    used = {
-        f"{node.value.id}.{node.attr}"
-        for _, tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
     known = {f"{type(reason).__name__}.{reason.name}" for reason in (*Reason, *StartReason)}
-    assert known - used == set()
+    assert known - facts().attributes == set()
 
 
 def test_a_reason_is_a_name_on_the_wire() -> None:

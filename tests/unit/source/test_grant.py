@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,21 @@ import toolhub_service
 SOURCE = Path(toolhub_service.__file__).parent
 
 
-def constructions(name: str) -> Iterator[tuple[str, int]]:
-    """Files below the source tree, and lines, where `name(…)` is called or an instance is made by `__new__`."""
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and name in (_last(node.func), _last(getattr(node.func, "value", node))):
-                yield str(file.relative_to(SOURCE)), node.lineno
+@cache
+def calls() -> tuple[tuple[str, ast.Call], ...]:
+    """(file, call) of every call in a file that speaks of calls being granted, planned or executed."""
+    return tuple(
+        (str(file.relative_to(SOURCE)), node)
+        for file in sorted(SOURCE.rglob("*.py"))
+        if any(word in (text := file.read_text(encoding="utf-8")) for word in ("GrantedCall", "PlannedCall", "execute"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+    )
+
+
+def constructions(name: str) -> list[str]:
+    """Files where `name(…)` is called or an instance is made by `__new__`."""
+    return [file for file, call in calls() if name in (_last(call.func), _last(getattr(call.func, "value", call)))]
 
 
 def _last(node: ast.expr) -> str:
@@ -29,11 +38,11 @@ def _last(node: ast.expr) -> str:
 
 @pytest.mark.promise("pipeline.only-granted-calls-run")
 def test_calls_are_granted_in_take_budget_only() -> None:
-    assert [file for file, _ in constructions("GrantedCall")] == ["runtime/steps.py"]
+    assert constructions("GrantedCall") == ["runtime/steps.py"]
 
 
 def test_calls_are_planned_in_apply_defaults_only() -> None:
-    assert [file for file, _ in constructions("PlannedCall")] == ["runtime/steps.py"]
+    assert constructions("PlannedCall") == ["runtime/steps.py"]
 
 
 def test_no_granted_call_is_copied_with_other_fields() -> None:
@@ -47,10 +56,5 @@ def test_no_granted_call_is_copied_with_other_fields() -> None:
 
 @pytest.mark.promise("pipeline.only-granted-calls-run")
 def test_adapters_are_asked_to_execute_by_the_executor_only() -> None:
-    asked = [
-        str(file.relative_to(SOURCE))
-        for file in sorted(SOURCE.rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("adapter.execute", "self._adapter.execute")
-    ]
+    asked = [file for file, call in calls() if ast.unparse(call.func) in ("adapter.execute", "self._adapter.execute")]
     assert asked == ["runtime/steps.py"]
