@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from tests import quick_starts
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.services import (  # noqa: F401 - fixtures
+    chromium,
+    display,
     own_postgres,
     own_redis,
     postgres_url,

@@ -6,13 +6,13 @@ import os
 import sys
 
 from tests.services.fixtures import POSTGRES_URL, REDIS_URL, required
-from tests.services.programs import ENVOY, POSTGRES, REDIS, Unavailable, install
+from tests.services.programs import CHROMIUM, ENVOY, POSTGRES, REDIS, XVFB, Unavailable, install
 
 
 def main() -> int:
     """0, or 1 when a service that is required cannot be had."""
     missing = 0
-    for service, variable in ((REDIS, REDIS_URL), (POSTGRES, POSTGRES_URL), (ENVOY, "")):
+    for service, variable in ((REDIS, REDIS_URL), (POSTGRES, POSTGRES_URL), (ENVOY, ""), (CHROMIUM, ""), (XVFB, "")):
         if variable in os.environ:
             print(f"{service.name}: {variable} is set")
             continue

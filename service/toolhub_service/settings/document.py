@@ -12,7 +12,16 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
-from toolhub_service.settings.tool_sections import Agent, Channel, DatabaseSettings, Faces, Memory, Web
+from toolhub_service.settings.tool_sections import (
+    Agent,
+    Browser,
+    Channel,
+    DatabaseSettings,
+    Desktop,
+    Faces,
+    Memory,
+    Web,
+)
 
 
 class Tls(Section, frozen=True):
@@ -341,6 +350,8 @@ class Settings(Section, frozen=True):
     logs: Logs = Logs()
     tools: Tools = Tools()
     web: Web = Web()
+    browser: Browser = Browser()
+    desktop: Desktop = Desktop()
     sources: Sources = Sources()
     search: Search = Search()
     budget: Budget = Budget()

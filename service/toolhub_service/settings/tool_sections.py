@@ -163,3 +163,20 @@ class DatabaseSettings(Section, frozen=True):
                 f"database {self.name}: its url holds a password: put the url into a file or a variable and refer to "
                 "it, as `url: {file: PATH}` or `url: {env: VARIABLE}`"
             )
+
+
+# core/web.screenshot and core/desktop.screenshot
+
+
+class Browser(Section, frozen=True):
+    executable: Annotated[
+        str, Meta(description="Chromium or Chrome, a path or a name; empty: searched for on the path.")
+    ] = ""
+    sandbox: Annotated[
+        Literal["auto", "required", "off"],
+        Meta(description="Chromium's own sandbox; auto: on, but not for root; required: no picture without it."),
+    ] = "auto"
+
+
+class Desktop(Section, frozen=True):
+    display: Annotated[str, Meta(description="X display, such as `:0`; empty: DISPLAY of the hub's environment.")] = ""

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO
 
+from toolhub_service.tools.strays import kill_strays
+
 # Starts programs, as asyncio's subprocesses but without a way to lose one. The only place that starts children.
 #
 # Each child has a thread of the hub's, which starts it and waits for it. That keeps three promises. A cancellation in
@@ -48,6 +50,8 @@ class Program:
     merges_errors: bool = False
     """Whether standard error goes where standard output goes."""
     pass_fds: Sequence[int] = ()
+    ends_strays: bool = False
+    """Whether `run_process` also ends what the program started outside of its group."""
     confine: Callable[[], None] | None = None
     """Called in the child's thread before it is started. Raises OSError when it cannot confine."""
 
@@ -344,6 +348,8 @@ async def run_process(
     except TimeoutError:
         timed_out = True
     finally:
+        if program.ends_strays and not child.exited.is_set():
+            kill_strays(child.get_pid())
         await child.end(_GRACE_S)
     ended = child.get_returncode()
     code = -signal.SIGKILL if ended is None else ended

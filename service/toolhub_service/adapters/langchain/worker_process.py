@@ -14,12 +14,12 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from toolhub_service.adapters.langchain.worker import ChannelClosed, FrameProtocol
 from toolhub_service.tools.confinement import CannotHide, HiddenFolder
 from toolhub_service.tools.process import Child, Program, spawn, within
+from toolhub_service.tools.strays import kill_strays
 
 _GRACE_S: Final = 0.5  # Between SIGTERM and SIGKILL
 _LINE_BYTES: Final = 4096
@@ -109,12 +109,12 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         try:
             # First, and once more, for with the worker goes all knowledge of what it has started.
             if not child.exited.is_set():
-                _kill_strays(child)
+                kill_strays(child.get_pid())
                 child.signal_group(signal.SIGTERM)
                 await within(_GRACE_S, child.exited)
         finally:
             if not child.exited.is_set():
-                _kill_strays(child)
+                kill_strays(child.get_pid())
             await child.end(0.0)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -126,37 +126,6 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         # A child that outlives the worker can hold the channel open: its end is the end of the answer all the same.
         self._frames.fail(ChannelClosed())
-
-
-def _kill_strays(child: Child) -> None:
-    """SIGKILL to all that the worker has started and that leads a session or group of its own.
-
-    Each process is stopped before its children are read, so that none is started meanwhile; the worker's group goes on
-    afterwards. A child of a stopped parent keeps its number until the parent reaps it, so that no other is hit.
-    """
-    root = child.get_pid()
-    found: set[int] = set()
-    fresh = {root}
-    while fresh:
-        for pid in fresh:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGSTOP)
-        found |= fresh
-        fresh = {below for pid in found for below in _children(pid)} - found
-    for pid in found - {root}:
-        with suppress(ProcessLookupError, PermissionError):
-            if os.getpgid(pid) != root:
-                os.kill(pid, signal.SIGKILL)
-    child.signal_group(signal.SIGCONT)
-
-
-def _children(pid: int) -> list[int]:
-    """Empty where the system does not tell."""
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is wanted
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return found
 
 
 async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:

@@ -32,6 +32,7 @@ from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.chain import open_keyring
 from toolhub_service.stores.sqlite_writer import MIGRATIONS
+from toolhub_service.tools.web.screenshot import find_browser
 
 # Is what the hub keeps whole: its databases, its keys? Looked at without changing a byte, whether a hub runs or not.
 #
@@ -196,6 +197,7 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
         *store_checks(settings),
         *[finding async for finding in server_checks(settings)],
         *await _tools(settings),
+        *_browser(settings),
         *source_checks(settings),
     ]
 
@@ -339,6 +341,20 @@ def store_checks(settings: Settings) -> Iterator[Finding]:
         yield ok("stores", f"{shared}; keys, approvals and pins: {stores.kind} of this hub alone (stores.kind)")
     else:
         yield ok("stores", shared or f"{stores.kind} of this hub alone")
+
+
+def _browser(settings: Settings) -> Iterator[Finding]:
+    """What holds the pages that core/web.screenshot shows; why it is UNAVAILABLE the tools' own check says."""
+    browser = find_browser(settings.browser.executable, settings.browser.sandbox)
+    if browser.lacking:
+        return
+    if browser.has_sandbox:
+        yield ok("browser", f"{browser.executable}, with its sandbox")
+        return
+    why = "for root there is none" if settings.browser.sandbox != "off" else "browser.sandbox is off"
+    text = f"{browser.executable} shows pages WITHOUT ITS SANDBOX ({why})"
+    advice = "Run the hub as another user, or set browser.sandbox to `required`."
+    yield warn("browser", text, advice, "core/web.screenshot")
 
 
 async def _tools(settings: Settings) -> list[Finding]:

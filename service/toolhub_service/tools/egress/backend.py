@@ -260,6 +260,29 @@ def _chunk_reader() -> h11.Connection:
 _ANSWERS_MAX = 8
 
 
+async def judged_addresses(resolver: Resolver, host: str, port: int, networks: Networks) -> Sequence[str]:
+    """The addresses of a host, one of which is to be dialled as it is: it may not be resolved again.
+
+    Raises ToolFailure HTTP_DISALLOWED_HOST when any of them is not allowed; WireError when there is none.
+    """
+    answers = (host,) if _is_literal(host) else await _resolved(resolver, host, port)
+    if not all(is_allowed(answer, networks) for answer in answers):
+        raise address_refused(host)
+    return answers[:_ANSWERS_MAX]
+
+
+async def _resolved(resolver: Resolver, host: str, port: int) -> Sequence[str]:
+    try:
+        answers = await resolver.resolve(host, port)
+    except TimeoutError:
+        raise
+    except OSError:
+        answers = ()
+    if not answers:
+        raise WireError(Breakage.UNRESOLVED)
+    return answers
+
+
 class GuardedBackend(httpcore.AsyncNetworkBackend):
     """How one pool reaches the network: connections to allowed addresses, and to nothing else."""
 
@@ -292,7 +315,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         """
         try:
             async with asyncio.timeout(timeout):
-                addresses = await self._judged(host, port)
+                addresses = await judged_addresses(self._resolver, host, port, self._networks)
                 return await self._first_to_answer(addresses, port, timeout)
         except TimeoutError:
             raise WireError(Breakage.CONNECT_TIMEOUT) from None
@@ -308,23 +331,6 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    async def _judged(self, host: str, port: int) -> Sequence[str]:
-        answers = (host,) if _is_literal(host) else await self._resolved(host, port)
-        if not all(is_allowed(answer, self._networks) for answer in answers):
-            raise address_refused(host)
-        return answers[:_ANSWERS_MAX]
-
-    async def _resolved(self, host: str, port: int) -> Sequence[str]:
-        try:
-            answers = await self._resolver.resolve(host, port)
-        except TimeoutError:
-            raise
-        except OSError:
-            answers = ()
-        if not answers:
-            raise WireError(Breakage.UNRESOLVED)
-        return answers
 
     async def _first_to_answer(self, addresses: Sequence[str], port: int, timeout_s: float | None) -> MessageStream:
         for position, address in enumerate(addresses):

@@ -1,0 +1,247 @@
+"""The only way out that a browser has: a forward proxy on loopback that judges each connection as the hub's own.
+
+Plain HTTP is judged by URL and method and answered once a connection. A tunnel (CONNECT, RFC 9110 §9.3.6) hides what is
+in it: it is judged as the root of its host, so that a rule with other paths opens none. Names are resolved here, each
+answer is judged, and the address that was judged is dialled. Who does not know the password of this call is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.ports import Resolver
+from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.guards.urls import JudgedUrl, judge_url
+from toolhub_service.tools.egress.backend import judged_addresses
+from toolhub_service.tools.egress.wire import Breakage, Repeat, WireError, failure_of
+
+USER: Final = "hub"
+_HEAD_MAX_BYTES: Final = 64 * 1024
+_HEAD_S: Final = 30.0
+_CONNECT_S: Final = 10.0
+_PIECE_BYTES: Final = 64 * 1024
+_CONNECTIONS_MAX: Final = 64
+_REFUSALS_MAX: Final = 100
+_NO_AUTHORITY: Final = frozenset("/?#@\\")
+_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Of one connection only (RFC 9110 §7.6.1), or the proxy's own business.
+_HOP_BY_HOP: Final = frozenset(
+    "connection proxy-connection proxy-authorization keep-alive te trailer transfer-encoding upgrade host "
+    "content-length expect".split()
+)
+_OF_CONNECTION: Final = frozenset({b"connection", b"proxy-connection", b"keep-alive"})
+_INTERIM_MAX: Final = 16
+
+
+class FilteringProxy:
+    """One call's way out. `start`, then `close`."""
+
+    def __init__(self, resolver: Resolver, egress: tuple[EgressRule, ...], *, max_bytes: int) -> None:
+        """`max_bytes`: of everything that comes in through it; then it carries no more."""
+        self.password = secrets.token_urlsafe(24)
+        self.failures: list[ToolFailure] = []
+        """Why connections were not made, in order, at most a hundred."""
+        self.is_exhausted = False
+        """Whether `max_bytes` were carried."""
+        self._resolver = resolver
+        self._egress = egress
+        self._left_bytes = max_bytes
+        self._credentials = base64.b64encode(f"{USER}:{self.password}".encode())
+        self._places = asyncio.Semaphore(_CONNECTIONS_MAX)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        """Its URL. Raises OSError."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_MAX_BYTES)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """End every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with self._places:
+                await self._answer(reader, writer)
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request; the connection is over with it."""
+        async with asyncio.timeout(_HEAD_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+        fields = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+        words = first.split(" ")
+        if len(words) != 3:
+            await _say(writer, 400)
+        elif not self._knows_password(fields):
+            await _say(writer, 407, 'Proxy-Authenticate: Basic realm="hub"\r\n')
+        elif words[0] == "CONNECT" and _NO_AUTHORITY.isdisjoint(words[1]):
+            await self._tunnel(words[1], reader, writer)
+        elif words[0] in _METHODS:
+            await self._forward(words[0], words[1], fields, reader, writer)
+        else:
+            await _say(writer, 405)
+
+    def _knows_password(self, fields: Sequence[tuple[str, str]]) -> bool:
+        given = next((value for name, value in fields if name == "proxy-authorization"), "")
+        scheme, _, credentials = given.partition(" ")
+        return scheme.lower() == "basic" and hmac.compare_digest(credentials.strip().encode(), self._credentials)
+
+    async def _tunnel(self, authority: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream = await self._dialled([f"https://{authority}/", f"http://{authority}/"], "GET")
+        if upstream is None:
+            await _say(writer, 403)
+            return
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await self._relay((reader, writer), upstream)
+
+    async def _forward(
+        self,
+        method: str,
+        target: str,
+        fields: Sequence[tuple[str, str]],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        url = self._judged(target, method)
+        upstream = await self._connected(url) if url is not None and url.scheme == "http" else None
+        if url is None or upstream is None:
+            await _say(writer, 403)
+            return
+        kept = "".join(f"{name}: {value}\r\n" for name, value in fields if name not in _HOP_BY_HOP)
+        request = f"{method} {url.target} HTTP/1.1\r\nhost: {url.authority}\r\n{kept}connection: close\r\n\r\n"
+        upstream[1].write(request.encode("latin-1"))
+        try:
+            async with asyncio.timeout(_HEAD_S):
+                writer.write(await _answer_head(upstream[0]))
+        except (ValueError, OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            upstream[1].transport.abort()
+            await _say(writer, 502)
+            return
+        await self._relay((reader, writer), upstream, answers_only=True)
+
+    # Judging and dialling.
+
+    async def _dialled(
+        self, urls: Sequence[str], method: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """A connection for the first of them that is allowed; None when none is, or it cannot be had."""
+        before = len(self.failures)
+        for written in urls:
+            if (url := self._judged(written, method)) is not None:
+                del self.failures[before:]
+                return await self._connected(url)
+        return None
+
+    def _judged(self, url: str, method: str) -> JudgedUrl | None:
+        try:
+            return judge_url(url, method, self._egress)
+        except ToolFailure as failure:
+            self._note(failure)
+            return None
+
+    async def _connected(self, url: JudgedUrl) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                for address in await judged_addresses(self._resolver, url.host, url.port, url.networks):
+                    with suppress(OSError):
+                        return await asyncio.open_connection(address, url.port, limit=_HEAD_MAX_BYTES)
+            error = WireError(Breakage.UNREACHABLE)
+        except TimeoutError:
+            error = WireError(Breakage.CONNECT_TIMEOUT)
+        except WireError as unresolved:
+            error = unresolved
+        except ToolFailure as failure:
+            self._note(failure)
+            return None
+        self._note(failure_of(error, "GET", url, Repeat.READS, blames_upstream=True))
+        return None
+
+    def _note(self, failure: ToolFailure) -> None:
+        if len(self.failures) < _REFUSALS_MAX:
+            self.failures.append(failure)
+
+    # Carrying.
+
+    async def _relay(
+        self,
+        browser: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        *,
+        answers_only: bool = False,
+    ) -> None:
+        """Both ways until either side ends; `answers_only`: what the browser still sends goes nowhere."""
+        try:
+            asks = self._end_of(browser[0]) if answers_only else self._carry(browser[0], upstream[1], counts=False)
+            answers = self._carry(upstream[0], browser[1], counts=True)
+            directions = [asyncio.ensure_future(answers), asyncio.ensure_future(asks)]
+            try:
+                await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for direction in directions:
+                    direction.cancel()
+                await asyncio.wait(directions)
+            with suppress(OSError):
+                browser[1].write_eof()
+                await browser[1].drain()
+        finally:
+            upstream[1].transport.abort()
+
+    async def _end_of(self, source: asyncio.StreamReader) -> None:
+        """A browser that has its answer closes, also where the server does not."""
+        with suppress(OSError):
+            while await source.read(_PIECE_BYTES):
+                continue
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, counts: bool) -> None:
+        with suppress(OSError):
+            while piece := await source.read(_PIECE_BYTES):
+                if counts:
+                    self._left_bytes -= len(piece)
+                    if self._left_bytes < 0:
+                        self.is_exhausted = True
+                        return
+                sink.write(piece)
+                await sink.drain()
+
+
+async def _answer_head(upstream: asyncio.StreamReader) -> bytes:
+    """The head of the final answer, which says that the connection ends with it: no other request is read from it,
+    whatever the server promises. Raises ValueError for what is no answer."""
+    for _ in range(_INTERIM_MAX):
+        head = await upstream.readuntil(b"\r\n\r\n")
+        first, *lines = head.split(b"\r\n")[:-2]
+        if not first.startswith(b"HTTP/1."):
+            raise ValueError(first[:20])
+        if first[9:10] != b"1":
+            kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in _OF_CONNECTION]
+            return b"\r\n".join((first, *kept, b"Connection: close", b"", b""))
+    raise ValueError("no final answer")
+
+
+async def _say(writer: asyncio.StreamWriter, status: int, more: str = "") -> None:
+    writer.write(f"HTTP/1.1 {status} Refused\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    await writer.drain()
+    writer.write_eof()
