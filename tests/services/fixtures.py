@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -95,7 +96,9 @@ def own_postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Path of the system's Chromium."""
+    """Path of the system's Chromium, where there is what drives it."""
+    if find_spec("playwright") is None:
+        give_up("no playwright here; `pip install 'tool-hub[browser]'` brings it")
     return _program(CHROMIUM)
 
 
