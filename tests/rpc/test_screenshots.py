@@ -117,6 +117,23 @@ async def test_a_tool_without_its_browser_or_display_says_what_to_install(
         assert "desktop.display" in str(desktop.error.details["reason"])
 
 
+async def test_a_tool_without_its_library_says_which_extra_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("tools.web.fetch", "tools.web.screenshot", "tools.desktop"):
+        monkeypatch.setattr(f"toolhub_service.{module}.find_spec", lambda _: None)
+    calls = {
+        "web": ("core/web.fetch", {"url": "https://example.com/"}),
+        "browser": ("core/web.screenshot", {"url": "https://example.com/"}),
+        "desktop": ("core/desktop.screenshot", {}),
+    }
+    async with running_hub(tmp_path, policy=DESKTOP_POLICY) as hub:
+        for extra, (tool, args) in calls.items():
+            result = await hub.invoke(tool, args)
+            assert result.error.kind == error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
+            assert f"pip install 'tool-hub[{extra}]'" in str(result.error.details["reason"])
+
+
 async def test_the_desktop_and_a_part_of_it_are_shown(tmp_path: Path, display: str) -> None:
     pytest.importorskip("mss", reason="needs the extra `desktop`")
     settings = {"desktop": {"display": display}}
