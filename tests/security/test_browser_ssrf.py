@@ -69,8 +69,9 @@ const ways = {
 const heavy = ['popup', 'worker', 'media', 'object', 'download'];
 const odd = ['file:///etc/passwd', 'view-source:http://127.0.0.1:' + port + '/', 'ftp://127.0.0.1:' + port + '/',
              'chrome://version', 'gopher://127.0.0.1:' + port + '/'];
+const hosts = name => inside.slice(0, heavy.includes(name) ? 2 : 9);
 (async () => {
-  await Promise.all(Object.entries(ways).flatMap(([name, way]) => inside.slice(0, heavy.includes(name) ? 2 : 9).map(async host => {
+  await Promise.all(Object.entries(ways).flatMap(([name, way]) => hosts(name).map(async host => {
     try { await settle(Promise.resolve(way(host))); } catch {}
     await tell(name);
   })));

@@ -247,7 +247,7 @@ def _failure(told: _Shown, proxy: FilteringProxy, args: WebScreenshot.In, *, tim
         return refuse(ErrorKind.HTTP_TIMEOUT, message, host=host, timeout_ms=args.timeout_ms)
     if told.problem == "start":
         message = "The browser did not start. An operator must check it (`toolhub doctor`), its sandbox and its memory."
-        return refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False)
+        return refuse(ErrorKind.EXECUTION_ERROR, message)
     if told.problem == "size":
         message = "The picture is larger than 25 MiB. Take a smaller window, or leave out fullPage."
         return refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=PICTURE_MAX_BYTES)
@@ -258,7 +258,7 @@ def _failure(told: _Shown, proxy: FilteringProxy, args: WebScreenshot.In, *, tim
         message = f"The browser could not show the page of {host}. Check the URL with core/http.head, or use another."
         return refuse(ErrorKind.NETWORK_ERROR, message, retryable=False, host=host)
     message = "The browser ended before the picture was taken. Try again, or with a smaller window."
-    return refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False)
+    return refuse(ErrorKind.EXECUTION_ERROR, message)
 
 
 def _size_of(picture: bytes) -> tuple[int, int]:
