@@ -42,7 +42,7 @@ class _Taken(msgspec.Struct, frozen=True):
 class DesktopScreenshot(Tool["DesktopScreenshot.In", "DesktopScreenshot.Out"]):
     name = "core/desktop.screenshot"
     description = (
-        "Take a picture of the desktop on which the hub runs, or of a part of it, and keep it as a PNG under "
+        "Take a screenshot of the desktop on which the hub runs, or of a region of the screen, as a PNG under "
         "screenshots/ of the workspace. For web pages use core/web.screenshot."
     )
     tags = ("desktop", "screenshot", "screen", "display")

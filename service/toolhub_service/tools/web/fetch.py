@@ -95,12 +95,12 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
             field(default_factory=list)
         )
         extract_mode: Annotated[
-            Literal["text", "markdown"], Meta(description="markdown keeps links, headings and lists.")
+            Literal["text", "markdown"], Meta(description="markdown keeps headings, lists and references.")
         ] = "text"
         max_chars: Annotated[int, Meta(description="Most characters of each page.", ge=100, le=_CHARS_MAX)] = (
             _DEFAULT_CHARS
         )
-        links: Annotated[bool, Meta(description="Also list the links of each page, at most 200.")] = False
+        links: Annotated[bool, Meta(description="Also list where each page leads, at most 200 addresses.")] = False
         timeout_ms: TimeoutMs = _DEFAULT_TIMEOUT_MS
 
     class Out(ToolOutput, frozen=True):

@@ -87,7 +87,7 @@ def find_browser(executable: str, sandbox: SandboxMode) -> Browser:
 class WebScreenshot(Tool["WebScreenshot.In", "WebScreenshot.Out"]):
     name = "core/web.screenshot"
     description = (
-        "Take a picture of a web page as a browser shows it, with its scripts run, and keep it as a PNG under "
+        "Take a screenshot of a web page, rendered by a browser with its scripts, and keep the picture as a PNG under "
         "screenshots/ of the workspace. To read a page use core/web.fetch."
     )
     tags = ("web", "screenshot", "browser", "picture")
@@ -96,7 +96,7 @@ class WebScreenshot(Tool["WebScreenshot.In", "WebScreenshot.Out"]):
     cost = CostHints(latency_ms_p50=4_000, latency_ms_p95=20_000)
     limits = ToolLimits(timeout_s=90.0)
     guarded = (GuardedArgument("url", ArgumentRole.URL),)
-    examples = (Example("Show a page", {"url": "https://example.com/", "fullPage": True}),)
+    examples = (Example("A whole page as a picture", {"url": "https://example.com/", "fullPage": True}),)
 
     class In(ToolInput, frozen=True):
         url: Url
