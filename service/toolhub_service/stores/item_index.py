@@ -37,12 +37,12 @@ CHARACTER_WEIGHT: Final = 0.3
 _SCALE: Final = 1_000
 
 QUERY_MAX_WORDS: Final = 24
-DRIVING_MAX: Final = 3_000
+DRIVING_MAX: Final = 1_000
 """Postings that are read for candidates."""
 CHECKED_WORDS: Final = 12
-CONTENDERS: Final = 150
+CONTENDERS: Final = 100
 """Candidates in which common words are looked up."""
-TAGGED_CONTENDERS: Final = 600
+TAGGED_CONTENDERS: Final = 300
 """The same where tags that many items have are looked up, too, and half as many words."""
 
 _ALL, _TAG, _WORD, _CHARACTER = b"a", b"t", b"w", b"c"
