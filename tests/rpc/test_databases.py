@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import csv
 import io
@@ -14,14 +15,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 import pyarrow.parquet  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from tests.hub import RunningHub, request, running_hub
+from tests.fakes.planned_calls import a_call
+from tests.hub import RunningHub, request, running_hub, settings_of
 from toolhub.v1 import artifact_service_pb2, error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+from toolhub_service.app.offline import configured_tools
+from toolhub_service.policy.explain import explain
+from toolhub_service.policy.snapshot import PolicySnapshot
 
 POLICY = """
 extends: none
@@ -313,3 +319,54 @@ async def test_policy_judges_tables_and_kinds_of_statements(tmp_path: Path, shop
         denied = await hub.invoke("core/db.query", {"connection": "listed", "query": query})
         assert "hidden.salaries may not be used" in denied.error.message
         assert denied.error.details["statement_class"] == "SELECT"
+
+
+async def test_what_the_database_says_of_a_statement_is_told_and_a_costly_one_is_not_run(
+    tmp_path: Path, shop: Shop
+) -> None:
+    lite = {"name": "lite", "file": str(sqlite_file(tmp_path))}
+    async with db_hub(tmp_path, shop.entry(), shop.entry("cheap", max_cost=1_000), lite) as hub:
+        for connection, query, said in (
+            ("shop", "SELECT nme FROM users", 'column "nme" does not exist'),
+            ("shop", "SELECT 1 / 0", "division by zero"),
+            ("shop", "SELECT $1::int", "requires 1"),
+            ("lite", "SELECT nme FROM users", "no such column: nme"),
+            ("lite", "SELECT name FROM users WHERE id = ?", "binding"),
+            ("shop", "SELEC 1", "syntax error"),
+        ):
+            result = await hub.invoke("core/db.query", {"connection": connection, "query": query})
+            assert result.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT, query
+            assert said in result.error.message
+        hidden = await hub.invoke("core/db.query", {"connection": "shop", "query": "SELECT * FROM hidden.salaries"})
+        assert hidden.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
+        costly = {"connection": "cheap", "query": "SELECT count(*) FROM generate_series(1, 1000000) AS n"}
+        assert "estimates the cost" in (await hub.invoke("core/db.query", costly)).error.message
+        assert (await hub.invoke("core/db.query", {**costly, "query": "SELECT count(*) FROM users"})).ok
+
+
+def test_explain_shows_what_a_statement_was_read_as(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, {"databases": [{"name": "lite", "file": "/nowhere.db"}]})
+    spec = next(spec for spec in asyncio.run(configured_tools(settings)) if spec.name == "core/db.query")
+    policy = PolicySnapshot.load(POLICY)
+    for query, verdict in (
+        ("SELECT 1 FROM users", "passes (SELECT; tables: users)"),
+        ("SELECT load_extension('x') FROM users", "load_extension is not on the list"),
+        ("DELETE FROM users", "(DELETE; tables: users)"),
+    ):
+        planned = a_call(spec, {"connection": "lite", "query": query})
+        guard = next(one for one in explain(policy, planned).considerations if one.id == "guard:sql")
+        assert verdict in guard.why
+
+
+def test_a_password_does_not_stand_in_the_settings(tmp_path: Path) -> None:
+    for entry, said in (
+        ({"url": "postgresql://me:secret-password@db/shop"}, "holds a password"),
+        ({}, "either file"),
+        ({"file": "a", "url": "postgresql://db/shop"}, "either file"),
+    ):
+        with pytest.raises(msgspec.ValidationError, match=said) as caught:
+            settings_of(tmp_path, {"databases": [{"name": "shop", **entry}]})
+        assert "secret-password" not in str(caught.value)
+    twice = [{"name": "shop", "file": "a"}, {"name": "shop", "file": "b"}]
+    with pytest.raises(msgspec.ValidationError, match="same name"):
+        settings_of(tmp_path, {"databases": twice})

@@ -39,9 +39,17 @@ def read_sql(sql: str, terms: DatabaseTerms) -> Statement:
     if len(sql) > MAX_CHARS:
         message = f"The statement has more than {MAX_CHARS} characters. Shorten it; pass values in `params`."
         raise refuse(ErrorKind.INVALID_INPUT, message, max_chars=MAX_CHARS)
-    if "\0" in sql:
-        raise refuse(ErrorKind.INVALID_INPUT, "The statement holds a NUL character. Remove it.")
+    if "\0" in sql or not _is_utf8(sql):
+        raise refuse(ErrorKind.INVALID_INPUT, "The statement holds NUL or half a character. Remove it.")
     return _read(sql, terms.dialect, terms.schema)
+
+
+def _is_utf8(sql: str) -> bool:
+    try:
+        sql.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=128)

@@ -143,9 +143,9 @@ class DatabaseSettings(Section, frozen=True):
     ] = ()
     timeout_s: Annotated[float, Meta(description="Longest time of a statement.", gt=0, le=3_600)] = 30.0
     max_rows: Annotated[int, Meta(description="Rows of one result, with those in its artifact.", ge=1)] = 100_000
-    max_bytes: Annotated[int, Meta(description="Bytes of one result as JSON, with its artifact.", ge=1_024)] = (
-        64 * 1024 * 1024
-    )
+    max_bytes: Annotated[
+        int, Meta(description="Bytes of the values of one result, with those in its artifact.", ge=1_024)
+    ] = 64 * 1024 * 1024
     max_cost: Annotated[
         float, Meta(description="PostgreSQL: highest cost of a query by the server's estimate; 0: any.", ge=0)
     ] = 0.0

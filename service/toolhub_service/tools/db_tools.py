@@ -31,6 +31,7 @@ from toolhub_service.tools.database.connection import (
     Column,
     Database,
     DescribedTable,
+    Parameters,
     Reading,
     Row,
     not_usable,
@@ -42,6 +43,7 @@ from toolhub_service.tools.tool import Input, Output, Tool, ToolInput, ToolOutpu
 _INLINE_BYTES: Final = 512 * 1024
 """Of rows in an answer."""
 _HOW_TO: Final = "no database is configured: name one under `databases` in the hub's configuration"
+_NUMBER_BYTES: Final = 8
 _SHOWN_CHARS: Final = 300
 _NAMES_CHARS: Final = 1_000
 _DIALECTS: Final = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
@@ -97,6 +99,15 @@ class DatabaseTool(Tool[Input, Output]):
         return database
 
 
+def _checked(parameters: Parameters) -> Parameters:
+    """Raises ToolFailure INVALID_INPUT for half of a character, which no database takes."""
+    try:
+        msgspec.json.encode(parameters)
+    except UnicodeEncodeError:
+        raise refuse(ErrorKind.INVALID_INPUT, "A text of `params` is not valid Unicode. Correct it.") from None
+    return parameters
+
+
 class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
     name = "core/db.query"
     description = (
@@ -109,7 +120,7 @@ class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
     capabilities = frozenset({READ_DB})
     annotations = Annotations(read_only=True, idempotent=True, open_world=True, supports_streaming=True)
     cost = CostHints(latency_ms_p50=20.0, latency_ms_p95=2_000.0)
-    limits = ToolLimits(timeout_s=60.0)
+    limits = ToolLimits(timeout_s=600.0)  # what bounds a statement is its connection
     guarded = (GuardedArgument("query", ArgumentRole.SQL),)
     examples = (
         Example(
@@ -151,7 +162,7 @@ class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
         statement = judge_sql(args.query, database.terms, writes=False)
         deadline_s = statement_deadline_s(database.limits.timeout_s, context.deadline_s)
         began_s = asyncio.get_running_loop().time()
-        async with database.query(statement, args.params, deadline_s) as reading:
+        async with database.query(statement, _checked(args.params), deadline_s) as reading:
             result = await _Result(args.limit, context).read(reading)
             more = await _kept(result, reading, database, context) if result.is_cut else 0
             columns = list(reading.columns)
@@ -214,7 +225,7 @@ class _Whole:
         batch = batch or await self._reading.next_rows()
         fitting: list[Row] = []
         for row in batch:
-            self._left_bytes -= len(msgspec.json.encode(row))
+            self._left_bytes -= sum(len(value) if isinstance(value, str) else _NUMBER_BYTES for value in row)
             if self.rows == self._left_rows or self._left_bytes < 0:
                 self.is_cut = True
                 break
@@ -259,7 +270,7 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
     capabilities = frozenset({WRITE_DB, DANGER_DESTRUCTIVE})
     annotations = Annotations(destructive=True, open_world=True)
     cost = CostHints(latency_ms_p50=20.0, latency_ms_p95=2_000.0)
-    limits = ToolLimits(timeout_s=60.0)
+    limits = ToolLimits(timeout_s=600.0)  # what bounds a statement is its connection
     idempotency = IdempotencyMode.KEYED
     guarded = (GuardedArgument("statement", ArgumentRole.SQL),)
     examples = (
@@ -293,7 +304,7 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
         statement = judge_sql(args.statement, database.terms, writes=True)
         began_s = asyncio.get_running_loop().time()
         changed = await database.execute(
-            statement, args.params, statement_deadline_s(database.limits.timeout_s, context.deadline_s)
+            statement, _checked(args.params), statement_deadline_s(database.limits.timeout_s, context.deadline_s)
         )
         summary = f"{statement.kind} on {args.connection}: {changed} rows changed"
         _prove(context, statement, args.connection, summary, began_s)

@@ -112,6 +112,7 @@ def test_what_is_no_statement_or_too_large_is_invalid_input_and_says_where(terms
     assert refusal("SELEC 1 FROM", terms).error.kind in (ErrorKind.INVALID_INPUT, ErrorKind.POLICY_DENIED)
     assert refusal("SELECT 1 +", terms).error.kind is ErrorKind.INVALID_INPUT
     assert refusal("SELECT 1\0", terms).error.kind is ErrorKind.INVALID_INPUT
+    assert refusal("SELECT '\ud800'", terms).error.kind is ErrorKind.INVALID_INPUT
     assert refusal(f"SELECT '{'x' * MAX_CHARS}'", terms).error.details["max_chars"] == MAX_CHARS
     for deep in ("SELECT " + "(" * 9_000 + "1" + ")" * 9_000, "SELECT " + "(SELECT " * 2_000 + "1" + ")" * 2_000):
         try:

@@ -16,8 +16,6 @@ from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.tool import ToolOutput
 
-ROW_MAX_BYTES: Final = 1024 * 1024
-"""Of one row, as the database writes it: more is refused before it reaches the hub's memory."""
 MAX_TABLES: Final = 100
 MAX_COLUMNS: Final = 2_000
 SAFE_INTEGER: Final = 2**53 - 1
@@ -39,7 +37,7 @@ class DatabaseLimits:
     max_rows: int = 100_000
     """Of one result, with what goes into its artifact."""
     max_bytes: int = 64 * 1024 * 1024
-    """Of one result as JSON, with what goes into its artifact."""
+    """Of the values of one result, about, with what goes into its artifact."""
     max_cost: float = 0.0
     """Of PostgreSQL's own estimate; 0: no bound."""
     export: ExportFormat = "csv"
@@ -143,12 +141,12 @@ def too_slow(limit_s: float) -> ToolFailure:
     )
 
 
-def row_too_large() -> ToolFailure:
+def row_too_large(max_bytes: int) -> ToolFailure:
     return refuse(
         ErrorKind.INVALID_INPUT,
-        f"A value or row of the result is larger than {ROW_MAX_BYTES} bytes. Select fewer columns, or cut long texts "
+        f"A value or row of the result is larger than {max_bytes} bytes. Select fewer columns, or cut long texts "
         "with substr(column, 1, 1000).",
-        max_bytes=ROW_MAX_BYTES,
+        max_bytes=max_bytes,
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -22,6 +20,7 @@ MEDIA_TYPES: Final[dict[ExportFormat, str]] = {
     "parquet": "application/vnd.apache.parquet",
 }
 _PIECE_BYTES: Final = 256 * 1024
+_PIECE_ROWS: Final = 8
 
 
 class Batches(Protocol):
@@ -60,22 +59,31 @@ def _distinct(names: Sequence[str]) -> list[str]:
 async def _csv(names: list[str], rows: Batches) -> AsyncIterator[bytes]:
     yield _csv_text([names])
     while batch := await rows.next_rows():
-        yield _csv_text(batch)
+        for at in range(0, len(batch), _PIECE_ROWS):
+            yield _csv_text(batch[at : at + _PIECE_ROWS])
 
 
 def _csv_text(rows: Sequence[Sequence[JsonValue]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text).writerows([[_cell(value) for value in row] for row in rows])
-    return text.getvalue().encode("utf-8", "replace")
+    return "".join(f"{','.join(map(_cell, row))}\r\n" for row in rows).encode("utf-8", "replace")
 
 
-def _cell(value: JsonValue) -> Any:
-    return {True: "true", False: "false", None: ""}[value] if value is None or isinstance(value, bool) else value
+def _cell(value: JsonValue) -> str:
+    """The module csv looks at each character, which takes a second for 20 MB of long texts."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    if not text or any(mark in text for mark in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
 
 
 async def _lines(names: list[str], rows: Batches) -> AsyncIterator[bytes]:
     while batch := await rows.next_rows():
-        yield b"".join(msgspec.json.encode(dict(zip(names, row, strict=True))) + b"\n" for row in batch)
+        for at in range(0, len(batch), _PIECE_ROWS):
+            piece = batch[at : at + _PIECE_ROWS]
+            yield b"".join(msgspec.json.encode(dict(zip(names, row, strict=True))) + b"\n" for row in piece)
 
 
 async def _parquet(names: list[str], types: list[str], rows: Batches) -> AsyncIterator[bytes]:

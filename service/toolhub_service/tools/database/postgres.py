@@ -25,7 +25,6 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.database.connection import (
-    ROW_MAX_BYTES,
     SAFE_INTEGER,
     Column,
     DatabaseLimits,
@@ -43,7 +42,8 @@ from toolhub_service.tools.database.postgres_catalog import described
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
 
-# A batch is at most 32 MB, however large its rows are.
+# A batch is at most 8 MB, however large its rows are: libpq, Python and what is written of it are there at once.
+_ROW_MAX_BYTES: Final = 256 * 1024
 _BATCH_ROWS: Final = 32
 _CONNECT_S: Final = 5
 _GOODBYE_S: Final = 1.0
@@ -57,6 +57,9 @@ SELECT rolsuper OR pg_has_role(current_user, 'pg_execute_server_program', 'membe
     OR pg_has_role(current_user, 'pg_write_server_files', 'member')
     OR pg_has_role(current_user, 'pg_read_server_files', 'member')
 FROM pg_catalog.pg_roles WHERE rolname = current_user"""
+_WRONG_PARAMETERS: Final = "08P01"
+# Classes of errors that tell of the server or of the way there.
+_NOT_THE_STATEMENT: Final = frozenset({"", "08", "53", "57", "58", "XX"})
 _BOOLEAN: Final = 16
 _BYTES: Final = 17
 _INTEGERS: Final = frozenset({20, 21, 23, 26})
@@ -173,7 +176,7 @@ class PostgresDatabase:
         diagnosis = getattr(error, "diag", None)
         said = str(getattr(diagnosis, "message_primary", None) or "")
         if _TOO_LARGE in said:
-            return row_too_large()
+            return row_too_large(_ROW_MAX_BYTES)
         match error:
             case errors.QueryCanceled():
                 return too_slow(limit_s)
@@ -184,7 +187,9 @@ class PostgresDatabase:
                 return refuse(ErrorKind.POLICY_DENIED, message, connection=self.terms.name)
             case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification() | errors.InvalidCatalogName():
                 return not_usable(self.terms.name, f"the server refuses user, password or database ({state})")
-        if state[:2] in {"", "08", "53", "57", "58", "XX"}:
+        if state == _WRONG_PARAMETERS or not (state or isinstance(error, errors.OperationalError)):
+            return refused_by_database(said or str(error), state)
+        if state[:2] in _NOT_THE_STATEMENT:
             return unreachable(self.terms.name, f"the server answered {state}" if state else "no connection")
         hint = str(getattr(diagnosis, "message_hint", None) or "")
         return refused_by_database(f"{said} {hint}", state)
@@ -240,7 +245,7 @@ class PostgresReading:
         # A line break ends a comment at the query's end.
         measured = (
             f"SELECT q.* FROM (SELECT * FROM ({sql}\n) AS s OFFSET 0) AS q WHERE CASE WHEN octet_length(q::text) "  # noqa: S608 - judged, one statement, and its values are bound
-            f"<= {ROW_MAX_BYTES} THEN true ELSE ('{_TOO_LARGE}' || octet_length(q::text))::boolean END"
+            f"<= {_ROW_MAX_BYTES} THEN true ELSE ('{_TOO_LARGE}' || octet_length(q::text))::boolean END"
         )
         await _sent(self._connection, f"DECLARE toolhub NO SCROLL CURSOR FOR {measured}", bound(parameters))
         _take_texts(self._connection)

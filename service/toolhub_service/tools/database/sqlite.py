@@ -28,7 +28,6 @@ from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.database.connection import (
     MAX_COLUMNS,
     MAX_TABLES,
-    ROW_MAX_BYTES,
     SAFE_INTEGER,
     Column,
     DatabaseLimits,
@@ -45,8 +44,9 @@ from toolhub_service.tools.database.connection import (
 )
 from toolhub_service.tools.threads import to_thread
 
+_VALUE_MAX_BYTES: Final = 1024 * 1024
 _LIMITS: Final = {
-    sqlite3.SQLITE_LIMIT_LENGTH: ROW_MAX_BYTES,
+    sqlite3.SQLITE_LIMIT_LENGTH: _VALUE_MAX_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4 * MAX_CHARS,
     sqlite3.SQLITE_LIMIT_COLUMN: 500,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
@@ -252,7 +252,7 @@ def _told(
         message = f"SQLite refuses the statement: {error}. Use only listed tables and functions, see core/db.describe."
         return refuse(ErrorKind.POLICY_DENIED, message, connection=name)
     if code == sqlite3.SQLITE_TOOBIG:
-        return row_too_large()
+        return row_too_large(_VALUE_MAX_BYTES)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return unreachable(name, "another program holds its lock")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
