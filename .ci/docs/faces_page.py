@@ -162,12 +162,17 @@ def _permissions() -> list[str]:
 
 
 def _hub_tools(row: FaceTool) -> str:
-    if not row.by_argument:
+    if not row.chooser:
         return code(row.tool)
-    return ", ".join(f"{code(tool)} with {row.by_argument} {code(value)}" for value, tool in row.tools.items())
+    return ", ".join(f"{code(each.tool)} with {row.chooser} {code(value)}" for value, each in row.others.items())
 
 
 def _arguments(row: FaceTool) -> Iterator[str]:
+    if row.chooser:
+        yield f"{code(row.chooser)} (default {json.dumps(next(iter(row.others)))})"
+        for value, each in row.others.items():
+            yield from (f"with {value} {told}" for told in _arguments(each))
+        return
     for name, argument in row.arguments.items():
         yield _argument(name, argument)
     if row.fixed:
@@ -179,6 +184,7 @@ def _argument(name: str, argument: Argument) -> str:
     scale = f" × {argument.scale:,}" if argument.scale != 1 else ""
     schema: Mapping[str, object] = argument.schema
     default = schema.get("default")
+    target += "".join(f", {json.dumps(value)} as {json.dumps(to)}" for value, to in argument.values.items())
     told = "required" if argument.required else f"default {json.dumps(default)}" if default is not None else ""
     if argument.to == USER:
         target = " → `context.user_id`"

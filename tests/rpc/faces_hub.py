@@ -16,7 +16,8 @@ POLICY = f"""
 extends: none
 grants:
 - principals: ["*"]
-  capabilities: [read:fs, write:fs, execute:command, network, read:web, "danger:destructive"]
+  capabilities: [read:fs, write:fs, execute:command, network, read:web, "read:memory",
+    "write:memory", "send:message", "danger:destructive"]
 roles:
 - principals: [local]
   roles: [agent, operator, approver, auditor]
@@ -25,6 +26,9 @@ rules:
 - id: deleting-needs-no-plan
   effect: ALLOW
   tools: [core/fs.deletePath]
+- id: sending-needs-no-person
+  effect: ALLOW
+  tools: [core/media.send]
 - id: mallory-may-nothing
   effect: DENY
   when: context.user_id == "mallory"

@@ -116,7 +116,7 @@ def _tools(name: str) -> Sequence[str]:
     if name in OTHER_NAMES:
         return OTHER_NAMES[name]
     row = LOCAL_TOOLS.tools.get(name) or countbot().tools.get(name)
-    return () if row is None else tuple(dict.fromkeys((row.tool, *row.tools.values())))
+    return () if row is None else tuple(each.tool for each in row.rows().values())
 
 
 def _named(names: Iterable[str], specs: Iterable[ToolSpec]) -> list[ToolSpec]:

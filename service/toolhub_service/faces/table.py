@@ -46,6 +46,8 @@ class Argument:
     required: bool = False
     default: JsonValue = None
     """In the face's unit: sent where the caller leaves it out and the hub's tool has another default. None: nothing."""
+    values: Mapping[str, JsonValue] = field(default_factory=dict)
+    """The hub's value for some of the face's; any other goes as it is."""
     scale: int = 1
     """The hub's unit in the face's: 1,000 where a face counts seconds and the hub milliseconds."""
 
@@ -60,49 +62,56 @@ class FaceTool:
 
     name: str
     tool: str
-    """The hub's tool. With `by_argument`: that of a call without the argument."""
+    """The hub's tool."""
     arguments: Mapping[str, Argument]
     answer: Render
     fixed: Mapping[str, JsonValue] = field(default_factory=dict)
     """Arguments of the hub's tool that the face does not have."""
-    by_argument: str = ""
-    """An argument that chooses among several tools of the hub, and goes no further."""
-    tools: Mapping[str, str] = field(default_factory=dict)
-    """With `by_argument`: the hub's tool for each value."""
     description: str = ""
     """For a model; empty: that of the hub's tool."""
     passes: bool = False
     """Whether arguments go to the hub's tool as they are: a row that an operator adds for a tool of one's own."""
+    chooser: str = ""
+    """An argument whose value chooses the hub's tool, and goes no further."""
+    others: Mapping[str, FaceTool] = field(default_factory=dict)
+    """With `chooser`: the row for each value. The first is that of a call without it, and has this row's tool."""
 
-    def parameters(self) -> dict[str, JsonValue]:
-        """The JSON Schema of the arguments."""
-        schema: dict[str, JsonValue] = {
-            "type": "object",
-            "properties": {name: argument.schema for name, argument in self.arguments.items()},
-        }
-        if required := [name for name, argument in self.arguments.items() if argument.required]:
+    def rows(self) -> Mapping[str, FaceTool]:
+        """This row, or those that its chooser chooses from, by value."""
+        return self.others or {"": self}
+
+    def chosen(self, args: JsonObject) -> FaceTool | None:
+        """The row for these arguments; None: the chooser has no such value."""
+        value = args.get(self.chooser) if self.chooser else None
+        if value is None:
+            return next(iter(self.rows().values()))
+        return self.others.get(value) if isinstance(value, str) else None
+
+    def parameters(self, rows: Mapping[str, FaceTool]) -> dict[str, JsonValue]:
+        """The JSON Schema of the arguments, of those of its rows."""
+        known = {name: argument for row in rows.values() for name, argument in row.arguments.items()}
+        properties: dict[str, JsonValue] = {}
+        if self.chooser:
+            properties[self.chooser] = {"type": "string", "enum": list(rows), "default": next(iter(rows))}
+        properties |= {name: argument.schema for name, argument in known.items()}
+        schema: dict[str, JsonValue] = {"type": "object", "properties": properties}
+        required = [name for name in known if all(name in row.required() for row in rows.values())]
+        if required:
             schema["required"] = required
         return schema
 
+    def required(self) -> list[str]:
+        return [name for name, argument in self.arguments.items() if argument.required]
+
     def shown(self, can_run: Callable[[str], ToolSpec | None]) -> ToolSpec | None:
         """What a model is shown of the row; None where the hub's tool cannot run. `can_run`: the tool that can."""
-        usable = {value: spec for value, tool in self.tools.items() if (spec := can_run(tool)) is not None}
-        spec = can_run(self.tool) or next(iter(usable.values()), None)
+        usable = {value: row for value, row in self.rows().items() if can_run(row.tool) is not None}
+        spec = next((spec for row in usable.values() if (spec := can_run(row.tool)) is not None), None)
         if spec is None:
             return None
+        schema = spec.input_schema if self.passes else self.parameters(usable)
         description = self.description or spec.description
-        if self.passes:
-            return replace(spec, description=description, output_schema={})
-        parameters = self.parameters()
-        if self.by_argument and len(usable) < len(self.tools):
-            chooser = {**self.arguments[self.by_argument].schema, "enum": list(usable)}
-            parameters["properties"] = {**parameters["properties"], self.by_argument: chooser}  # type: ignore[dict-item]
-        return replace(spec, description=description, input_schema=parameters, output_schema={})
-
-    def tool_for(self, args: JsonObject) -> str:
-        """The hub's tool for these arguments of the face."""
-        chosen = args.get(self.by_argument) if self.by_argument else None
-        return self.tools.get(chosen, self.tool) if isinstance(chosen, str) else self.tool
+        return replace(spec, description=description, input_schema=schema, output_schema={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,8 @@ class Face:
     def answer(self, asked: str, answer: ToolResult) -> ToolResult:
         """The result as the face's: its `value` is the face's answer, also of a failure. `asked`: the face's tool."""
         row = self.tools.get(asked)
+        if row is not None:
+            row = next((each for each in row.rows().values() if each.tool == answer.tool), row)
         if answer.error is not None:
             error = (
                 self._unknown(asked, answer.error) if row is None else _lacking(row, _in_words_of(row, answer.error))
@@ -213,31 +224,48 @@ def _translated(row: FaceTool, call: Call, args: JsonObject) -> Call:
                 ErrorKind.INVALID_INPUT, "Two persons are named: leave user_id out of the context or make them equal."
             )
         context = context._replace(user_id=user_id)
-    return call._replace(tool=row.tool_for(args), args=translated, args_error=error, context=context)
+    tool = (row.chosen(args) or row).tool
+    return call._replace(tool=tool, args=translated, args_error=error, context=context)
 
 
 def translate(row: FaceTool, args: JsonObject) -> tuple[JsonObject, ToolError | None, str]:
     """(the arguments of the hub's tool, why there are none, whom the call is for)."""
     if row.passes:
         return args, None, ""
+    if row.chooser:
+        chosen = row.chosen(args)
+        if chosen is None:
+            message = f"{row.chooser} must be one of {', '.join(row.others)}."
+            return {}, _invalid(f"/{row.chooser}", "enum", message), ""
+        args = {name: value for name, value in args.items() if name != row.chooser}
+        row = chosen
     if problem := _misfit(row, args):
         return {}, problem, ""
-    translated: dict[str, JsonValue] = dict(row.fixed)
+    sent: dict[str, JsonValue] = dict(row.fixed)
     user_id = ""
     for name, argument in row.arguments.items():
         value = args.get(name)
-        if value is None:  # null stands for an argument that was left out, as it does in Python
-            value = argument.default
-        if value is None or name == row.by_argument:
+        value = argument.default if value is None else value  # as in Python, null is what was left out
+        if value is None:
             continue
         if argument.to != USER:
-            translated[argument.to] = _scaled(value, argument.scale)
+            sent[argument.to] = _in_words_of_the_hub(value, argument)
         elif isinstance(value, str) and _ID.fullmatch(value):
             user_id = value
         else:
             message = f"{name} must be 1 to 128 ASCII letters, digits and ._:@/+-, and begin with a letter or digit."
             return {}, _invalid(f"/{name}", "pattern", message), ""
-    return translated, None, user_id
+    return sent, None, user_id
+
+
+def _in_words_of_the_hub(value: JsonValue, argument: Argument) -> JsonValue:
+    """What is no number, or no value that the table knows, goes as it is, for the hub's schema to judge."""
+    if isinstance(value, str):
+        return argument.values.get(value, value)
+    if argument.scale == 1 or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    scaled = value * argument.scale
+    return scaled if isinstance(scaled, int) else round(scaled) if math.isfinite(scaled) else value
 
 
 def _misfit(row: FaceTool, args: JsonObject) -> ToolError | None:
@@ -249,24 +277,12 @@ def _misfit(row: FaceTool, args: JsonObject) -> ToolError | None:
     missing = [name for name, argument in row.arguments.items() if argument.required and args.get(name) is None]
     if missing:
         return _invalid("", "required", f"{row.name} needs {' and '.join(missing)}. {known}")
-    chosen = args.get(row.by_argument) if row.by_argument else None
-    if chosen is not None and chosen not in row.tools:
-        message = f"{row.by_argument} must be one of {', '.join(row.tools)}."
-        return _invalid(f"/{row.by_argument}", "enum", message)
     return None
 
 
 def _invalid(path: str, keyword: str, message: str) -> ToolError:
     violation = Violation(path=path, keyword=keyword, message=message)
     return ToolError(ErrorKind.INPUT_SCHEMA_INVALID, message, violations=(violation,))
-
-
-def _scaled(value: JsonValue, scale: int) -> JsonValue:
-    """A number in the hub's unit; anything else as it is, for the hub's schema to refuse."""
-    if scale == 1 or isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    scaled = value * scale
-    return round(scaled) if math.isfinite(scaled) else value
 
 
 def _lacking(row: FaceTool, error: ToolError) -> ToolError:
@@ -286,8 +302,7 @@ def _in_words_of(row: FaceTool, error: ToolError) -> ToolError:
     units = {argument.to: argument.scale for argument in row.arguments.values() if argument.scale != 1}
 
     def said(text: str) -> str:
-        for tool in {row.tool, *row.tools.values()}:
-            text = text.replace(tool, row.name)
+        text = text.replace(row.tool, row.name)
         return _NAME.sub(lambda found: names.get(found[1], found[1]) if _is_name(text, found) else found[0], text)
 
     def moved(violation: Violation) -> Violation:
