@@ -106,16 +106,9 @@ agents:
 ```
 
 ## CountBot's audit fields
-| CountBot | an event of `toolhub audit export` |
-|---|---|
-| `call_id` | `call_id` |
-| `tool_name` | the label `face`, after the colon; `tool` is the hub's |
-| `arguments` | `args_summary`: those of the hub's tool, secrets redacted, at most 1 KiB |
-| `session_id` | `session_id` |
-| `timestamp` | `at_unix_ms` |
-| `status` | `outcome`: `ok`, or the kind of error |
-| `duration_ms` | `duration_us` |
-| `result` | `result_summary` and `result_digest`, of the hub's tool, at most 1 KiB |
+`toolhub audit export --as countbot` prints one line a call in the form of CountBot's log: `call_id`, `tool_name`, `arguments`,
+`session_id`, `timestamp` (UTC), `status` (`success` or `error`), `duration_ms`, `result`. Arguments and result are what the audit log
+keeps: secrets redacted, at most 1 KiB each; the result of a call that failed is the kind of its error.
 """.strip()
 
 

@@ -72,3 +72,24 @@ def test_a_hub_that_is_away_is_an_answer_too(tmp_path: Path) -> None:
     away = CommandLine(tmp_path, "127.0.0.1:1")
     told = away("run", stdin=line("FileRead", path="a") + "\n" + line("FileRead", path="b"))
     assert [code_of(json.loads(each)) for each in told.out.splitlines()] == ["NETWORK_ERROR"] * 2
+
+
+def test_the_audit_log_is_told_in_countbots_fields(hub: CommandLine) -> None:
+    requests = [
+        {"tool": "write_file", "args": {"path": "audited.txt", "content": "x"}},
+        {"tool": "read_file", "args": {"path": "audited.txt", "start_line": 1}},
+        {"tool": "read_file", "args": {"path": "none.txt"}},
+    ]
+    answers = hub("run", "--face", "countbot", stdin="\n".join(map(json.dumps, requests))).out.splitlines()
+    ids = [json.loads(answer)["call_id"] for answer in answers]
+    told = [
+        json.loads(each)
+        for each in hub("audit", "export", "--data-dir", str(hub.data_dir), "--as", "countbot").out.splitlines()
+    ]
+    wrote, read, missing = [each for each in told if each["call_id"] in ids]
+    fields = ("call_id", "tool_name", "arguments", "session_id", "timestamp", "status", "duration_ms", "result")
+    assert tuple(wrote) == fields
+    assert (wrote["tool_name"], wrote["status"]) == ("write_file", "success")
+    assert wrote["arguments"] == {"path": "audited.txt", "content": "x"}
+    assert read["arguments"]["start_line"] == 1
+    assert (missing["status"], missing["result"]) == ("error", "NOT_FOUND")

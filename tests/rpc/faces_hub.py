@@ -16,7 +16,7 @@ POLICY = f"""
 extends: none
 grants:
 - principals: ["*"]
-  capabilities: [read:fs, write:fs, execute:command, network, read:web, "read:memory",
+  capabilities: [read:fs, write:fs, execute:command, network, read:web, "read:desktop", "read:memory",
     "write:memory", "send:message", "danger:destructive"]
 roles:
 - principals: [local]

@@ -73,7 +73,8 @@ async def test_each_example_of_the_page_is_answered_with_a_text(tmp_path: Path) 
 
 
 @pytest.mark.promise("faces.countbot")
-async def test_pages_are_read_and_texts_remembered(tmp_path: Path) -> None:
+async def test_pages_are_read_and_texts_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
     async with faced_hub(tmp_path, PAGE) as (_, client, server):
         registry = client.face("countbot")
         read = await registry.execute("web_fetch", {"url": server.url(), "extractMode": "markdown"})
@@ -118,6 +119,25 @@ async def test_files_are_sent_to_the_channel(tmp_path: Path, monkeypatch: pytest
             )
             assert sent == "Sent to team (2 files)."
             assert "send_media" in {each["function"]["name"] for each in await registry.definitions()}
+
+
+@pytest.mark.promise("faces.countbot")
+async def test_pictures_are_taken_of_the_desktop_and_of_a_page(tmp_path: Path, display: str, chromium: str) -> None:
+    settings = {"desktop": {"display": display}, "browser": {"executable": chromium}}
+    async with faced_hub(tmp_path, PAGE, settings=settings) as (hub, client, server):
+        registry = client.face("countbot")
+        desktop = await registry.execute("screenshot", {"type": "desktop", "region": "full"})
+        page = await registry.execute("screenshot", {"type": "web", "url": server.url(), "region": "visible"})
+        for told, size in ((desktop, "640 x 480"), (page, "1280 x 800")):
+            assert told.startswith("Saved screenshots/")
+            assert told.endswith(f" ({size}).")
+            assert (hub.workspace("faces") / told.split()[1]).read_bytes().startswith(b"\x89PNG")
+        lacking = await registry.execute("screenshot", {"type": "web"})
+        assert lacking.startswith("Error (INPUT_SCHEMA_INVALID): screenshot needs url.")
+        wrong = await registry.execute("screenshot", {"type": "window"})
+        assert wrong == "Error (INPUT_SCHEMA_INVALID): type must be one of desktop, web."
+        (shown,) = [each for each in await registry.definitions() if each["function"]["name"] == "screenshot"]
+        assert shown["function"]["parameters"]["properties"]["type"]["enum"] == ["desktop", "web"]
 
 
 @pytest.mark.promise("faces.countbot")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from collections import deque
@@ -186,22 +187,76 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Read the files in this data folder instead of asking a hub."
 )
+@click.option(
+    "--as", "form", type=click.Choice(["countbot"]), help="One line a call instead, with the fields of CountBot's log."
+)
 @_filter_options
 @connection_options
-def export(data_dir: Path | None, **options: Any) -> None:
+def export(data_dir: Path | None, form: str | None, **options: Any) -> None:
     """Print every event as one line of JSON, with sequence and MAC, oldest first.
 
     \b
     Examples:
       toolhub audit export --principal research-agent > events.jsonl
       toolhub audit export --data-dir /var/lib/toolhub > events.jsonl
+      toolhub audit export --as countbot --session-id s1
     """
     if data_dir is not None:
-        _export_files(data_dir, _filter(options))
+        from toolhub_service.app.offline import OfflineRefused
+
+        with explaining(OfflineRefused):
+            for record in _records(_events_of(data_dir, _filter(options)), form):
+                print_json_line(record)
         return
     with connected_by(options) as connection:
-        for event in events(connection, _filter(options)):
-            print_json_line(message_as_json(event))
+        for record in _records(events(connection, _filter(options)), form):
+            print_json_line(record)
+
+
+def _records(found: Iterable[event_pb2.Event], form: str | None) -> Iterator[dict[str, Any]]:
+    return map(message_as_json, found) if form is None else _as_countbot(found)
+
+
+# What CountBot's log has of a call, from the event with which the call began and the one with which it ended.
+
+_BEGUN_MAX = 10_000
+_COUNTBOT = "countbot:"
+
+
+def _as_countbot(found: Iterable[event_pb2.Event]) -> Iterator[dict[str, Any]]:
+    begun: dict[str, str] = {}
+    for event in found:
+        if event.type == event_pb2.EVENT_TYPE_TOOL_CALLED:
+            begun[event.call_id] = event.args_summary
+            if len(begun) > _BEGUN_MAX:  # calls whose end is not in the log
+                del begun[next(iter(begun))]
+        elif event.outcome and event.type in (event_pb2.EVENT_TYPE_TOOL_RESULT, event_pb2.EVENT_TYPE_POLICY_DENIED):
+            face = event.labels.get("face", "")
+            name = face.removeprefix(_COUNTBOT) if face.startswith(_COUNTBOT) else event.tool
+            yield {
+                "call_id": event.call_id,
+                "tool_name": name,
+                "arguments": _arguments(name, event.args_summary or begun.pop(event.call_id, "")),
+                "session_id": event.session_id,
+                "timestamp": event.at.ToDatetime().isoformat(timespec="seconds"),
+                "status": "success" if event.outcome == "ok" else "error",
+                "duration_ms": event.duration.ToMilliseconds(),
+                "result": event.result_summary or event.outcome,
+            }
+
+
+def _arguments(name: str, summary: str) -> Any:
+    """Under CountBot's names where the tool is one of its; a text where the log has kept the beginning only."""
+    from toolhub_service.faces.countbot import countbot
+
+    try:
+        args = json.loads(summary)
+    except ValueError:
+        return summary
+    row = countbot().tools.get(name)
+    if row is None or not isinstance(args, dict):
+        return args
+    return row.told(args)
 
 
 @audit.command()
@@ -240,13 +295,12 @@ def _verify_files(data_dir: Path) -> pb.VerifyAuditResponse:
         return from_verification(verify_audit(Settings(data_dir=str(data_dir))))
 
 
-def _export_files(data_dir: Path, where: event_pb2.EventFilter) -> None:
-    from toolhub_service.app.offline import OfflineRefused, audit_events
+def _events_of(data_dir: Path, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
+    """Raises OfflineRefused."""
+    from toolhub_service.app.offline import audit_events
     from toolhub_service.transport.convert.records import from_event, to_filter
 
-    with explaining(OfflineRefused):
-        for event in audit_events(data_dir, to_filter(where)):
-            print_json_line(message_as_json(from_event(event)))
+    return map(from_event, audit_events(data_dir, to_filter(where)))
 
 
 def _show_verification(answer: pb.VerifyAuditResponse) -> None:
