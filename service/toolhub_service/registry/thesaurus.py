@@ -16,7 +16,7 @@ abort cancel stop end terminate kill interrupt halt 停止 停 中止 终止 取
 academic scholarly scientific paper research study publication journal literature 论文 学术 研究 文献
 add insert append attach 添加 增加 加入 插入 追加 新增
 advice tip guidance guide 建议 指导 攻略 指南
-agent assistant ai
+agent assistant ai spawn delegate 代理 子代理 派生
 ai artificial intelligence machine 人工智能 智能
 air pollution quality smog 空气 污染 雾霾
 alarm clock timer reminder remind alert notification notify 闹钟 提醒 通知 警报 定时
@@ -74,6 +74,7 @@ court case lawsuit litigation 法院 案件 诉讼
 crypto cryptocurrency bitcoin blockchain token ethereum nft coin 加密货币 比特币 区块链
 currency exchange money forex dollar euro 货币 汇率 外汇 兑换 美元
 customer client buyer 客户 顾客
+column schema table field 列 字段 表结构 表
 cut trim truncate shorten clip crop abbreviate 截断 裁剪 缩短 剪 截取 缩减
 daily everyday 每日 每天
 data information info fact 数据 信息 资料
@@ -84,6 +85,7 @@ definition define meaning dictionary word vocabulary 定义 词典 字典 单词
 demographic population census 人口 普查
 deploy publish release host 部署 发布
 design designer creative 设计 设计师
+desktop screen display monitor 桌面 屏幕 显示器
 disk drive storage file 磁盘 硬盘 存储
 distance length mileage 距离 长度 里程
 doctor physician medical health clinic hospital 医生 医院 健康 医疗 挂号
@@ -179,7 +181,7 @@ math mathematics equation algebra 数学 方程
 medicine drug medication pill pharmaceutical 药 药品 药物
 meditation mindfulness relax relaxation 冥想 放松
 meeting conference appointment transcript 会议 开会 预约
-memory remember recall store 记忆 记住
+memory remember recall store 记忆 记住 回想 记下
 mental therapy therapist counseling 心理 心理咨询
 message chat conversation text sms 消息 聊天 短信 对话 发消息
 metadata info property attribute stat 元数据 属性
@@ -241,6 +243,7 @@ save store write persist keep put record 保存 存储 存 写入 写 储存 存
 scan scanner inspect 扫描
 schedule calendar appointment agenda plan event 日程 安排 计划 行程
 scrape crawl crawler fetch extract 抓取 爬取 爬虫 采集
+screenshot capture screen picture 截图 截屏 截取 屏幕截图
 sea ocean surf wave beach 海 海洋 海滩
 secure security safe protect 安全 保护
 sell sale vendor 卖 出售 销售
