@@ -17,7 +17,7 @@ extends: none
 grants:
 - principals: ["*"]
   capabilities: [read:fs, write:fs, execute:command, network, read:web, "read:desktop", "read:memory",
-    "write:memory", "send:message", "danger:destructive"]
+    "write:memory", "send:message", "spawn:agent", "danger:destructive"]
 roles:
 - principals: [local]
   roles: [agent, operator, approver, auditor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from tests.fakes.http_server import always, response
 from tests.hub import OPEN_POLICY, running_hub
 from tests.rpc.faces_hub import faced_hub
 from tests.rpc.media_receivers import receiving
+from tests.rpc.model_endpoint import KEY, model_endpoint, say
 from toolhub_client import connect, connect_sync
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.tools.context import ToolContext
@@ -119,6 +121,23 @@ async def test_files_are_sent_to_the_channel(tmp_path: Path, monkeypatch: pytest
             )
             assert sent == "Sent to team (2 files)."
             assert "send_media" in {each["function"]["name"] for each in await registry.definitions()}
+
+
+@pytest.mark.promise("faces.countbot")
+async def test_a_sub_agent_is_started_and_its_job_named(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(KEY + "\n")
+    async with model_endpoint() as model:
+        model.says(say("分析完成"))
+        agent = {"name": "helper", "url": model.url, "model": "m-1", "key": {"file": str(tmp_path / "key")}}
+        async with faced_hub(tmp_path, PAGE, settings={"agents": [agent]}) as (hub, client, _):
+            registry = client.face("countbot")
+            asked = {"task": "分析项目代码结构并生成报告", "label": "代码分析"}
+            told = await registry.execute("spawn", asked)
+            started = re.fullmatch(r"Started as job (\S+) \([A-Z]+\)\.", told)
+            assert started, told
+            ended = (await hub.watched(started[1]))[-1]
+            assert json.loads(ended.result.result_json)["text"].strip() == "分析完成"
+            assert "spawn" in {each["function"]["name"] for each in await registry.definitions()}
 
 
 @pytest.mark.promise("faces.countbot")

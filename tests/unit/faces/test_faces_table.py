@@ -50,7 +50,7 @@ async def test_every_row_fits_the_schema_of_the_tool_that_does_its_work(tmp_path
             assert set(schema.get("required", ())) <= assured | set(case.fixed), case
             for argument in case.arguments.values():
                 assert argument.default is None or argument.schema.get("default") in (argument.default, None), case
-    assert missing <= {"core/agent.spawn"}  # being built
+    assert missing == set()
 
 
 JSON = st.recursive(
