@@ -80,24 +80,34 @@ def load_custom_tools(
     *,
     trusted_namespaces: Collection[str] = (),
     allowed_entry_points: Collection[str] = (),
+    built: Iterable[tuple[str, Callable[[], AnyTool]]] = (),
 ) -> CustomTools:
     """Load what the configuration names. Never raises for a tool that is broken or not trusted.
+
+    `built`: names of further tools, and what makes each.
 
     `allowed_entry_points`: `*` for all, or names, each of a distribution, of one of its entry points
     (`distribution:entry`), or of an entry point that only one installed distribution offers.
     """
-    candidates: list[tuple[str, Callable[[], Any], Mapping[str, JsonValue]]] = [
-        (reference.path, partial(import_trusted, reference.path, trusted_namespaces), reference.arguments)
-        for reference in references
-    ]
+
+    def imported(reference: ToolReference) -> AnyTool:
+        return make_tool(import_trusted(reference.path, trusted_namespaces), reference.arguments)
+
+    def entered(point: EntryPoint) -> AnyTool:
+        return make_tool(point.load(), {})
+
+    candidates = [(reference.path, partial(imported, reference)) for reference in references]
     candidates += [
-        (f"{_distribution(point)}.{point.name}", point.load, {}) for point in _entry_points(allowed_entry_points)
+        (f"{_distribution(point)}.{point.name}", partial(entered, point))
+        for point in _entry_points(allowed_entry_points)
     ]
+    makers: list[tuple[str, Callable[[], AnyTool]]] = [*candidates, *built]
     tools: dict[str, AnyTool] = {}
     unavailable: dict[str, UnavailableTool] = {}
-    for label, find, arguments in candidates:
+    for label, make in makers:
         try:
-            tool = _construct(find(), arguments, tools)
+            tool = make()
+            _examine(tool, tools)
         # SystemExit as well: some modules end their interpreter when they miss something.
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever foreign code raises, the hub starts
             stand_in = _unavailable(label, error)
@@ -156,11 +166,15 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _construct(found: Any, arguments: Mapping[str, JsonValue], loaded: Mapping[str, AnyTool]) -> AnyTool:
-    """Construct and examine. Raises whatever the tool's code raises, besides LoadRefused and HubFailure."""
+def make_tool(found: object, arguments: Mapping[str, Any]) -> AnyTool:
+    """An instance of what was imported. Raises LoadRefused where that is no tool, and whatever its constructor does."""
     if not (isinstance(found, type) and issubclass(found, Tool)):
         raise LoadRefused("it is not a subclass of Tool")
-    tool: AnyTool = found(**arguments)
+    return found(**arguments)
+
+
+def _examine(tool: AnyTool, loaded: Mapping[str, AnyTool]) -> None:
+    """Raises LoadRefused and HubFailure for what cannot be registered."""
     if not inspect.iscoroutinefunction(tool.run):
         raise LoadRefused("its run() is not an async function")
     spec = spec_of(tool, source=CUSTOM_SOURCE)
@@ -168,7 +182,6 @@ def _construct(found: Any, arguments: Mapping[str, JsonValue], loaded: Mapping[s
     check_not_reserved(spec.name)
     if spec.name in loaded:
         raise LoadRefused(f"another custom tool is named {spec.name}")
-    return tool
 
 
 def _unavailable(label: str, error: BaseException) -> UnavailableTool:

@@ -6,9 +6,11 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from toolhub_service import __version__
+from toolhub_service.adapters.build_tool import Parts, ToolDescription, build_tool
 from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter, Workspaces, WorkspaceSharing
 from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
 from toolhub_service.app.configured_tools import configured_tools
@@ -35,6 +37,7 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.telemetry import names
 from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.database.connection import Database
 from toolhub_service.tools.db_tools import db_tools
 from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
@@ -163,6 +166,21 @@ def _memory_terms(settings: Settings) -> MemoryTerms:
     return MemoryTerms(MemoryQuota(of.max_items, of.max_bytes), of.max_item_chars, of.ttl_s)
 
 
+def _custom_tools(settings: Settings, databases: Sequence[Database]) -> CustomTools:
+    of = settings.tools
+    parts = Parts(databases, Paths(settings).bubblewrap, of.trusted_namespaces)
+    return load_custom_tools(
+        [ToolReference(custom.tool, custom.args) for custom in of.custom if not custom.type],
+        trusted_namespaces=of.trusted_namespaces,
+        allowed_entry_points=of.entry_points,
+        built=[
+            (each.name or each.type, partial(build_tool, ToolDescription(each.type, each.name, each.config), parts))
+            for each in of.custom
+            if each.type
+        ],
+    )
+
+
 def open_toolbox(
     settings: Settings,
     clock: Clock,
@@ -178,16 +196,13 @@ def open_toolbox(
     http = EgressClient(transport, user_agent=user_agent)
     web = open_web(settings, http, resolver, redactor)
     disabled = tuple(settings.tools.disabled)
-    custom = load_custom_tools(
-        [ToolReference(custom.tool, custom.args) for custom in settings.tools.custom],
-        trusted_namespaces=settings.tools.trusted_namespaces,
-        allowed_entry_points=settings.tools.entry_points,
-    )
+    databases = make_databases(settings, redactor)
+    custom = _custom_tools(settings, databases)
     built_in: list[Tool[Any, Any, Any]] = [
         *fs_tools(),
         *http_tools(http, redactor),
         ExecRun(Confinement(Paths(settings).bubblewrap)),
-        *db_tools(make_databases(settings, redactor)),
+        *db_tools(databases),
         *job_tools(jobs),
         *memory_tools(memory or InProcessItems(), _memory_terms(settings), clock),
         *configured_tools(settings, transport, redactor, user_agent),

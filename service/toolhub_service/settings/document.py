@@ -6,7 +6,7 @@ so that no file is needed for a first run.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -165,7 +165,15 @@ class Logs(Section, frozen=True):
 
 
 class CustomTool(Section, frozen=True):
-    tool: Annotated[str, Meta(description="package.module:ClassName, below a trusted namespace.")]
+    tool: Annotated[
+        str, Meta(description="package.module:ClassName, below a trusted namespace; either this or type.")
+    ] = ""
+    type: Annotated[
+        Literal["", "bash", "file_copy", "database_query", "custom"],
+        Meta(description="A built-in type, made with `config` under `name` (docs/custom-tools.md)."),
+    ] = ""
+    name: Annotated[str, Meta(description="Full name of a tool of a built-in type, such as acme/sales.query.")] = ""
+    config: Annotated[dict[str, Any], Meta(description="What the type takes.")] = msgspec.field(default_factory=dict)
     args: Annotated[dict[str, str | int | float | bool | None], Meta(description="Constructor arguments.")] = (
         msgspec.field(default_factory=dict)
     )

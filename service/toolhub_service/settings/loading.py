@@ -56,7 +56,9 @@ def _values(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]
         yield from secrets_of_url(url)
     yield from _SEGMENTS.findall(settings.approvals.webhook_url)
     for custom in settings.tools.custom:
-        yield from (value for name, value in custom.args.items() if isinstance(value, str) and is_secret_name(name))
+        nested = custom.config.get("args")
+        arguments = {**custom.args, **(nested if isinstance(nested, dict) else {})}
+        yield from (value for name, value in arguments.items() if isinstance(value, str) and is_secret_name(name))
 
 
 PREFIX = "TOOLHUB_"

@@ -1,0 +1,113 @@
+"""`build_tool`: a tool made from a description `{type, name, config}`, checked before anything is made or imported.
+
+    build_tool({"type": "database_query", "name": "acme/sales.query", "config": {"connection": "sales"}}, parts)
+
+The built-in types are tools of the hub under a name of one's own, with part of what they may do fixed; the type
+`custom` is a class of a trusted module. Their guards stay what they are, and policy judges the new name like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from toolhub_service.adapters.core import AnyTool
+from toolhub_service.adapters.custom import LoadRefused, import_trusted, make_tool
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.database.connection import Database
+from toolhub_service.tools.db_tools import DbQuery
+from toolhub_service.tools.exec_run import ExecRun
+from toolhub_service.tools.fs_write import Copy
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the built-in types are made of."""
+
+    databases: Sequence[Database] = ()
+    """Of the configuration; `database_query` names one."""
+    bubblewrap: str | None = ""
+    """The program, empty: searched for; None: not used."""
+    trusted_namespaces: Collection[str] = ()
+    """Packages that the type `custom` may import from."""
+
+
+class _Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The `config` of a description: unknown keys are refused."""
+
+
+class _NoConfig(_Config, frozen=True):
+    """Types that take none."""
+
+
+class _DatabaseQueryConfig(_Config, frozen=True):
+    connection: Annotated[str, Meta(min_length=1)]
+
+
+class _CustomConfig(_Config, frozen=True, rename={"class_name": "class"}):
+    module: str
+    class_name: str
+    args: dict[str, JsonValue] = {}
+
+
+class ToolDescription(Struct, frozen=True, forbid_unknown_fields=True):
+    """One tool to build."""
+
+    type: str
+    """`bash`, `file_copy`, `database_query` or `custom`."""
+    name: str = ""
+    """`namespace/path.verb`; empty for `custom` alone, whose class has a name."""
+    config: dict[str, Any] = {}
+
+
+def build_tool(description: ToolDescription | Mapping[str, Any], parts: Parts) -> AnyTool:
+    """The tool, not yet registered. Raises LoadRefused, which says what to correct; for `custom` also whatever the
+    module or the constructor raises."""
+    if isinstance(description, ToolDescription):
+        told = description
+    else:
+        told = _converted(description, ToolDescription, "the description")
+    if told.type not in _TYPES:
+        raise LoadRefused(f"`type` must be one of {', '.join(_TYPES)}")
+    config_type, make = _TYPES[told.type]
+    if not told.name and config_type is not _CustomConfig:
+        raise LoadRefused("`name` is missing: give one such as acme/sales.query")
+    tool = make(_converted(told.config, config_type, "`config`"), parts)
+    if told.name and told.name != tool.name:
+        tool.__class__ = type(type(tool).__name__, (type(tool),), {"name": told.name})
+    return tool
+
+
+def _converted(value: Mapping[str, Any], kind: type[Value], what: str) -> Value:
+    try:
+        return msgspec.convert(dict(value), kind)
+    except msgspec.ValidationError as error:
+        raise LoadRefused(f"{what} is invalid: {error}") from None
+
+
+def _database_query(config: _DatabaseQueryConfig, parts: Parts) -> AnyTool:
+    named = [database for database in parts.databases if database.terms.name == config.connection]
+    if not named:
+        known = ", ".join(database.terms.name for database in parts.databases) or "none is configured"
+        raise LoadRefused(f"`config.connection` must name a database of the configuration: {known}")
+    return DbQuery(named)
+
+
+def _custom(config: _CustomConfig, parts: Parts) -> AnyTool:
+    found = import_trusted(f"{config.module}:{config.class_name}", parts.trusted_namespaces)
+    return make_tool(found, config.args)
+
+
+_TYPES: Final[dict[str, tuple[type[_Config], Callable[[Any, Parts], AnyTool]]]] = {
+    "bash": (_NoConfig, lambda _, parts: ExecRun(Confinement(parts.bubblewrap))),
+    "file_copy": (_NoConfig, lambda _, __: Copy()),
+    "database_query": (_DatabaseQueryConfig, _database_query),
+    "custom": (_CustomConfig, _custom),
+}
