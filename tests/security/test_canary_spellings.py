@@ -66,7 +66,7 @@ def test_the_keys_of_this_hub_have_a_shape_that_is_known() -> None:
 
 
 def test_secrets_of_environment_and_configuration_are_known_by_value() -> None:
-    settings = Settings(tools=Tools(custom=(CustomTool("acme:T", {"api_key": "c4nary-of-config", "retries": 3}),)))
+    settings = Settings(tools=Tools(custom=(CustomTool("acme:T", args={"api_key": "c4nary-of-config", "retries": 3}),)))
     environment = {"ACME_TOKEN": "c4nary-of-env", "AUTH_TOKEN": "none", "PWD": "/home/somebody"}
     assert known_secrets(settings, environment) == ["c4nary-of-config", "c4nary-of-env"]
 
