@@ -350,6 +350,20 @@ async def test_a_cancelled_agent_ends_its_inner_call_and_one_that_has_begun_is_n
         assert inner.attributes["parent_call_id"] == job.call.call_id
 
 
+@pytest.mark.promise("agent.cancelled-with-its-calls")
+async def test_a_cancelled_agent_cancels_the_agent_that_works_for_it(tmp_path: Path, model: ModelEndpoint) -> None:
+    async with agent_hub(tmp_path, model, max_depth=2) as hub:
+        model.says(ask(("core__agent_spawn", {"task": "Deeper."})), model.stall())
+        result = await hub.invoke(SPAWN, {"task": "x", "tools": [SPAWN]}, request_id="work")
+        await asyncio.wait_for(model.stalled.wait(), 60)
+        await hub.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=result.job.job_id), timeout=60)
+        await asyncio.wait_for(model.gone.wait(), 60)
+        accepted = [each.event.attributes.get("job_id") for each in await hub.events(tool=SPAWN)]
+        (inner,) = {job_id for job_id in accepted if job_id} - {result.job.job_id}
+        for job_id in (result.job.job_id, inner):
+            assert state((await hub.watched(str(job_id)))[-1]) == "CANCELLED"
+
+
 @pytest.mark.promise("agent.killed-is-lost")
 async def test_an_agent_whose_hub_was_killed_is_lost_and_the_model_is_not_asked_again(
     tmp_path: Path, model: ModelEndpoint
