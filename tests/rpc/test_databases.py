@@ -25,6 +25,7 @@ from tests.hub import RunningHub, request, running_hub, settings_of
 from toolhub.v1 import artifact_service_pb2, error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+from toolhub_service.app.doctor.databases import database_checks
 from toolhub_service.app.offline import configured_tools
 from toolhub_service.policy.explain import explain
 from toolhub_service.policy.snapshot import PolicySnapshot
@@ -370,3 +371,20 @@ def test_a_password_does_not_stand_in_the_settings(tmp_path: Path) -> None:
     twice = [{"name": "shop", "file": "a"}, {"name": "shop", "file": "b"}]
     with pytest.raises(msgspec.ValidationError, match="same name"):
         settings_of(tmp_path, {"databases": twice})
+
+
+async def test_doctor_asks_each_database(tmp_path: Path, shop: Shop) -> None:
+    entries = [
+        shop.entry(),
+        {"name": "admin", "url": shop.admin},
+        {"name": "lite", "file": str(sqlite_file(tmp_path)), "read_only": False},
+        {"name": "gone", "url": {"env": "TOOLHUB_NOT_SET_ANYWHERE"}},
+    ]
+    settings = settings_of(tmp_path, {"databases": entries})
+    told = {finding.name: (finding.state.value, finding.text) async for finding in database_checks(settings)}
+    assert told["database shop"] == ("ok", "answers; 2 tables, read-only")
+    assert told["database lite"] == ("ok", "answers; 2 tables, writable")
+    for name, said in (("admin", "superuser"), ("gone", "TOOLHUB_NOT_SET_ANYWHERE is not set")):
+        state, text = told[f"database {name}"]
+        assert state == "warn"
+        assert said in text

@@ -75,7 +75,7 @@ def server(postgres_url: str) -> Iterator[Server]:
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {role} LOGIN".encode())
         yield Server(url._replace(netloc=f"{role}@{url.netloc.rpartition('@')[2]}").geturl(), admin, role)
-        admin.execute(f"DROP ROLE {role}".encode())
+        admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
 @asynccontextmanager
@@ -181,3 +181,22 @@ async def test_sqlite_stops_at_the_deadline_and_when_cancelled(tmp_path: Path) -
         assert first is not None
         call.cancel()
         # The hub waits for its threads when it closes: one that went on would hold this test until its timeout.
+
+
+async def test_a_write_that_is_out_of_time_has_changed_nothing_and_says_so(tmp_path: Path, server: Server) -> None:
+    server.admin.execute("CREATE TABLE numbers (n bigint); INSERT INTO numbers VALUES (1)")
+    server.admin.execute(f"GRANT SELECT, UPDATE ON numbers TO {server.role}")
+    policy = POLICY.replace("read:db", "read:db, write:db, danger:destructive")
+    rule = "rules: [{id: db, effect: ALLOW, tools: [core/db.execute]}]\n"
+    settings = {"databases": [server.entry(read_only=False)]}
+    statement = "UPDATE numbers SET n = (SELECT count(*) FROM generate_series(1, 100000000000) AS a)"
+    async with running_hub(tmp_path, policy=policy + rule, settings=settings) as hub:
+
+        async def attempt(timeout_s: float) -> Any:
+            args = {"connection": "big", "statement": statement}
+            return await hub.invoke("core/db.execute", args, budget={"timeout_s": timeout_s})
+
+        result = await overtaken(attempt, lambda result: "ended at the database" in result.error.message, first_s=0.5)
+        assert result.error.kind == error_pb2.ERROR_KIND_TIMEOUT
+        await server.until(is_running=False)
+    assert server.admin.execute("SELECT n FROM numbers").fetchall() == [(1,)]

@@ -143,7 +143,9 @@ def reader_url(postgres_url: str) -> Iterator[str]:
 @pytest.mark.promise("databases.read-only")
 async def test_without_a_guard_postgres_still_changes_nothing(postgres_url: str, reader_url: str) -> None:
     database = PostgresDatabase(terms_of("postgres"), DatabaseLimits(), lambda: reader_url)
-    statements = [sql for family, each in BYPASS["postgres"].items() if family != "hidden" for sql in each]
+    # Of families that a cursor refuses alike whatever they say, some: each statement is a session.
+    most = {"hidden": 0, "other classes": 10, "transactions and sessions": 10}
+    statements = [sql for family, each in BYPASS["postgres"].items() for sql in each[: most.get(family)]]
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         before = admin.execute(EVERYTHING).fetchone()
         # Those that would only make the test wait stand in the family of what is called.

@@ -327,7 +327,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "deadline_unix_ms": "the deadline of a job that could not finish",
             "command, duration_s, stdout, stderr": "the command that did not finish",
             "first_call_id": "the call with this idempotency_key that still runs; send the same call for its answer",
-            "max_runtime_s, stopped": "the limit in the template of a ComfyUI graph; its server stopped the run",
+            "max_runtime_s, stopped": "the limit of a ComfyUI graph; true: its server, or a database, ended the work",
         },
     ),
     ErrorKind.CANCELLED: KindSpec(

@@ -175,7 +175,8 @@ def _indirection(node: Any, found: _Found) -> None:
 
 
 def _operator(node: Any, found: _Found) -> None:
-    names = [part.sval for part in node.name or ()]
+    written = next(filter(None, (getattr(node, name, None) for name in ("name", "operName", "useOp"))), None)
+    names = [part.sval for part in written or ()]
     if len(names) > 1 and names[0] != "pg_catalog":
         found.problems["names an operator of another schema"] = None
 
@@ -191,6 +192,8 @@ _SEEN: Final = {
     "ColumnRef": _column_ref,
     "A_Indirection": _indirection,
     "A_Expr": _operator,
+    "SubLink": _operator,
+    "SortBy": _operator,
     "RangeTableSample": _sample,
 }
 

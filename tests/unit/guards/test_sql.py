@@ -114,7 +114,9 @@ def test_what_is_no_statement_or_too_large_is_invalid_input_and_says_where(terms
     assert refusal("SELECT 1\0", terms).error.kind is ErrorKind.INVALID_INPUT
     assert refusal("SELECT '\ud800'", terms).error.kind is ErrorKind.INVALID_INPUT
     assert refusal(f"SELECT '{'x' * MAX_CHARS}'", terms).error.details["max_chars"] == MAX_CHARS
-    for deep in ("SELECT " + "(" * 9_000 + "1" + ")" * 9_000, "SELECT " + "(SELECT " * 2_000 + "1" + ")" * 2_000):
+    assert "words and signs" in refusal(f"SELECT {'+'.join('1' * 3_000)}", terms).error.message
+    deeps = ("SELECT " + "(" * 1_900 + "1" + ")" * 1_900, "SELECT " + "(SELECT " * 1_300 + "1" + ")" * 1_300)
+    for deep in (*deeps, f"SELECT {'+'.join('1' * 1_900)}", f"SELECT {'NOT ' * 3_900} true"):
         try:
             judge_sql(deep, terms, writes=False)
         except ToolFailure as failure:

@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.doctor.databases import database_checks
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid, read_or_make_key
@@ -196,6 +197,7 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
         _tracing(settings),
         *store_checks(settings),
         *[finding async for finding in server_checks(settings)],
+        *[finding async for finding in database_checks(settings)],
         *await _tools(settings),
         *_browser(settings),
         *source_checks(settings),

@@ -95,10 +95,18 @@ class PostgresDatabase:
             yield reading
 
     async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float) -> int:
-        async with self._session(deadline_s, writes=True) as connection:
-            changed = (await _sent(connection, statement.text, bound(parameters))).rowcount
-            await connection.execute(b"COMMIT")
-            return max(0, int(changed))
+        is_committing = False
+        try:
+            async with self._session(deadline_s, writes=True) as connection:
+                changed = (await _sent(connection, statement.text, bound(parameters))).rowcount
+                is_committing = True
+                await connection.execute(b"COMMIT")
+                return max(0, int(changed))
+        except ToolFailure:
+            if is_committing:
+                message = "The database was lost while it committed: what was to change may have changed. Look first."
+                raise refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause="END_UNCLEAR") from None
+            raise
 
     async def describe(self, table: str, deadline_s: float) -> tuple[list[DescribedTable], bool]:
         async with self._session(deadline_s, writes=False) as connection:
