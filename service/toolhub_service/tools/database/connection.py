@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Meta
 
-from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql_statement import Statement
@@ -138,7 +138,7 @@ def too_slow(limit_s: float) -> ToolFailure:
         f"The statement took longer than {limit_s:.3g} s and was ended at the database; nothing was changed. Read "
         "less: filter, aggregate, or use an indexed column.",
         timeout_s=round(limit_s, 3),
-        **{STOPPED: True},
+        stopped=True,  # as domain.errors.STOPPED: the database has confirmed it
     )
 
 
