@@ -1,0 +1,103 @@
+"""original_names.yaml as values: each name of the older designs, what it is called here, and the tests that hold it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TESTS = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One name of an older design."""
+
+    design: str
+    section: str
+    name: str
+    """As it was written there; its default and bounds stand behind it."""
+    here: tuple[str, ...]
+    """References of the form `kind words`, which .ci/docs/hub_names.py looks up; empty: there is nothing here yet."""
+    tests: tuple[str, ...]
+    """`folder/test_file.py::test_name`, also `…::TestClass` or `…::TestClass::test_name`."""
+    declared: Mapping[str, Any]
+    """`default` and `bounds` that the first reference must have, where the manifest states them."""
+    note: str = ""
+    """What differs, or why it is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    name: str
+    about: str
+    rows: tuple[Row, ...]
+
+
+def designs(manifest: Path = TESTS / "original_names.yaml") -> tuple[Design, ...]:
+    """Every older design in the order of the manifest. Raises ValueError for a key that has no meaning."""
+    data = yaml.safe_load(manifest.read_text(encoding="utf-8"))
+    return tuple(
+        Design(name, told.pop("about"), tuple(_rows(name, told.pop("sections"), told))) for name, told in data.items()
+    )
+
+
+def _rows(design: str, sections: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[Row]:
+    _nothing_left(design, rest)
+    for section, told in sections.items():
+        tests = told.get("tests", ())
+        for name, row in told["rows"].items():
+            yield _row(design, section, name, dict(row) if isinstance(row, dict) else {"here": row}, tests)
+
+
+def _row(design: str, section: str, name: str, told: dict[str, Any], tests: Any) -> Row:
+    here, kept_by = told.pop("here", ()), told.pop("tests", tests)
+    missing = told.pop("not_yet", "")
+    note = told.pop("note", "") or missing
+    declared = {key: told.pop(key) for key in ("default", "bounds") if key in told}
+    _nothing_left(f"{design}, {section}, {name}", told)
+    return Row(
+        design,
+        section,
+        name,
+        () if missing else _texts(here),
+        () if missing else _texts(kept_by),
+        declared,
+        note,
+    )
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _nothing_left(place: str, told: Mapping[str, Any]) -> None:
+    if told:
+        raise ValueError(f"{place}: {', '.join(told)} means nothing here")
+
+
+def is_test(id: str) -> bool:
+    """Whether there is such a test."""
+    path, _, name = id.partition("::")
+    return name in _names(path)
+
+
+@cache
+def _names(path: str) -> frozenset[str]:
+    """Tests and their classes of a file below tests/: `test_a`, `TestB`, `TestB::test_c`."""
+    file = TESTS / path
+    return frozenset(_defined(ast.parse(file.read_text(encoding="utf-8")).body)) if file.is_file() else frozenset()
+
+
+def _defined(body: list[ast.stmt], within: str = "") -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield within + node.name
+        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            yield node.name
+            yield from _defined(node.body, f"{node.name}::")
