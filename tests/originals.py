@@ -39,9 +39,19 @@ class Design:
     rows: tuple[Row, ...]
 
 
+class _Once(yaml.SafeLoader):
+    """YAML lets the last of two equal keys win silently; here it is refused."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"{twice} is written twice, line {node.start_mark.line + 1} and after")
+        return super().construct_mapping(node, deep)
+
+
 def designs(manifest: Path = TESTS / "original_names.yaml") -> tuple[Design, ...]:
-    """Every older design in the order of the manifest. Raises ValueError for a key that has no meaning."""
-    data = yaml.safe_load(manifest.read_text(encoding="utf-8"))
+    """Every older design in the order of the manifest. Raises ValueError for a key without meaning or written twice."""
+    data = yaml.load(manifest.read_text(encoding="utf-8"), _Once)
     return tuple(
         Design(name, told.pop("about"), tuple(_rows(name, told.pop("sections"), told))) for name, told in data.items()
     )
@@ -59,7 +69,7 @@ def _row(design: str, section: str, name: str, told: dict[str, Any], tests: Any)
     here, kept_by = told.pop("here", ()), told.pop("tests", tests)
     missing = told.pop("not_yet", "")
     note = told.pop("note", "") or missing
-    declared = {key: told.pop(key) for key in ("default", "bounds") if key in told}
+    declared: dict[str, Any] = {key: told.pop(key) for key in ("default", "bounds") if key in told}
     _nothing_left(f"{design}, {section}, {name}", told)
     return Row(
         design,

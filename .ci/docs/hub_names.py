@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import click
 import msgspec
-import toolhub.v1
 import tools_page
 from google.protobuf.descriptor import FileDescriptor
 from schema_words import Schema, main_branch, told_bounds, told_type
 from tables import code
 
+import toolhub.v1
 from toolhub_service.app.kinds import KINDS, SHARED
 from toolhub_service.cli.root import toolhub as command_line
 from toolhub_service.domain.error_kinds import ERROR_KINDS
@@ -58,6 +58,7 @@ class Found:
         return told_bounds(self.schema) or (told_type(bare) if "enum" in bare else "")
 
 
+@cache
 def look_up(reference: str) -> Found:
     """What `kind words` names. Raises LookupError with what is not there."""
     kind, *words = reference.split(" ")
@@ -65,7 +66,7 @@ def look_up(reference: str) -> Found:
         return _KINDS[kind](*words)
     except TypeError as error:
         raise LookupError(f"{reference}: {error}") from None
-    except (KeyError, AttributeError, ImportError) as error:
+    except (KeyError, AttributeError, ImportError, StopIteration) as error:
         raise LookupError(f"{reference}: there is no {error}") from None
 
 
@@ -74,7 +75,7 @@ def look_up(reference: str) -> Found:
 
 @cache
 def tools() -> Mapping[str, ToolSpec]:
-    return {spec.name: spec for spec in tools_page._specs()}
+    return {spec.name: spec for spec in tools_page.specs()}
 
 
 def _tool(name: str) -> Found:
@@ -161,7 +162,11 @@ def _key_of(root: type[msgspec.Struct], path: str) -> Schema:
     (first,), definitions = msgspec.json.schema_components([root], ref_template="#/$defs/{name}")
     whole = {**definitions[first["$ref"].rpartition("/")[2]], "$defs": definitions}
     schema = _property(whole, path.replace("[]", ""))
-    return {key: value for key, value in schema.items() if key != "default" or isinstance(value, bool | int | float)}
+    return {
+        key: value
+        for key, value in schema.items()
+        if key != "default" or isinstance(value, bool | int | float) or (value and isinstance(value, str))
+    }
 
 
 def _source(section: str, key: str) -> Found:
@@ -174,9 +179,12 @@ def _face(face: str, tool: str, argument: str = "") -> Found:
     row = FACES[face].tools[tool]
     if not argument:
         return Found(f"[`{tool}`](faces.md#{face}) of face `{face}`")
-    declared = row.arguments[argument]
-    schema = dict(declared.schema) if declared.default is None else {**declared.schema, "default": declared.default}
-    return Found(f"`{argument}` → `{declared.to}`", schema)
+    schema: Any = row.parameters(row.rows())["properties"]
+    if argument == row.chooser:
+        return Found(f"`{argument}` chooses the tool", schema[argument])
+    declared = next(each.arguments[argument] for each in row.rows().values() if argument in each.arguments)
+    default = {} if declared.default is None else {"default": declared.default}
+    return Found(f"`{argument}` → `{declared.to}` of `{row.tool}`", {**schema[argument], **default})
 
 
 def _code(name: str) -> Found:
@@ -253,16 +261,33 @@ def _anchor(heading: str) -> str:
 
 
 _KINDS: Final[Mapping[str, Callable[..., Found]]] = {
-    **{"tool": _tool, "argument": _argument, "result": _result, "needs": _needs, "limit": _limit},
-    **{"error": _error, "detail": _detail, "event": _event, "metric": _metric, "capability": _capability},
-    **{"setting": _setting, "policy": _policy, "source": _source},
-    **{"face": _face, "code": _code, "permission": _permission},
-    **{"rpc": _rpc, "message": _message, "enum": _enum, "python": _python, "command": _command, "page": _page},
+    "argument": _argument,
+    "capability": _capability,
+    "code": _code,
+    "command": _command,
+    "detail": _detail,
+    "enum": _enum,
+    "error": _error,
+    "event": _event,
+    "face": _face,
+    "limit": _limit,
+    "message": _message,
+    "metric": _metric,
+    "needs": _needs,
+    "page": _page,
+    "permission": _permission,
+    "policy": _policy,
+    "python": _python,
+    "result": _result,
+    "rpc": _rpc,
+    "setting": _setting,
+    "source": _source,
+    "tool": _tool,
 }
 
 
 def faults(references: Sequence[str], declared: Mapping[str, Any]) -> list[str]:
-    """What is wrong with them: names that there are not, and another default or bounds than the first one is said to have."""
+    """Names among them that there are not, and where the first one has another default or bounds than `declared`."""
     found, wrong = [], []
     for reference in references:
         try:

@@ -16,14 +16,14 @@ from tests.originals import Design, Row, designs, is_test
 
 _HEAD = f"""# Names of the older designs
 
-This hub takes the place of five older designs of tools. Each tool, parameter, default, bound, error code, permission and
-setting that they name stands here beside what it is called now and the tests that hold it.
-{NOTICE.format(source="`tests/original_names.yaml`")} Every name of the hub is looked up in the registry, the settings, the policy, the
-contract or the code when the page is made, and a default or bound that the table states is compared with what is declared:
-a row that is no longer true fails `make docs`.
+This hub takes the place of five older designs of tools. Each tool, parameter, default, bound, error code, permission
+and setting that they name stands here beside what it is called now and the tests that hold it.
+{NOTICE.format(source="`tests/original_names.yaml`")} Each name of the hub is looked up where it is declared when
+the page is made, and a default or bound that the table states is compared with it: a row that is no longer true fails
+`make docs`.
 """
 _HEADINGS = ("originally", "here", "default and bounds here", "tests")
-MISSING = "**not yet**"
+MISSING = "not yet"
 
 
 def page() -> str:

@@ -10,6 +10,7 @@ import client_errors
 import configuration_page
 import errors_page
 import faces_page
+import original_names_page
 import promises_page
 import tools_page
 
@@ -21,6 +22,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/errors.md": errors_page.page,
     "docs/faces.md": faces_page.page,
     "docs/metrics.md": metrics_reference,
+    "docs/original-names.md": original_names_page.page,
     "docs/promises.md": promises_page.page,
     "docs/tools.md": tools_page.page,
 }

@@ -39,14 +39,15 @@ What each `core/*` tool needs, takes, answers and bounds. {NOTICE.format(source=
 
 
 def page() -> str:
-    specs = _specs()
-    lines = [_HEAD, *table(("tool", "needs", "what it does"), (_overview(spec) for spec in specs))]
-    for spec in specs:
+    all_specs = specs()
+    lines = [_HEAD, *table(("tool", "needs", "what it does"), (_overview(spec) for spec in all_specs))]
+    for spec in all_specs:
         lines += ["", *_section(spec)]
     return "\n".join(lines) + "\n"
 
 
-def _specs() -> list[ToolSpec]:
+def specs() -> list[ToolSpec]:
+    """Every built-in tool, as a hub with default settings registers it."""
     with tempfile.TemporaryDirectory() as folder:
         toolbox = open_toolbox(Settings(data_dir=folder), SystemClock(), Redactor(), NoJobs())
         try:

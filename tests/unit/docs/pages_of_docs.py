@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
-GENERATED = {"cli.md", "configuration.md", "errors.md", "faces.md", "metrics.md", "promises.md", "tools.md"}
+GENERATED = {"cli.md", "configuration.md", "errors.md", "faces.md", "metrics.md", "original-names.md"}
+GENERATED |= {"promises.md", "tools.md"}
 
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
