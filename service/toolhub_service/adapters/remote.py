@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from msgspec import structs
@@ -308,4 +308,4 @@ class _Run:
 
     def _report(self, message: str) -> None:
         """Report a message beside the last progress."""
-        self._sink.progress(replace(self._last_progress, message=message))
+        self._sink.progress(structs.replace(self._last_progress, message=message))

@@ -19,8 +19,7 @@ from toolhub_service.domain.verdict import Verdict
 # What a running call tells of itself: how far it has come, and its output as it appears.
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True, gc=False, omit_defaults=True):
     """How far a call has come. Steps may be bytes, rows or nodes: `unit` tells."""
 
     step: float

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec import structs
 
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, StopResult
@@ -193,7 +194,7 @@ class RisingProgress:
     def progress(self, progress: Progress) -> None:
         before = self._last
         if before is not None and (progress.step < before.step or not progress.unit):
-            progress = replace(progress, step=before.step, total=before.total, unit=before.unit)
+            progress = structs.replace(progress, step=before.step, total=before.total, unit=before.unit)
         if progress == before:
             return
         self._last = progress

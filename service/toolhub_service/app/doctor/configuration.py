@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from toolhub_service.adapters.core import CORE_SOURCE
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.doctor.databases import database_checks
@@ -364,10 +365,17 @@ async def _tools(settings: Settings) -> list[Finding]:
         tools = await configured_tools(settings)
     except ToolFailure as refused:
         return [fail("tools", refused.error.message, "Correct tools.custom or tools.trusted_namespaces.")]
-    lacking = sorted((tool.state_reason, tool.name) for tool in tools if tool.state is ToolState.UNAVAILABLE)
+    lacking = [tool for tool in tools if tool.state is ToolState.UNAVAILABLE]
+    own = sorted((tool.state_reason, tool.name) for tool in lacking if tool.source != CORE_SOURCE)
     findings = [
-        warn("tools", reason, "Fix this, or leave these tools out.", *(name for _, name in group))
-        for reason, group in groupby(lacking, key=lambda each: each[0])
+        warn("custom tools", reason, "Fix this, or leave these tools out.", *(name for _, name in group))
+        for reason, group in groupby(own, key=lambda each: each[0])
+    ]
+    # A hub is fit without them: each waits for a library or a configuration that only some hubs have.
+    waiting = sorted((tool.state_reason, tool.name) for tool in lacking if tool.source == CORE_SOURCE)
+    findings += [
+        ok("optional tools", f"not set up: {', '.join(name for _, name in group)}: {reason}")
+        for reason, group in groupby(waiting, key=lambda each: each[0])
     ]
     active = sum(tool.state is ToolState.ACTIVE for tool in tools)
     have = f"{active} of {len(tools)} built-in and custom tools have what they need on this machine"

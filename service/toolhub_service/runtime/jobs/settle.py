@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from msgspec import structs
 
@@ -110,7 +109,7 @@ def carried_on(job: Job, report: Progress) -> Progress:
     if before is None or job.remote is None or not job.remote.accepted:
         return report
     is_same = (before.unit, before.total) == (report.unit, report.total)
-    return replace(report, step=max(before.step, report.step)) if is_same else report
+    return structs.replace(report, step=max(before.step, report.step)) if is_same else report
 
 
 # How a job ends: which state a result is, and the result of a job that ended without one.
