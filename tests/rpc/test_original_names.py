@@ -10,8 +10,11 @@ from typing import Any
 from tests.fakes.http_server import always, response, serving
 from tests.hub import RunningHub, running_hub
 from tests.originals import Row, designs
-from toolhub.v1 import error_pb2, result_pb2
+from toolhub.v1 import error_pb2, result_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.domain.tool import Annotations, CostHints
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 ALL = "grants: [{principals: [local], capabilities: ['*', 'danger:destructive']}]\n"
 EGRESS = "egress: [{hosts: [127.0.0.1], ports: [%d], cidrs: [127.0.0.0/8], methods: [GET, POST]}]\n"
@@ -91,3 +94,38 @@ async def test_evidence_of_a_text_has_its_type(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=ALL) as hub:
         result = await hub.invoke("core/util.text.truncate", {"text": "hello", "maxChars": 3})
         assert [each.type for each in result.evidence] == [result_pb2.EVIDENCE_TYPE_TEXT]
+
+
+class Translate(Tool["Translate.In", "Translate.Out"]):
+    """Declares all that a definition can say."""
+
+    name = "acme/text.translate"
+    description = "Translate a text."
+    version = "2.1.0"
+    tags = ("text", "language")
+    capabilities = frozenset({"read:web"})
+    annotations = Annotations(read_only=True, open_world=True, supports_streaming=True)
+    cost = CostHints(latency_ms_p50=120, latency_ms_p95=900)
+
+    class In(ToolInput, frozen=True):
+        text: str
+
+    class Out(ToolOutput, frozen=True):
+        text: str
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        return self.Out(text=args.text)
+
+
+async def test_a_definition_is_published_with_all_that_it_says(tmp_path: Path) -> None:
+    async with running_hub(tmp_path, policy=ALL, tools=[Translate()]) as hub:
+        told = (await hub.stub.GetTool(pb.GetToolRequest(name=Translate.name))).tool
+        plain = (await hub.stub.GetTool(pb.GetToolRequest(name="core/fs.stat"))).tool
+    assert (told.name, told.version, told.description) == ("acme/text.translate", "2.1.0", "Translate a text.")
+    assert told.kind == plain.kind == tool_pb2.TOOL_KIND_CORE
+    assert (set(told.tags), list(told.capabilities)) == ({"text", "language"}, ["read:web"])
+    for schema in (told.input_schema_json, told.output_schema_json):
+        assert json.loads(schema)["properties"] == {"text": {"type": "string"}}
+    cost = told.cost_hints
+    assert (cost.latency_p50.ToMilliseconds(), cost.latency_p95.ToMilliseconds(), cost.is_async) == (120, 900, False)
+    assert (told.annotations.supports_streaming, plain.annotations.supports_streaming) == (True, False)
