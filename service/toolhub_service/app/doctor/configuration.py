@@ -374,7 +374,7 @@ async def _tools(settings: Settings) -> list[Finding]:
     # A hub is fit without them: each waits for a library or a configuration that only some hubs have.
     waiting = sorted((tool.state_reason, tool.name) for tool in lacking if tool.source == CORE_SOURCE)
     findings += [
-        ok("optional tools", f"not set up: {', '.join(name for _, name in group)}: {reason}")
+        ok("optional", f"not set up: {', '.join(name for _, name in group)}: {reason}")
         for reason, group in groupby(waiting, key=lambda each: each[0])
     ]
     active = sum(tool.state is ToolState.ACTIVE for tool in tools)
