@@ -18,6 +18,7 @@ import protovalidate
 
 from toolhub_service.adapters import custom
 from toolhub_service.domain.json import JsonObject
+from toolhub_service.registry import query, thesaurus
 from toolhub_service.tools import tool, util_tools
 from toolhub_service.tools.egress import transport
 from toolhub_service.transport import envelope
@@ -25,6 +26,7 @@ from toolhub_service.transport import envelope
 _CUSTOM: Any = custom
 _TIME: Any = util_tools
 _ENVELOPE: Any = envelope
+_QUERY: Any = query
 _default_tls, _entry_points, _schema_of = transport._default_tls, _CUSTOM.entry_points, tool.schema_of
 
 
@@ -55,6 +57,11 @@ def _fresh_schema(struct: type[msgspec.Struct]) -> JsonObject:
     return schema
 
 
+@cache
+def _related_terms() -> thesaurus.RelatedTerms:
+    return thesaurus.RelatedTerms(query.Analyser().terms)
+
+
 def remember() -> None:
     """From here on, in this process."""
     transport._default_tls = lambda: _tls_of(*(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")))
@@ -62,3 +69,4 @@ def remember() -> None:
     _CUSTOM.entry_points = lambda group: _entry_points_on(tuple(sys.path), group)
     _TIME.available_timezones = cache(_TIME.available_timezones)
     _ENVELOPE.protovalidate = _OneValidator
+    _QUERY.RelatedTerms = lambda _: _related_terms()

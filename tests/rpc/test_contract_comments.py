@@ -118,7 +118,7 @@ async def test_submission_that_is_refused_is_a_job_and_one_that_cannot_be_kept_a
 
 
 async def test_result_is_unset_where_there_is_none(asking: RunningHub) -> None:
-    assert_says("result", "Unset when `ok` is false, or when the answer is a job.")
+    assert_says("result", "Unset when `ok` is false, or when the answer is a job;")
     assert_says("result", "At least one entry, for refused calls too.")
     refused = await asking.invoke("test/text.echo", {"text": 7})
     crashed = await asking.invoke("test/text.crash")

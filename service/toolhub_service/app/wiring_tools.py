@@ -142,12 +142,8 @@ class Toolbox:
         broken = len(self.custom.unavailable)
         custom = [spec for spec in specs if spec.source == CUSTOM_SOURCE]
         core = [spec for spec in specs if spec.source == CORE_SOURCE]
-        unmet = sum(spec.state is ToolState.UNAVAILABLE for spec in core)
-        statuses = [
-            SourceStatus(
-                CORE_SOURCE, ToolKind.CORE, tool_count=len(core), reason=f"{unmet} unavailable" if unmet else ""
-            )
-        ]
+        # Built-in tools that wait for a library or a configuration are no trouble: each says so itself.
+        statuses = [SourceStatus(CORE_SOURCE, ToolKind.CORE, tool_count=len(core))]
         if custom:
             state = SourceState.PARTIAL if broken else SourceState.READY
             reason = f"{broken} custom tools could not be loaded" if broken else ""
