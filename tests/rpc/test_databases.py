@@ -248,7 +248,7 @@ async def test_writing_needs_a_plan_and_a_connection_of_its_own(tmp_path: Path, 
     )
     async with db_hub(tmp_path, *entries) as hub:
         for connection, mark in (("pg-write", "$1"), ("lite-write", "?")):
-            args = {"connection": connection, "statement": f"UPDATE orders SET total = {mark}", "params": [7]}
+            args = {"connection": connection, "query": f"UPDATE orders SET total = {mark}", "params": [7]}
             refused = await hub.invoke("core/db.execute", args)
             assert refused.error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED
             plan = await hub.plan("core/db.execute", args)
@@ -257,10 +257,10 @@ async def test_writing_needs_a_plan_and_a_connection_of_its_own(tmp_path: Path, 
             value = await hub.value("core/db.execute", args, plan_digest=plan.plan_digest)
             assert value == {"rowsAffected": 2 if connection == "pg-write" else 3}
             for denied in ("DROP TABLE orders", "TRUNCATE orders", "SELECT 1", "DELETE FROM orders; DELETE FROM users"):
-                result = await hub.invoke("core/db.execute", {"connection": connection, "statement": denied})
+                result = await hub.invoke("core/db.execute", {"connection": connection, "query": denied})
                 assert result.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED, denied
         for connection in ("shop", "lite"):
-            args = {"connection": connection, "statement": "DELETE FROM orders"}
+            args = {"connection": connection, "query": "DELETE FROM orders"}
             result = await hub.invoke("core/db.execute", args)
             assert result.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT
             assert "pg-write, lite-write" in result.error.message
@@ -313,7 +313,7 @@ async def test_policy_judges_tables_and_kinds_of_statements(tmp_path: Path, shop
         denied = await hub.invoke("core/db.query", {"connection": "shop", "query": 'SELECT name FROM "users"'})
         assert denied.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         assert "no-users" in str(denied.error)
-        asked = await hub.invoke("core/db.execute", {"connection": "writing", "statement": "DELETE FROM orders"})
+        asked = await hub.invoke("core/db.execute", {"connection": "writing", "query": "DELETE FROM orders"})
         assert asked.error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
         assert (await hub.invoke("core/db.query", {"connection": "listed", "query": "TABLE orders"})).ok
         query = "WITH users AS (SELECT 1) SELECT * FROM hidden.salaries"

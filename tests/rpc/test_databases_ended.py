@@ -193,7 +193,7 @@ async def test_a_write_that_is_out_of_time_has_changed_nothing_and_says_so(tmp_p
     async with running_hub(tmp_path, policy=policy + rule, settings=settings) as hub:
 
         async def attempt(timeout_s: float) -> Any:
-            args = {"connection": "big", "statement": statement}
+            args = {"connection": "big", "query": statement}
             return await hub.invoke("core/db.execute", args, budget={"timeout_s": timeout_s})
 
         result = await overtaken(attempt, lambda result: "ended at the database" in result.error.message, first_s=0.5)

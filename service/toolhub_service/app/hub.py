@@ -77,6 +77,7 @@ class Hub:
         """Raises OSError when the port of the metrics is taken."""
         if self.webhook is not None:
             self.webhook.start()
+        await self.toolbox.start()
         await self.sourcing.start()  # before jobs run that need a tool of theirs
         await self.searching.start()
         await self.long_work.start()  # before there are calls, for they enqueue jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.guards.sql import load_parsers
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import Embedder, ToolMeanings
 from toolhub_service.registry.search import ToolSearch
@@ -129,6 +131,12 @@ class Toolbox:
     web: Web
     is_disabled: Callable[[str], bool]
     """By full name: whether the configuration switched it off."""
+    databases: Sequence[Database] = ()
+
+    async def start(self) -> None:
+        """Returns when what the first call of a tool would have to wait for is there."""
+        if self.databases:
+            await asyncio.to_thread(load_parsers, [database.terms for database in self.databases])
 
     async def close(self) -> None:
         """End the processes of tools; close pooled connections and the resolver's threads."""
@@ -216,4 +224,4 @@ def open_toolbox(
     for spec in tuple(catalog.all()):
         if is_disabled(spec.name):
             catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
-    return Toolbox(adapter, catalog, custom, http, resolver, web, is_disabled)
+    return Toolbox(adapter, catalog, custom, http, resolver, web, is_disabled, databases)

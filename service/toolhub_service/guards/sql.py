@@ -7,7 +7,8 @@ and, in SQLite, an authorizer. So what is allowed here is small, and everything 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.util import find_spec
@@ -55,6 +56,14 @@ def _is_utf8(sql: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def load_parsers(databases: Iterable[DatabaseTerms]) -> None:
+    """Have the parsers of these databases read a statement: their import takes 0.1 s, for a thread to wait for and not
+    for the first call. One that is not installed is told to its calls."""
+    for dialect in sorted({terms.dialect for terms in databases}):
+        with suppress(ToolFailure):
+            _read("SELECT 1", dialect, "public")
 
 
 @lru_cache(maxsize=128)

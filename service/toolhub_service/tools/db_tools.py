@@ -272,17 +272,17 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
     cost = CostHints(latency_ms_p50=20.0, latency_ms_p95=2_000.0)
     limits = ToolLimits(timeout_s=600.0)  # what bounds a statement is its connection
     idempotency = IdempotencyMode.KEYED
-    guarded = (GuardedArgument("statement", ArgumentRole.SQL),)
+    guarded = (GuardedArgument("query", ArgumentRole.SQL),)
     examples = (
         Example(
             "Mark an order as paid",
-            {"connection": "shop-write", "statement": "UPDATE orders SET paid = true WHERE id = $1", "params": [7]},
+            {"connection": "shop-write", "query": "UPDATE orders SET paid = true WHERE id = $1", "params": [7]},
         ),
     )
 
     class In(ToolInput, frozen=True):
         connection: _Connection
-        statement: _Sql
+        query: _Sql
         params: _Params = field(default_factory=list)
 
     class Out(ToolOutput, frozen=True):
@@ -293,7 +293,7 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         database = self._database(args.connection)
-        statement = judge_sql(args.statement, database.terms, writes=True)
+        statement = judge_sql(args.query, database.terms, writes=True)
         which = "" if statement.has_condition else ", every row (there is no WHERE)"
         text = statement.text if len(statement.text) <= _SHOWN_CHARS else f"{statement.text[:_SHOWN_CHARS]}…"
         tables = ", ".join(statement.tables)
@@ -301,7 +301,7 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         database = self._database(args.connection)
-        statement = judge_sql(args.statement, database.terms, writes=True)
+        statement = judge_sql(args.query, database.terms, writes=True)
         began_s = asyncio.get_running_loop().time()
         changed = await database.execute(
             statement, _checked(args.params), statement_deadline_s(database.limits.timeout_s, context.deadline_s)
