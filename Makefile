@@ -84,8 +84,8 @@ services: setup ## find or install what tests talk to: Redis, PostgreSQL, MCP se
 	@python -m tests.services
 	@python -m tests.servers
 
-test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto, COUNTED=apart: all but those of `make branches`)
-	@pytest -n $(TESTS_IN_PARALLEL) --dist worksteal $(TESTS) $(if $(COUNTED),$(DECIDING_TESTS:%=--ignore=%))
+test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
+	@pytest -n $(TESTS_IN_PARALLEL) --dist worksteal $(TESTS)
 
 chaos: services ## kill hubs at random while jobs run, 50 times an engine; minutes
 	@TOOLHUB_CHAOS_KILLS=$${TOOLHUB_CHAOS_KILLS:-50} TOOLHUB_CHAOS_OUTAGE_S=$${TOOLHUB_CHAOS_OUTAGE_S:-10} pytest tests/chaos
