@@ -129,6 +129,7 @@ acceptance-clients: setup ## hold programs in Rust and Java, and agents of other
 	@[ -e $(BUILT_EXAMPLES)/python ] || python -m venv $(BUILT_EXAMPLES)/python
 	@$(BUILT_EXAMPLES)/python/bin/pip install --quiet "clients/python[openai-agents,pydantic-ai]"
 	@TEST_ACCEPTANCE=clients pytest tests/acceptance
+	@TEST_ACCEPTANCE=clients pytest tests/unit/clients -k program_elsewhere
 
 image: ## build the container image
 	docker build $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) --tag $(IMAGE) .

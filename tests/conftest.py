@@ -23,7 +23,7 @@ from tests.services import (  # noqa: F401 - fixtures
 )
 
 quick_starts.remember()
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unhurried", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # no example may fail because the machine is slow
 
 
