@@ -13,8 +13,9 @@ TESTS_IN_PARALLEL ?= 3
 TESTS ?= tests
 # Folders of the server that decide, and the share of their branches that their own tests must take.
 DECIDING := guards policy budget domain runtime schema stores/audit
-# What of it is driven by streams of clients has its tests over the wire.
-DECIDING_TESTS := $(DECIDING:%=tests/unit/%) tests/rpc/test_artifacts.py tests/rpc/test_artifact_uploads.py tests/rpc/test_jobs.py
+# What of it is driven by streams of clients, or by a model, has its tests over the wire.
+DECIDING_TESTS := $(DECIDING:%=tests/unit/%) tests/rpc/test_artifacts.py tests/rpc/test_artifact_uploads.py tests/rpc/test_jobs.py \
+	tests/rpc/test_agent_spawn.py
 BRANCHES_TAKEN_MIN := 96
 BENCHES ?= work_counts governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
 IMAGE ?= tool-hub:dev
