@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,20 +40,30 @@ def pixels(png: bytes) -> Iterator[tuple[int, int, int]]:
         yield line[index], line[index + 1], line[index + 2]
 
 
-def browsers() -> list[str]:
-    """Command lines of what was started for pictures and still runs."""
+@pytest.fixture
+def profiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The folder in which the hub of this test makes the browsers' profiles; other tests have theirs elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="shot-", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield folder
+
+
+def browsers(profiles: str) -> list[bytes]:
+    """Command lines of what was started for pictures of this test and still runs."""
     lines = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = (process / "cmdline").read_bytes()
+            if line and profiles.encode() in line + (process / "environ").read_bytes():
+                lines.append(line)
         except OSError:
             continue
-        if "toolhub-browser-" in line or "browser_worker" in line:
-            lines.append(line)
     return lines
 
 
-async def test_a_page_is_shown_whole_behind_its_redirect_with_its_scripts_run(tmp_path: Path, chromium: str) -> None:
+async def test_a_page_is_shown_whole_behind_its_redirect_with_its_scripts_run(
+    tmp_path: Path, chromium: str, profiles: str
+) -> None:
     answers = {
         "/": response(status=302, location="/tall"),
         "/tall": response(PAGE, content_type="text/html"),
@@ -80,11 +91,11 @@ async def test_a_page_is_shown_whole_behind_its_redirect_with_its_scripts_run(tm
         assert page.attributes["browser_sandbox"] in ("on", "off")
         assert file.sha256 == value["sha256"]
         assert "/script-ran" in {asked.target for asked in site.asked}
-    assert browsers() == []
+    assert browsers(profiles) == []
 
 
 @pytest.mark.promise("web.browser-ends")
-async def test_a_cancelled_call_leaves_no_browser_behind(tmp_path: Path, chromium: str) -> None:
+async def test_a_cancelled_call_leaves_no_browser_behind(tmp_path: Path, chromium: str, profiles: str) -> None:
     settings = {"browser": {"executable": chromium}}
     never = silent_after(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>never")
     async with (
@@ -94,13 +105,13 @@ async def test_a_cancelled_call_leaves_no_browser_behind(tmp_path: Path, chromiu
         call = hub.stub.Invoke(request("core/web.screenshot", {"url": site.url()}), timeout=60)
         running = asyncio.ensure_future(call)
         await asyncio.wait_for(site.arrived.wait(), 60)
-        assert any("toolhub-browser-" in line for line in browsers())
+        assert any(b"toolhub-browser-" in line for line in browsers(profiles))
         call.cancel()
         with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
             await running
         await asyncio.wait_for(site.gone.wait(), 60)
         async with asyncio.timeout(60):
-            while browsers():  # noqa: ASYNC110 - the end of other processes is no event of ours
+            while browsers(profiles):  # noqa: ASYNC110 - the end of other processes is no event of ours
                 await asyncio.sleep(0.05)
 
 
