@@ -14,10 +14,9 @@ from toolhub_service import __version__
 from toolhub_service.adapters.build_tool import Parts, ToolDescription, build_tool
 from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter, Workspaces, WorkspaceSharing
 from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
-from toolhub_service.app.configured_tools import configured_tools
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.wiring_databases import make_databases
+from toolhub_service.app.wiring_endpoints import endpoint_tools, make_databases
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.app.wiring_web import Web, open_web
 from toolhub_service.domain.artifact import ArtifactService
@@ -209,7 +208,7 @@ def open_toolbox(
         *db_tools(databases),
         *job_tools(jobs),
         *memory_tools(memory or InProcessItems(), _memory_terms(settings), clock),
-        *configured_tools(settings, transport, redactor, user_agent),
+        *endpoint_tools(settings, transport, redactor, user_agent),
         *util_tools(clock),
         *web.tools,
     ]

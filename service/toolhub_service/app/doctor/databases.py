@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from toolhub_service.app.doctor import Finding, ok, warn
-from toolhub_service.app.wiring_databases import make_databases
+from toolhub_service.app.wiring_endpoints import make_databases
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import Settings

@@ -1,18 +1,27 @@
-"""Built-in tools that need something an operator names: the channels of core/media.send, the agents of
-core/agent.spawn. What is secret is read when it is used, so that a rotated one counts at once, and hidden before."""
+"""Wires what built-in tools reach by a name of the configuration: databases, channels of messages, agents.
+
+Nothing is connected and no driver imported before a call needs it. What is secret is read when it is used, so that a
+rotated one counts at once, and hidden before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from toolhub_service.adapters.source_config import SecretRef, SourceValues, resolve_value, secrets_of_channel
+from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import Settings
-from toolhub_service.settings.tool_sections import Agent, Channel
+from toolhub_service.settings.tool_sections import Agent, Channel, DatabaseSettings
 from toolhub_service.tools.agent_loop import SpawnableAgent
 from toolhub_service.tools.agent_spawn import AgentSpawn
 from toolhub_service.tools.chat_completions import Endpoint
+from toolhub_service.tools.database.connection import Database, DatabaseLimits
+from toolhub_service.tools.database.postgres import PostgresDatabase
+from toolhub_service.tools.database.sqlite import SqliteDatabase
 from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.media_tools import EXTENSIONS, MediaChannel, media_tools
@@ -22,10 +31,10 @@ from toolhub_service.tools.tool import Tool
 _IDLE_S = 700.0
 
 
-def configured_tools(
+def endpoint_tools(
     settings: Settings, transport: GuardedTransport, redactor: Redactor, user_agent: str
 ) -> list[Tool[Any, Any, Any]]:
-    """Listed UNAVAILABLE where nothing is configured."""
+    """core/agent.spawn and core/media.send; listed UNAVAILABLE where nothing is configured."""
     client = EgressClient(transport, user_agent=user_agent, idle_timeout_s=_IDLE_S)
     agents = [_agent(agent, redactor) for agent in settings.agents]
     channels = [_channel(channel, redactor) for channel in settings.channels]
@@ -63,3 +72,29 @@ def _agent(agent: Agent, redactor: Redactor) -> SpawnableAgent:
 
 def _key(key: SecretRef | None, redactor: Redactor) -> Callable[[], str]:
     return lambda: "" if key is None else SourceValues(redactor).one(key)
+
+
+def make_databases(settings: Settings, redactor: Redactor) -> list[Database]:
+    """In the order of the configuration; `redactor` learns the secrets of their URLs when they are read."""
+    return [_database(entry, SourceValues(redactor)) for entry in settings.databases]
+
+
+def _database(entry: DatabaseSettings, values: SourceValues) -> Database:
+    terms = DatabaseTerms(
+        name=entry.name,
+        dialect="sqlite" if entry.file else "postgres",
+        may_write=not entry.read_only,
+        tables=entry.tables,
+        functions=entry.functions,
+        schema=entry.schema,
+    )
+    limits = DatabaseLimits(
+        timeout_s=entry.timeout_s,
+        max_rows=entry.max_rows,
+        max_bytes=entry.max_bytes,
+        max_cost=entry.max_cost,
+        export=entry.export,
+    )
+    if entry.file:
+        return SqliteDatabase(terms, limits, Path(entry.file).expanduser(), entry.description)
+    return PostgresDatabase(terms, limits, partial(values.one, entry.url), entry.description)
