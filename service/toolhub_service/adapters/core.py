@@ -24,7 +24,15 @@ import msgspec
 
 from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed
 from toolhub_service.domain.artifact import ArtifactService
-from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, PlannedCall, Preconditions, QuestionAsked
+from toolhub_service.domain.call import (
+    NO_PRECONDITIONS,
+    Call,
+    GrantedCall,
+    PlannedCall,
+    Preconditions,
+    QuestionAsked,
+    Suspended,
+)
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms, InnerCalls
@@ -211,7 +219,7 @@ class CoreAdapter:
                 upstream_fails=context.upstream_fails,
                 is_large=context.is_large,
             )
-        except (ToolFailure, QuestionAsked, KeyboardInterrupt):
+        except (ToolFailure, QuestionAsked, Suspended, KeyboardInterrupt):
             raise
         except BaseException as error:
             # A CancelledError of the tool's own making would leave the caller unanswered.

@@ -64,6 +64,18 @@ class QuestionAsked(Exception):
         self.question = question
 
 
+class Suspended(BaseException):
+    """Raised by a durable `InnerCalls`: an inner call of a job waits for a person. The tool lets it through, having
+    ended what it runs: the job is run again from its start, and gets the answers that are kept in its log.
+
+    No `Exception`, for what a tool catches of its program's own failures must not catch this.
+    """
+
+    def __init__(self, approval_id: str) -> None:
+        super().__init__(approval_id)
+        self.approval_id = approval_id
+
+
 class Reply(NamedTuple):
     """A person's answer to a question."""
 

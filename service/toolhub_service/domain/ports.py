@@ -255,6 +255,19 @@ class InnerCalls(Protocol):
         """The same with these tools alone (full names), of which those that may not be called fall away, and at most so
         many calls. Raises ToolFailure BUDGET_EXCEEDED where calls are nested too deep."""
 
+    def durable(self) -> InnerCalls:
+        """The same with a memory where the running call is a job: each answer is kept before it is returned, in the
+        order of the calls, and a later run of the job, on whichever hub, gets the kept ones without a second effect.
+        Who uses it makes the same calls in the same order each time, or is told EXECUTION_ERROR; its tool declares
+        `replays`. Where the running call is no job: the same.
+
+        `invoke` then raises `Suspended`, too: the call waits for a person.
+        """
+
     async def invoke(self, tool: str, args: JsonObject, *, purpose: str) -> ToolResult:
         """The answer, whatever it is; only cancellation is raised. What becomes a job is awaited, and cancelled where
         nobody waits for it any more."""
+
+    async def plan(self, tool: str, args: JsonObject, *, purpose: str) -> Plan | ToolResult:
+        """What the call would do now, which a person may still have to approve; or the refusal that it would end with.
+        Counts as a call. Raises as `invoke`."""

@@ -211,6 +211,9 @@ class ToolSpec:
     state_reason: str = ""
     """Why it is not ACTIVE; empty when it is."""
     examples: tuple[Example, ...] = ()
+    replays: bool = False
+    """Whether its only effects are calls that it makes by `InnerCalls.durable`: a job of it may be run again, whatever
+    it has begun."""
     digest: str = ""
     """sha256 (hex) over the canonical definition; computed when left empty."""
     has_side_effects: bool = field(init=False)

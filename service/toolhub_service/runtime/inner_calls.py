@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolhub_service.budget.limits import all_used
-from toolhub_service.domain.call import BudgetRequest, Call, GrantedCall, Lineage
+from toolhub_service.domain.call import BudgetRequest, Call, GrantedCall, Lineage, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.job_ports import JobService
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Catalog, Clock, InnerCalls, Invoker, PolicySource, Randomness
-from toolhub_service.domain.result import JobRef, ToolResult
+from toolhub_service.domain.result import JobRef, Plan, ToolResult
 from toolhub_service.domain.tool import ToolSpec, ToolState, canonical_capabilities
 from toolhub_service.policy.table import Holdings
 from toolhub_service.registry.cooperative import TimeSlice
@@ -95,14 +95,32 @@ class CallsWithin:
         held = frozenset(spec.name for spec in specs if spec is not None and self._may_call(spec))
         return CallsWithin(self._deps, self._running, held, min(max_calls, self._max_calls - self._used))
 
+    def durable(self) -> CallsWithin:
+        return self
+
     async def invoke(self, tool: str, args: JsonObject, *, purpose: str) -> ToolResult:
         call = self._call(tool, args, purpose)
-        if self._used >= self._max_calls:
-            return _refused(call, all_used(self._max_calls, self._used).error)
-        self._used += 1
+        if (refused := self._taken(call)) is not None:
+            return refused
         result = await self._deps.invoker.invoke(call, SILENT)
         assert isinstance(result, ToolResult)  # a plan answers a dry run only
         return result if result.job is None else await self._ended(result, result.job)
+
+    async def plan(self, tool: str, args: JsonObject, *, purpose: str) -> Plan | ToolResult:
+        call = self._call(tool, args, purpose)._replace(mode=Mode.DRY_RUN)
+        if (refused := self._taken(call)) is not None:
+            return refused
+        plan = await self._deps.invoker.invoke(call, SILENT)
+        assert isinstance(plan, Plan)
+        error = None if plan.plan_digest else plan.steps[-1].error
+        return plan if error is None else _refused(call, error)
+
+    def _taken(self, call: Call) -> ToolResult | None:
+        """The refusal of a call for which nothing is left; None when it has been counted."""
+        if self._used >= self._max_calls:
+            return _refused(call, all_used(self._max_calls, self._used).error)
+        self._used += 1
+        return None
 
     def _may_call(self, spec: ToolSpec) -> bool:
         call = self._running.call

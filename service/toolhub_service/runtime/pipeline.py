@@ -294,7 +294,7 @@ class Pipeline:
         if not job_id:
             return
         spec = granted.spec
-        if granted.safe_to_repeat or self.adapters[spec.kind].resumes(spec):
+        if granted.safe_to_repeat or spec.replays or self.adapters[spec.kind].resumes(spec):
             return
         if await self.running.mark(job_id) is None:  # a mark is proof, whatever the adapter knows of the tool by now
             await self.running.begins(job_id)

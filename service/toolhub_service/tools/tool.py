@@ -72,6 +72,8 @@ class Tool(Generic[Input, Output, Report]):
     idempotency: ClassVar[IdempotencyMode] = IdempotencyMode.KEYED
     guarded: ClassVar[tuple[GuardedArgument, ...]] = ()
     examples: ClassVar[tuple[Example, ...]] = ()
+    replays: ClassVar[bool] = False
+    """Whether its only effects are calls that it makes by `context.calls().durable()`: see `ToolSpec.replays`."""
 
     In: ClassVar[type[ToolInput]]
     Out: ClassVar[type[ToolOutput]]
@@ -132,6 +134,7 @@ def spec_of(tool: Tool[ToolInput, ToolOutput], *, source: str) -> ToolSpec:
         guarded=tool.guarded,
         databases=tool.databases(),
         examples=tool.examples,
+        replays=tool.replays,
         source=source,
         state=ToolState.UNAVAILABLE if reason else ToolState.ACTIVE,
         state_reason=reason,
