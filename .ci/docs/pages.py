@@ -12,6 +12,7 @@ import errors_page
 import faces_page
 import original_names_page
 import promises_page
+import skill_manifest_page
 import tools_page
 
 from toolhub_service.telemetry.names import metrics_reference
@@ -24,7 +25,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_reference,
     "docs/original-names.md": original_names_page.page,
     "docs/promises.md": promises_page.page,
+    "docs/skill-manifest.md": skill_manifest_page.page,
     "docs/tools.md": tools_page.page,
+    "docs/toolhub.schema.json": skill_manifest_page.schema,
 }
 
 TABLES: dict[str, Callable[[], str]] = {
