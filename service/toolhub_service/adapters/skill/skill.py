@@ -1,0 +1,149 @@
+"""One skill, loaded from its folder: what it says, the files it has, and the sidecar that makes it more than text.
+
+Loading a skill runs nothing of it and needs neither a hub nor a network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolhub_service.adapters.skill.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME
+from toolhub_service.adapters.skill.skill_file import (
+    FILE_MAX_BYTES,
+    FILE_NAMES,
+    SkillFile,
+    SkillInvalid,
+    read_skill_file,
+)
+from toolhub_service.adapters.skill.tree import (
+    LIMITS,
+    Tree,
+    TreeChanged,
+    TreeFile,
+    TreeLimits,
+    TreeRefused,
+    read_file,
+    read_tree,
+    shown,
+)
+
+SIDECAR_KEY: Final = "toolhub.manifest"
+"""In the frontmatter's `metadata`: the path of the sidecar, where it is another."""
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill as it was when its tree was digested. Untrusted, all of it."""
+
+    name: str
+    """By which the hub calls it: one word of letters, digits, `_` and `-`."""
+    folder: Path
+    """Absolute. What is read of it later must be held to `tree` (`tree.read_file`, `tree.copy_tree`)."""
+    tree: Tree
+    file: SkillFile
+    warnings: tuple[str, ...] = ()
+    """What is not as it should be and does not keep it from being used, one sentence each."""
+    sidecar: bytes | None = None
+    """The bytes of its `toolhub.json`, as they were digested; None: it has none, and is instructions alone."""
+    sidecar_path: str = ""
+
+    @property
+    def digest(self) -> str:
+        """sha256 (hex) over its whole tree."""
+        return self.tree.digest
+
+    @property
+    def files(self) -> tuple[TreeFile, ...]:
+        return self.tree.files
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.file.metadata
+
+
+def load_skill(folder: Path, limits: TreeLimits = LIMITS) -> Skill:
+    """The skill in a folder. Blocks; in a thread. Raises SkillInvalid, whose message is a sentence without the folder's
+    own path."""
+    try:
+        tree = read_tree(folder, limits)
+        file = next((tree.by_path[name] for name in FILE_NAMES if name in tree.by_path), None)
+        if file is None:
+            raise SkillInvalid(f"there is no {FILE_NAMES[0]}")
+        words = read_skill_file(_bytes(folder, file, FILE_MAX_BYTES), folder.name)
+        path, sidecar = _sidecar(folder, tree, words)
+    except (TreeRefused, TreeChanged) as refused:
+        raise SkillInvalid(str(refused)) from None
+    except OSError as failed:
+        raise SkillInvalid(f"it cannot be read: {failed.strerror}") from None
+    name = known_as(words.name)
+    if not name:
+        raise SkillInvalid("its `name` has no letter or digit that a tool's name may have")
+    warnings = (*words.warnings, *_warnings(words, file, name))
+    return Skill(name, folder.absolute(), tree, words, warnings, sidecar, path)
+
+
+def known_as(name: str) -> str:
+    """The word by which the hub calls a skill of that name; empty where nothing of it can be used."""
+    word = _FOREIGN.sub("_", name)[: 2 * 64]
+    return word.lstrip("-") if word.strip("_-") else ""
+
+
+def skill_folders(place: Path, *, depth_max: int = 3, folders_max: int = 2_000) -> Iterator[Path]:
+    """The folder itself when it has a SKILL.md, else those below it that have one; none within a skill. Links are not
+    followed, and what begins with a dot is not looked into."""
+    waiting, looked = [(place, 0)], 0
+    while waiting and looked < folders_max:
+        folder, depth = waiting.pop()
+        looked += 1
+        if any((folder / name).is_file() for name in FILE_NAMES):
+            yield folder
+        elif depth < depth_max:
+            waiting += ((below, depth + 1) for below in reversed(_folders(folder, folders_max)))
+
+
+def _folders(folder: Path, most: int) -> list[Path]:
+    found: list[Path] = []
+    try:
+        for below in folder.iterdir():
+            if len(found) >= most:
+                break
+            if (
+                not below.name.startswith(".")
+                and below.name != "node_modules"
+                and below.is_dir()
+                and not below.is_symlink()
+            ):
+                found.append(below)
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def _sidecar(folder: Path, tree: Tree, words: SkillFile) -> tuple[str, bytes | None]:
+    named = words.metadata.get(SIDECAR_KEY, "")
+    found = tree.find(named or MANIFEST_NAME)
+    if found is None:
+        if named:
+            raise SkillInvalid(f"the sidecar {shown(named)} that its metadata names is not there")
+        return "", None
+    return found.path, _bytes(folder, found, MANIFEST_MAX_BYTES)
+
+
+def _bytes(folder: Path, file: TreeFile, max_bytes: int) -> bytes:
+    if file.link:
+        raise SkillInvalid(f"{shown(file.path)} is a link: it must be a file")
+    if file.size_bytes > max_bytes:
+        raise SkillInvalid(f"{shown(file.path)} has more than {max_bytes:,} bytes")
+    return read_file(folder, file, max_bytes)
+
+
+def _warnings(words: SkillFile, file: TreeFile, name: str) -> Iterator[str]:
+    if file.path != FILE_NAMES[0]:
+        yield f"The file is named `{file.path}`; the specification says `{FILE_NAMES[0]}`."
+    if name != words.name:
+        yield f"The hub calls it `{name}`, for its name has characters that a tool's name may not have."
