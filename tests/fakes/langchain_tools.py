@@ -32,7 +32,7 @@ from pydantic import BaseModel, Field, field_validator
 
 
 @dataclass(slots=True)
-class Stage:
+class CallEvents:
     """What tests and async tools tell one another; put anew by each test."""
 
     started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -40,12 +40,12 @@ class Stage:
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-stage = Stage()
+stage = CallEvents()
 
 
-def new_stage() -> Stage:
+def new_stage() -> CallEvents:
     global stage  # noqa: PLW0603 - tools are module-level objects, as everybody writes them
-    stage = Stage()
+    stage = CallEvents()
     return stage
 
 

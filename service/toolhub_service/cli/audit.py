@@ -256,7 +256,7 @@ def _arguments(name: str, summary: str) -> Any:
     row = countbot().tools.get(name)
     if row is None or not isinstance(args, dict):
         return args
-    return row.told(args)
+    return row.renamed(args)
 
 
 @audit.command()
@@ -393,5 +393,5 @@ def _summary(event: event_pb2.Event) -> str:
     facts = dict(event.attributes)
     states = [facts.pop(name) for name in ("from", "state") if name in facts]
     words = [facts.pop("job_id", ""), " → ".join(states), *(f"{name}={facts[name]}" for name in sorted(facts))]
-    told = " ".join(word for word in words if word)
-    return told if is_whole() else told[:_FACTS_CHARS]
+    line = " ".join(word for word in words if word)
+    return line if is_whole() else line[:_FACTS_CHARS]

@@ -100,7 +100,7 @@ class FaceTool:
             schema["required"] = required
         return schema
 
-    def told(self, args: JsonObject) -> dict[str, JsonValue]:
+    def renamed(self, args: JsonObject) -> dict[str, JsonValue]:
         """The arguments of the hub's tool under the names of the face, as far as it has them; for logs."""
         names = {each.to: name for row in self.rows().values() for name, each in row.arguments.items()}
         return {names[name]: value for name, value in args.items() if name in names}

@@ -134,8 +134,8 @@ def _deny(
     is_operator = Role.OPERATOR in planned.call.principal.roles and planned.call.lineage is None
     if allowing and not is_operator:  # an operator's sub-agent is a model like any other
         shown = ask_operator(rule_id)
-    told = "\n".join(filter(None, (remedy, shown)))
-    return Verdict(Effect.DENY, revision, rule_id, reason, told, allowing, kind, details)
+    full_remedy = "\n".join(filter(None, (remedy, shown)))
+    return Verdict(Effect.DENY, revision, rule_id, reason, full_remedy, allowing, kind, details)
 
 
 def impostor(planned: PlannedCall, revision: str) -> Verdict:

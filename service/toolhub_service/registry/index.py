@@ -154,7 +154,7 @@ class _Posting:
         return self.weights[at], self.fields[at]
 
 
-class _Way(NamedTuple):
+class _PostingMatch(NamedTuple):
     """One posting that a term of a query is looked up in."""
 
     wanted: QueryTerm
@@ -172,14 +172,14 @@ class _Way(NamedTuple):
 class Lookup:
     """What of a query an index has; good until a document is added or removed."""
 
-    __slots__ = ("by_term", "ways")
+    __slots__ = ("by_term", "matches")
 
-    def __init__(self, ways: Sequence[Sequence[_Way]]) -> None:
-        self.ways = ways
+    def __init__(self, matches: Sequence[Sequence[_PostingMatch]]) -> None:
+        self.matches = matches
         """Of each term of the query that has any."""
-        self.by_term: dict[str, list[_Way]] = {}
-        for way in chain.from_iterable(ways):
-            self.by_term.setdefault(way.term, []).append(way)
+        self.by_term: dict[str, list[_PostingMatch]] = {}
+        for match in chain.from_iterable(matches):
+            self.by_term.setdefault(match.term, []).append(match)
 
 
 class TermMatch(NamedTuple):
@@ -282,18 +282,18 @@ class InvertedIndex:
         self._norms = None
 
     def lookup(self, query: Sequence[QueryTerm]) -> Lookup:
-        return Lookup([ways for wanted in query if (ways := self._ways(wanted))])
+        return Lookup([matches for wanted in query if (matches := self._matches(wanted))])
 
     def scores(self, lookup: Lookup) -> Scores:
         """The score of every slot: above 0 where the document has a term or a related one."""
         scores = np.zeros(len(self._keys), np.float32)
         norms = self._current_norms()
-        for ways in lookup.ways:
-            if len(ways) == 1:
-                slots, gains = ways[0].gains(norms)
+        for matches in lookup.matches:
+            if len(matches) == 1:
+                slots, gains = matches[0].gains(norms)
                 scores[slots] += gains
             else:
-                self._add_best(scores, ways, norms)
+                self._add_best(scores, matches, norms)
         if self._holes:
             scores[self._holes] = 0.0
         return scores
@@ -303,39 +303,43 @@ class InvertedIndex:
         nothing are left out."""
         norm = float(self._current_norms()[slot])
         best: dict[str, TermMatch] = {}
-        term_of, ways_by_term = self.analyser.term, lookup.by_term
+        term_of, matches_by_term = self.analyser.term, lookup.by_term
         for word in self._words[slot]:
-            for way in ways_by_term.get(term_of(word), ()):
-                tf, fields = way.posting.at(slot)
-                gain = way.factor * tf / (tf + norm)
-                known = best.get(way.wanted.term)
+            for match in matches_by_term.get(term_of(word), ()):
+                tf, fields = match.posting.at(slot)
+                gain = match.factor * tf / (tf + norm)
+                known = best.get(match.wanted.term)
                 if known is None or gain > known.score:
-                    best[way.wanted.term] = TermMatch(way.wanted, way.term != way.wanted.term, word, fields, gain)
+                    best[match.wanted.term] = TermMatch(
+                        match.wanted, match.term != match.wanted.term, word, fields, gain
+                    )
         return list(best.values())
 
-    def _ways(self, wanted: QueryTerm) -> list[_Way]:
+    def _matches(self, wanted: QueryTerm) -> list[_PostingMatch]:
         """The posting of a term and of what may stand for it."""
         own = self._postings.get(wanted.term)
-        ways = [self._way(wanted, wanted.term, own, wanted.weight)] if own is not None else []
+        matches = [self._match(wanted, wanted.term, own, wanted.weight)] if own is not None else []
         weight = wanted.weight * RELATED_WEIGHT / (1.0 + (own.count if own else 0) / 3.0)
         if weight >= RELATED_WEIGHT_MIN:
             for term in wanted.related:
                 posting = self._postings.get(term)
                 if posting is not None:
-                    ways.append(self._way(wanted, term, posting, weight))
-        return ways
+                    matches.append(self._match(wanted, term, posting, weight))
+        return matches
 
-    def _way(self, wanted: QueryTerm, term: str, posting: _Posting, weight: float) -> _Way:
-        return _Way(wanted, term, posting, weight * self._idf(posting.count) * (K1 + 1))
+    def _match(self, wanted: QueryTerm, term: str, posting: _Posting, weight: float) -> _PostingMatch:
+        return _PostingMatch(wanted, term, posting, weight * self._idf(posting.count) * (K1 + 1))
 
-    def _add_best(self, scores: Scores, ways: Sequence[_Way], norms: Scores) -> None:
+    def _add_best(self, scores: Scores, matches: Sequence[_PostingMatch], norms: Scores) -> None:
         """Add to each slot the highest of what several postings give it; the scratch is all zeros in between."""
         if self._scratch is None or len(self._scratch) < len(scores):
             self._scratch = np.zeros(len(scores) * 2, np.float32)
         # Joined, for most postings are so short that what numpy takes for a call is more than for what it computes.
-        slots = np.frombuffer(b"".join([way.posting.slots for way in ways]), np.int64)
-        tf = np.frombuffer(b"".join([way.posting.weights for way in ways]), np.float32)
-        factors = np.array([way.factor for way in ways], np.float32).repeat([len(way.posting.slots) for way in ways])
+        slots = np.frombuffer(b"".join([match.posting.slots for match in matches]), np.int64)
+        tf = np.frombuffer(b"".join([match.posting.weights for match in matches]), np.float32)
+        factors = np.array([match.factor for match in matches], np.float32).repeat(
+            [len(match.posting.slots) for match in matches]
+        )
         best = self._scratch
         np.maximum.at(best, slots, tf * factors / (tf + norms[slots]))
         scores[slots] += best[slots]

@@ -98,7 +98,7 @@ class _Counts:
                 del column[at]
 
 
-class _Way(NamedTuple):
+class _TermUse(NamedTuple):
     """One term of a query that tools were used with."""
 
     wanted: QueryTerm
@@ -110,7 +110,7 @@ class _Way(NamedTuple):
 class UsageLookup(NamedTuple):
     """What a tenant's uses say to one query. Arrays have an entry a tool, by its number."""
 
-    ways: Sequence[_Way]
+    term_uses: Sequence[_TermUse]
     faded: float
     """What a use at the epoch is worth now."""
     norms: _Column
@@ -123,10 +123,10 @@ class UsageLookup(NamedTuple):
     def gains(self) -> tuple[Slots, Scores]:
         """The slots of the index that uses speak for, each once, and what they add."""
         found = np.zeros(len(self.norms), np.float64)
-        for way in self.ways:
-            tools = np.frombuffer(way.counts.tools, np.int64)
-            tf = np.frombuffer(way.counts.weights, np.float64) * self.faded
-            found[tools] += tf * way.factor / (tf + self.norms[tools])
+        for use in self.term_uses:
+            tools = np.frombuffer(use.counts.tools, np.int64)
+            tf = np.frombuffer(use.counts.weights, np.float64) * self.faded
+            found[tools] += tf * use.factor / (tf + self.norms[tools])
         found *= self.says
         (spoken,) = np.nonzero((found > 0) & (self.slots >= 0))
         return self.slots[spoken], found[spoken].astype(np.float32)
@@ -138,11 +138,11 @@ class UsageLookup(NamedTuple):
             return []
         norm, says = float(self.norms[number]), float(self.says[number])
         found = []
-        for way in self.ways:
-            at = bisect_left(way.counts.tools, number)
-            if at < len(way.counts.tools) and way.counts.tools[at] == number:
-                tf = way.counts.weights[at] * self.faded
-                found.append((way.wanted, says * way.factor * tf / (tf + norm)))
+        for use in self.term_uses:
+            at = bisect_left(use.counts.tools, number)
+            if at < len(use.counts.tools) and use.counts.tools[at] == number:
+                tf = use.counts.weights[at] * self.faded
+                found.append((use.wanted, says * use.factor * tf / (tf + norm)))
         return found
 
 
@@ -209,8 +209,8 @@ class TenantUsage:
         counted = np.frombuffer(self._weights, np.float64) * faded
         norms = K1 * (1.0 - B) + lengths * (K1 * B / (lengths.sum() / max(1, len(self._uses)) or 1.0))
         return UsageLookup(
-            ways=[
-                _Way(wanted, counts, self._idf(wanted, counts, index) * (K1 + 1))
+            term_uses=[
+                _TermUse(wanted, counts, self._idf(wanted, counts, index) * (K1 + 1))
                 for wanted in query
                 if (counts := self._counts.get(wanted.term)) is not None
             ],

@@ -240,8 +240,8 @@ class Tracing:
         call_id, error = settled.call.call_id, settled.result.error
         if rpc.is_one_call:
             outcome = "ok" if error is None else error.kind.value
-            told = {names.ATTRIBUTE_TOOL: settled.call.tool, names.ATTRIBUTE_OUTCOME: outcome}
-            rpc.span.set_attributes(self._shown(told))
+            attributes = {names.ATTRIBUTE_TOOL: settled.call.tool, names.ATTRIBUTE_OUTCOME: outcome}
+            rpc.span.set_attributes(self._shown(attributes))
         wall_ns = time.time_ns() - time.perf_counter_ns()
         failed = _failed_step(settled.steps) if error is not None else None
         live = rpc.executing.pop(call_id, None)

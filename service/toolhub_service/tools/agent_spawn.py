@@ -91,7 +91,7 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
         self._client = client
         self._redactor = redactor
 
-    def told(self) -> str:
+    def full_description(self) -> str:
         return f"{self.description} Agents: {', '.join(self._agents)}." if self._agents else self.description
 
     def unavailable_reason(self) -> str:

@@ -74,7 +74,7 @@ class DatabaseTool(Tool[Input, Output]):
     def databases(self) -> tuple[DatabaseTerms, ...]:
         return tuple(database.terms for database in self._offered())
 
-    def told(self) -> str:
+    def full_description(self) -> str:
         connections = ", ".join(f"{terms.name} ({_DIALECTS[terms.dialect]})" for terms in self.databases())
         return f"{self.description} Connections: {connections[:_NAMES_CHARS]}." if connections else self.description
 
@@ -329,8 +329,8 @@ class Connection(ToolOutput, frozen=True):
 class DbDescribe(DatabaseTool["DbDescribe.In", "DbDescribe.Out"]):
     name = "core/db.describe"
     description = (
-        "Tell what is in a configured database: its tables and views with columns, types, keys and comments. Without "
-        "connection it lists the configured databases; with table it tells of that one alone. Call it before "
+        "Describe a configured database: its tables and views with columns, types, keys and comments. Without "
+        "connection it lists the configured databases; with table it describes that one alone. Call it before "
         "core/db.query instead of guessing names."
     )
     tags = ("db", "sql", "database", "schema", "tables", "postgresql", "sqlite")

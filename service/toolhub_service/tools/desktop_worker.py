@@ -13,12 +13,12 @@ from typing import Any
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    told, picture = taken(asked)
-    sys.stdout.buffer.write(json.dumps(told).encode() + b"\n" + picture)
+    answer, picture = taken(asked)
+    sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n" + picture)
 
 
 def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """What is told (`problem` is empty when there is a picture) and the PNG."""
+    """What is answer (`problem` is empty when there is a picture) and the PNG."""
     import mss
     from mss.exception import ScreenShotError
     from mss.tools import to_png

@@ -38,7 +38,7 @@ from toolhub_service.tools.workspace import FileType
 class Stat(FsReadTool["Stat.In", "Stat.Out"]):
     name = "core/fs.stat"
     description = (
-        "Tell whether a path of the workspace exists and what it is: its type (file, dir, link, other), size in bytes "
+        "Check whether a path of the workspace exists and what it is: its type (file, dir, link, other), size in bytes "
         "and time of change. NOT_FOUND when there is nothing. Use it before reading a file that may be large."
     )
     tags = ("files", "read", "metadata", "exists")

@@ -55,7 +55,7 @@ class JobTool(Tool[Input, Output]):
 class JobStatusTool(JobTool[JobQuestion, JobAnswer]):
     name = "core/job.status"
     description = (
-        "Tell the status of one of your jobs: its state, its progress, and why it failed if it did. Ask again "
+        "Return the status of one of your jobs: its state, its progress, and why it failed if it did. Ask again "
         "later while isFinal is false; core/job.result returns its result."
     )
     tags = ("job", "status", "progress")

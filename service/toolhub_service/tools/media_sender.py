@@ -38,19 +38,19 @@ class Exchanges:
     """What servers have answered so far, and what kept them from it."""
 
     def __init__(self) -> None:
-        self.told: dict[str, Any] = {"accepted": 0, "status": 0, "protocol": "", "unreached": False, "unclear": False}
+        self.facts: dict[str, Any] = {"accepted": 0, "status": 0, "protocol": "", "unreached": False, "unclear": False}
 
     def answered(self, status: int, *, ok: bool, protocol: str) -> None:
-        self.told.update(status=status, protocol=protocol)
-        self.told["accepted"] += ok
+        self.facts.update(status=status, protocol=protocol)
+        self.facts["accepted"] += ok
 
     def unreached(self) -> None:
         """No connection came about, so nothing was sent."""
-        self.told["unreached"] = True
+        self.facts["unreached"] = True
 
     def unclear(self) -> None:
         """It was sent, or a part of it, and no answer came."""
-        self.told["unclear"] = True
+        self.facts["unclear"] = True
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def send(asked: dict[str, Any]) -> dict[str, Any]:
         delivered, problem = _notify(asked)
     except Exception:  # noqa: BLE001 - a plugin is foreign code; whatever it raises, nothing more was delivered
         problem = "crash"
-    return {"delivered": delivered, "problem": problem, **exchanges.told}
+    return {"delivered": delivered, "problem": problem, **exchanges.facts}
 
 
 def _notify(asked: dict[str, Any]) -> tuple[bool, str]:

@@ -136,7 +136,7 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
     def __init__(self, channels: Sequence[MediaChannel] = ()) -> None:
         self._channels: Mapping[str, MediaChannel] = {channel.name: channel for channel in channels}
 
-    def told(self) -> str:
+    def full_description(self) -> str:
         return f"{self.description} Channels: {', '.join(self._channels)}." if self._channels else self.description
 
     def unavailable_reason(self) -> str:

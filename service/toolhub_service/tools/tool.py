@@ -102,7 +102,7 @@ class Tool(Generic[Input, Output, Report]):
         """Which breaker and concurrency limit a call belongs to; empty: the tool's own."""
         return ""
 
-    def told(self) -> str:
+    def full_description(self) -> str:
         """The description as it is registered: subclasses add what depends on the configuration, such as names."""
         return self.description
 
@@ -122,7 +122,7 @@ def spec_of(tool: Tool[ToolInput, ToolOutput], *, source: str) -> ToolSpec:
         name=tool.name,
         kind=ToolKind.CORE,
         version=tool.version,
-        description=tool.told(),
+        description=tool.full_description(),
         tags=tool.tags,
         input_schema=schema_of(tool.In),
         output_schema=schema_of(tool.Out),

@@ -226,7 +226,7 @@ class HashSha256Text(Tool["HashSha256Text.In", "HashSha256Text.Out"]):
 class TimeNow(Tool["TimeNow.In", "TimeNow.Out"]):
     name = "core/util.time.now"
     description = (
-        "Tell the current date and time: ISO 8601 with offset, milliseconds since 1970 (UTC) and the time zone. "
+        "Return the current date and time: ISO 8601 with offset, milliseconds since 1970 (UTC) and the time zone. "
         "Use it instead of guessing today's date."
     )
     tags = ("time", "date", "clock", "timezone", "util")

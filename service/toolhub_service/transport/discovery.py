@@ -264,22 +264,22 @@ class ToolWatches:
         def message(steps: list[tuple[str, Step]] | None) -> pb.ToolServiceWatchToolsResponse:
             revision = self._catalog.revision
             token = f"{revision[:16]}.{discovery.policy.revision[:16]}"
-            told = pb.ToolServiceWatchToolsResponse(revision=revision, resume_token=token, reset=steps is None)
+            response = pb.ToolServiceWatchToolsResponse(revision=revision, resume_token=token, reset=steps is None)
             seen = ((name, _seen(step, sees)) for name, step in steps or ())
-            told.changes.extend(_change(name, step, shows) for name, step in seen if step != _UNSEEN)
-            if told.ByteSize() > PAGE_MAX_BYTES:
-                del told.changes[:]
-                told.reset = True
-            return told
+            response.changes.extend(_change(name, step, shows) for name, step in seen if step != _UNSEEN)
+            if response.ByteSize() > PAGE_MAX_BYTES:
+                del response.changes[:]
+                response.reset = True
+            return response
 
         with self.watch() as watch:
             first = message([])
             first.reset = request.resume_token != first.resume_token
             yield first
             while True:
-                told = message(await watch.next())
-                if told.reset or told.changes:
-                    yield told
+                response = message(await watch.next())
+                if response.reset or response.changes:
+                    yield response
 
     def reset(self) -> None:
         """Policy is another: who watches what it may see has to look again."""

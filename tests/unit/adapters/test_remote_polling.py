@@ -185,7 +185,7 @@ _SCRIPT = {
 }
 
 
-class ScriptedStage:
+class ScriptedRemoteHarness:
     """Implements `RemoteHarness`."""
 
     def __init__(self, server: JobServer, remote: HttpRemoteJob) -> None:
@@ -209,6 +209,6 @@ class ScriptedStage:
 
 class TestHttpRemoteJob(RemoteJobSuite):
     @pytest.fixture
-    async def harness(self) -> AsyncIterator[ScriptedStage]:
+    async def harness(self) -> AsyncIterator[ScriptedRemoteHarness]:
         async with job_server() as server, a_client() as client:
-            yield ScriptedStage(server, HttpRemoteJob(client, server.url, Poller(FixedRandomness(), SOON)))
+            yield ScriptedRemoteHarness(server, HttpRemoteJob(client, server.url, Poller(FixedRandomness(), SOON)))

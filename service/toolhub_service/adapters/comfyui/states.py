@@ -23,7 +23,7 @@ _NUMBERS_END: Final = 2**63
 _NOT_FOUND: Final = 404
 
 
-class Stage(Enum):
+class PromptState(Enum):
     PENDING = "pending"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -37,22 +37,22 @@ class Stage(Enum):
         return self in _OVER
 
 
-_OVER: Final = frozenset({Stage.SUCCEEDED, Stage.FAILED, Stage.CANCELLED})
-_OF_JOBS: Final[Mapping[str, Stage]] = {
-    "pending": Stage.PENDING,
-    "in_progress": Stage.RUNNING,
-    "completed": Stage.SUCCEEDED,
-    "failed": Stage.FAILED,
-    "cancelled": Stage.CANCELLED,
+_OVER: Final = frozenset({PromptState.SUCCEEDED, PromptState.FAILED, PromptState.CANCELLED})
+_OF_JOBS: Final[Mapping[str, PromptState]] = {
+    "pending": PromptState.PENDING,
+    "in_progress": PromptState.RUNNING,
+    "completed": PromptState.SUCCEEDED,
+    "failed": PromptState.FAILED,
+    "cancelled": PromptState.CANCELLED,
 }
-_OF_HISTORY: Final[Mapping[str, Stage]] = {"success": Stage.SUCCEEDED, "error": Stage.FAILED}
+_OF_HISTORY: Final[Mapping[str, PromptState]] = {"success": PromptState.SUCCEEDED, "error": PromptState.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a server says of one prompt. All but `stage` is untrusted."""
 
-    stage: Stage
+    stage: PromptState
     outputs: Mapping[str, Any] = field(default_factory=dict)
     """By node: what it put out."""
     messages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Seen:
         return 0
 
 
-UNKNOWN: Final = Seen(Stage.UNKNOWN)
+UNKNOWN: Final = Seen(PromptState.UNKNOWN)
 
 
 async def look(client: ComfyClient, prompt_id: str, *, has_jobs: bool) -> Seen:
@@ -133,7 +133,7 @@ async def _in_jobs(client: ComfyClient, prompt_id: str) -> Seen:
         raise _unexpected(reply)
     created_ms = whole_number(reply.fields.get("create_time")) or 0
     seen = _seen_of(stage, reply.fields.get("outputs"), reply.fields.get("execution_status"))
-    place = await _place_in_jobs(client, prompt_id) if stage is Stage.PENDING else None
+    place = await _place_in_jobs(client, prompt_id) if stage is PromptState.PENDING else None
     return replace(seen, place=place, created_ms=created_ms)
 
 
@@ -177,11 +177,11 @@ async def _in_queue(client: ComfyClient, prompt_id: str) -> Seen | None:
         return None
     item = items[mine]
     if mine < len(running):
-        return Seen(Stage.RUNNING, graph=item.graph, created_ms=item.created_ms)
+        return Seen(PromptState.RUNNING, graph=item.graph, created_ms=item.created_ms)
     waiting = {each.prompt_id: each.number for each in items[len(running) :]}
     at, of = _queue_place(prompt_id, waiting) or (1, 1)
     place = (at + len(running), of + len(running))
-    return Seen(Stage.PENDING, graph=item.graph, place=place, created_ms=item.created_ms)
+    return Seen(PromptState.PENDING, graph=item.graph, place=place, created_ms=item.created_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +207,15 @@ def whole_number(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) and -_NUMBERS_END < value < _NUMBERS_END else None
 
 
-def _seen_of(stage: Stage, outputs: Any, status: Any) -> Seen:
+def _seen_of(stage: PromptState, outputs: Any, status: Any) -> Seen:
     messages: dict[str, Mapping[str, Any]] = {}
     listed = status.get("messages") if isinstance(status, Mapping) else None
     for message in listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ():
         if isinstance(message, list) and len(message) == 2 and isinstance(message[1], Mapping):
             messages[str(message[0])] = message[1]
     # The history has a prompt that was interrupted as `error`, with nothing but this message to tell it by.
-    if stage is Stage.FAILED and "execution_interrupted" in messages:
-        stage = Stage.CANCELLED
+    if stage is PromptState.FAILED and "execution_interrupted" in messages:
+        stage = PromptState.CANCELLED
     return Seen(stage, outputs if isinstance(outputs, Mapping) else {}, messages)
 
 

@@ -27,7 +27,7 @@ from toolhub_service.adapters.comfyui.outputs import (
     is_folder,
     media_type_of,
 )
-from toolhub_service.adapters.comfyui.states import ID, Stage, graph_of, whole_number
+from toolhub_service.adapters.comfyui.states import ID, PromptState, graph_of, whole_number
 from toolhub_service.adapters.comfyui.template import SEED_MAX, RunnableTemplate, Template
 from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.call import GrantedCall
@@ -126,7 +126,7 @@ class Submitter:
     async def _has_run_since(self, backend: Backend, key: str, sent: _Sent) -> bool:
         """Whether the server that does not know it has certainly not been restarted since. Raises NoReply."""
         if sent.witness:
-            return (await backend.look(sent.witness)).stage is not Stage.UNKNOWN
+            return (await backend.look(sent.witness)).stage is not PromptState.UNKNOWN
         return key in self._sent and key not in self._broken_off
 
     async def _submit(self, backend: Backend, template: Template, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
@@ -246,7 +246,7 @@ def _accepted(mark: RemoteMark, backend: Backend, prompt_id: str, details: Mappi
 async def _is_known(backend: Backend, prompt_id: str) -> bool:
     # Twice: a prompt moves from list to list while they are read.
     for _ in range(_LOOKS):
-        if (await backend.look(prompt_id)).stage is not Stage.UNKNOWN:
+        if (await backend.look(prompt_id)).stage is not PromptState.UNKNOWN:
             return True
     return False
 

@@ -116,7 +116,7 @@ class Database(Protocol):
 
 
 def statement_deadline_s(timeout_s: float, call_deadline_s: float) -> float:
-    """When a statement is ended (loop clock): early enough that its end can still be told within the call."""
+    """When a statement is ended (loop clock): early enough that its end can still be text within the call."""
     now_s = asyncio.get_running_loop().time()
     remaining_s = max(0.0, call_deadline_s - now_s)
     return now_s + min(timeout_s, remaining_s - min(_RESERVE_S, remaining_s * _RESERVE))
@@ -124,11 +124,11 @@ def statement_deadline_s(timeout_s: float, call_deadline_s: float) -> float:
 
 def refused_by_database(what: str, code: str = "") -> ToolFailure:
     """`what`: the database's own words, which are about the statement."""
-    told = " ".join(what.split())[:EXCERPT_CHARS].rstrip(".")
+    text = " ".join(what.split())[:EXCERPT_CHARS].rstrip(".")
     shown = f" ({code})" if code else ""
     return refuse(
         ErrorKind.INVALID_INPUT,
-        f"The database does not accept the statement{shown}: {told}. Correct it; core/db.describe tells names.",
+        f"The database does not accept the statement{shown}: {text}. Correct it; core/db.describe tells names.",
     )
 
 

@@ -52,13 +52,13 @@ def main() -> None:
     asked = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    told, picture = taken(asked)
-    answers.write(json.dumps(told).encode() + b"\n" + picture)
+    answer, picture = taken(asked)
+    answers.write(json.dumps(answer).encode() + b"\n" + picture)
     answers.flush()
 
 
 def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """What is told (`problem` is empty when there is a picture) and the PNG."""
+    """What is answer (`problem` is empty when there is a picture) and the PNG."""
     from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as playwright:

@@ -189,14 +189,14 @@ class WebScreenshot(Tool["WebScreenshot.In", "WebScreenshot.Out"]):
             await asyncio.shield(to_thread(lambda _: shutil.rmtree(folder, ignore_errors=True)))
         line, _, picture = bytes(finished.stdout.kept).partition(b"\n")
         try:
-            told = msgspec.json.decode(line, type=_Shown)
+            shown = msgspec.json.decode(line, type=_Shown)
         except msgspec.MsgspecError:
-            told = _Shown(problem="end")
-        if told.url and not told.url.startswith(("http://", "https://")):  # Where it led was refused or is no page.
-            told = _Shown(problem="page")
-        if told.problem or not picture.startswith(_PNG):
-            raise _failure(told, proxy, args, timed_out=finished.timed_out)
-        return told, picture
+            shown = _Shown(problem="end")
+        if shown.url and not shown.url.startswith(("http://", "https://")):  # Where it led was refused or is no page.
+            shown = _Shown(problem="page")
+        if shown.problem or not picture.startswith(_PNG):
+            raise _failure(shown, proxy, args, timed_out=finished.timed_out)
+        return shown, picture
 
 
 class _Shown(msgspec.Struct, frozen=True):
@@ -234,27 +234,27 @@ async def _run(asked: dict[str, Any], folder: str, deadline_s: float) -> Finishe
         raise refuse(ErrorKind.EXECUTION_ERROR, message, retryable=True) from error
 
 
-def _failure(told: _Shown, proxy: FilteringProxy, args: WebScreenshot.In, *, timed_out: bool) -> ToolFailure:
+def _failure(shown: _Shown, proxy: FilteringProxy, args: WebScreenshot.In, *, timed_out: bool) -> ToolFailure:
     """Why there is no picture: what the egress guard refused comes first."""
     host = parse_url(args.url).host
-    if told.problem in {"page", "end"} and proxy.failures:
+    if shown.problem in {"page", "end"} and proxy.failures:
         return proxy.failures[-1]
     if proxy.is_exhausted:
         message = f"The page of {host} loads more than a picture may take. Use core/web.fetch to read it."
         return refuse(ErrorKind.HTTP_TOO_LARGE, message, max_bytes=_CARRIED_MAX_BYTES, announced_bytes=None)
-    if timed_out or "Timeout" in told.detail:
+    if timed_out or "Timeout" in shown.detail:
         message = f"The page of {host} was not there in time. Try again, or with a larger timeoutMs."
         return refuse(ErrorKind.HTTP_TIMEOUT, message, host=host, timeout_ms=args.timeout_ms)
-    if told.problem == "start":
+    if shown.problem == "start":
         message = "The browser did not start. An operator must check it (`toolhub doctor`), its sandbox and its memory."
         return refuse(ErrorKind.EXECUTION_ERROR, message)
-    if told.problem == "size":
+    if shown.problem == "size":
         message = "The picture is larger than 25 MiB. Take a smaller window, or leave out fullPage."
         return refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=PICTURE_MAX_BYTES)
-    if told.problem == "page" and "ownload" in told.detail:
+    if shown.problem == "page" and "ownload" in shown.detail:
         message = f"The URL of {host} is no page but a download. Use core/http.downloadFile."
         return refuse(ErrorKind.INVALID_INPUT, message, argument="url")
-    if told.problem == "page":
+    if shown.problem == "page":
         message = f"The browser could not show the page of {host}. Check the URL with core/http.head, or use another."
         return refuse(ErrorKind.NETWORK_ERROR, message, retryable=False, host=host)
     message = "The browser ended before the picture was taken. Try again, or with a smaller window."

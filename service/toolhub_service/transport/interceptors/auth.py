@@ -95,8 +95,8 @@ class AuthLayer(Layer):
                 return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
-            told = f"This hub does not accept this kind of credential: leave it out. {advice}".rstrip()
-            raise RpcFailure(Reason.CREDENTIAL_REFUSED, told)
+            message = f"This hub does not accept this kind of credential: leave it out. {advice}".rstrip()
+            raise RpcFailure(Reason.CREDENTIAL_REFUSED, message)
         raise RpcFailure(Reason.CREDENTIAL_MISSING, f"The request has no credential. {advice}")
 
     def received(self, method: Method, state: StreamRights, message: Any) -> None:

@@ -12,7 +12,7 @@ from toolhub_service.transport.status import RpcFailure, from_hub_failure
 
 
 class ErrorsLayer(Layer):
-    """`crashed(method, error)` is told of defects, whole, for the log.
+    """`crashed(method, error)` receives defects, whole, for the log.
 
     What servicers say goes through `redact`, for it may name what the caller sent; what layers say is their own words.
     """
@@ -35,7 +35,7 @@ class ErrorsLayer(Layer):
         if isinstance(error, HubFailure):
             return from_hub_failure(error)
         if isinstance(error, ToolFailure):
-            told = error.error
-            return RpcFailure(told.kind, told.message, retry_after_s=told.retry_after_s)
+            cause = error.error
+            return RpcFailure(cause.kind, cause.message, retry_after_s=cause.retry_after_s)
         self._crashed(method.path, error)
         return RpcFailure(Reason.INTERNAL, "The hub failed. The operator finds the cause in its log.")
