@@ -27,16 +27,16 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/promises.md": promises_page.page,
     "docs/skill-manifest.md": skill_manifest_page.page,
     "docs/tools.md": tools_page.page,
-    "docs/toolhub.schema.json": skill_manifest_page.schema,
 }
 
 TABLES: dict[str, Callable[[], str]] = {
     "clients/go/toolhub/errors.go": client_errors.go,
     "clients/python/toolhub_client/errors.py": client_errors.python,
     "clients/ts/src/errors.ts": client_errors.typescript,
+    "docs/toolhub.schema.json": skill_manifest_page.schema,
     "proto/toolhub/v1/error_reason.proto": client_errors.contract,
 }
-"""What the clients and the contract know of errors."""
+"""What the clients and the contract know of errors, and what editors know of toolhub.json."""
 
 
 def stale(root: Path) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,8 @@ _HEADINGS = ("key", "type", "default", "bounds", "meaning")
 
 
 def schema() -> str:
-    return json.dumps(manifest_schema(), indent=2, ensure_ascii=False) + "\n"
+    notice = NOTICE.format(source="adapters/skill/manifest.py")
+    return json.dumps({"$comment": notice, **manifest_schema()}, indent=2, ensure_ascii=False) + "\n"
 
 
 def page() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 GENERATED = {"cli.md", "configuration.md", "errors.md", "faces.md", "metrics.md", "original-names.md"}
-GENERATED |= {"promises.md", "tools.md"}
+GENERATED |= {"promises.md", "skill-manifest.md", "tools.md"}
 
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
