@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -88,7 +88,8 @@ class _Loop:
 class _Reading:
     """An expression that the compiler has accepted, as tokens."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, roots: Collection[str]) -> None:
+        self._roots = roots
         found = [(str(match.lastgroup), match.group()) for match in _TOKEN.finditer(text) if match.lastgroup]
         self.kinds = [kind for kind, _ in found]
         self.tokens = [token for _, token in found]
@@ -135,7 +136,7 @@ class _Reading:
     def path_at(self, place: int) -> Path | None:
         """The member of a variable of the call that a token names; None when it names none."""
         root = self.tokens[place]
-        if self.kinds[place] != "name" or root not in _ROOTS or self.at(place - 1) == ".":
+        if self.kinds[place] != "name" or root not in self._roots or self.at(place - 1) == ".":
             return None
         if self.at(place + 1) == "." and self.at(place + 3) != "(":
             return root, self.at(place + 2)
@@ -180,9 +181,9 @@ class _Reading:
         return _Loop(self.tokens[at], self.at(at + 2), self.operand_before(at - 1), at - 1, at + 4, ends)
 
 
-def cost_of(text: str) -> Cost:
-    """The cost of an expression that compiles. Raises ValueError when nothing bounds it."""
-    read = _Reading(text)
+def cost_of(text: str, roots: Collection[str] = _ROOTS) -> Cost:
+    """The cost of an expression that compiles. `roots`: its variables. Raises ValueError when nothing bounds it."""
+    read = _Reading(text, roots)
     for loop in sorted(read.loops, key=lambda each: each.body_begins - each.body_ends):
         _bound(read, loop)
     terms: Counter[Factors] = Counter()

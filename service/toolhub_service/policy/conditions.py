@@ -18,13 +18,13 @@ in hand (a missing argument, a wrong type, an answer that is no bool) raises Con
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.tool import canonical_capabilities
 from toolhub_service.policy.arguments import spelled_arguments, statement_of
-from toolhub_service.policy.condition_cost import cost_of
+from toolhub_service.policy.condition_cost import Cost, cost_of
 
 if TYPE_CHECKING:
     import cel
@@ -46,13 +46,14 @@ class ConditionFault(Exception):
     """The condition could not be answered for this call. The message names no value of the call."""
 
 
-class Condition:
-    """One compiled expression."""
+class Expression:
+    """One compiled expression over variables of any user's."""
 
-    __slots__ = ("_argument_names", "_cost", "_program", "_sources", "text")
+    __slots__ = ("_cost", "_members", "_program", "names", "text")
 
-    def __init__(self, text: str) -> None:
-        """Raises ValueError, with a sentence for the operator, when the expression cannot be compiled."""
+    def __init__(self, text: str, known: Collection[str]) -> None:
+        """`known`: names of all variables. Raises ValueError, with a sentence for whoever wrote it, when the expression
+        cannot be compiled."""
         import cel  # here, for its package brings a command line along: 15 MB that a policy without conditions spares
 
         self.text = text
@@ -60,21 +61,22 @@ class Condition:
             self._program = cel.compile(text)
         except ValueError as error:
             raise ValueError(f"not a CEL expression: {_first_line(str(error))}") from None
-        self._sources = _sources(self._program, text)
-        self._cost = cost_of(text)
-        names = {member for root, member in self._cost.members if root == "args"}
-        self._argument_names = None if "" in names else tuple(names)
+        self.names = _names(self._program, text, known)
+        """Of the variables that it reads."""
+        self._cost = cost_of(text, frozenset(known))
+        self._members = {name: _members(self._cost, name) for name in self.names}
 
-    def holds(self, planned: PlannedCall) -> bool:
-        """Whether the call meets the condition. Raises ConditionFault."""
-        variables = {name: source(planned) for name, source in self._sources}
-        if self._argument_names is not None and "args" in variables:
-            args = variables["args"]  # only what is read: whatever else a call brings costs it nothing
-            variables["args"] = {name: args[name] for name in self._argument_names if name in args}
-        if not self._cost.is_within(variables):
+    def holds(self, variables: Mapping[str, Any]) -> bool:
+        """`variables`: a mapping for each of `names`. Raises ConditionFault."""
+        read = dict(variables)
+        for name, members in self._members.items():
+            if members is not None:  # only what is read: whatever else there is costs nothing
+                held = variables[name]
+                read[name] = {member: held[member] for member in members if member in held}
+        if not self._cost.is_within(read):
             raise ConditionFault("the arguments that it reads are larger than its cost limit allows")
         try:
-            answer = self._program.execute(variables)
+            answer = self._program.execute(read)
         except KeyError as error:
             raise ConditionFault(f"it reads {self._name_of(error)}, which the call does not have") from None
         except BaseException as error:
@@ -90,17 +92,39 @@ class Condition:
         return f"`{key}`" if key.isidentifier() and key in self.text else "a key"
 
 
-def _sources(program: cel.Program, text: str) -> tuple[tuple[str, Callable[[PlannedCall], Any]], ...]:
+class Condition:
+    """One compiled expression over a call."""
+
+    __slots__ = ("_expression", "_sources", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises ValueError, with a sentence for the operator, when the expression cannot be compiled."""
+        self.text = text
+        self._expression = Expression(text, VARIABLES)
+        self._sources = tuple((name, VARIABLES[name]) for name in self._expression.names)
+
+    def holds(self, planned: PlannedCall) -> bool:
+        """Whether the call meets the condition. Raises ConditionFault."""
+        return self._expression.holds({name: source(planned) for name, source in self._sources})
+
+
+def _names(program: cel.Program, text: str, known: Collection[str]) -> tuple[str, ...]:
     bound = set(_BOUND.findall(text))
     names = program.variables()
-    unknown = sorted(set(names) - VARIABLES.keys() - bound - TYPES)
+    unknown = sorted(set(names) - set(known) - bound - TYPES)
     if unknown:
-        raise ValueError(f"unknown variable `{unknown[0]}`; known: {', '.join(VARIABLES)}")
+        raise ValueError(f"unknown variable `{unknown[0]}`; known: {', '.join(known)}")
     # Names with a leading underscore are CEL's own; its macros expand to them.
     used = (name for name in program.functions() if name.isidentifier() and not name.startswith("_"))
     if foreign := sorted(set(used) - set(FUNCTIONS)):
         raise ValueError(f"unknown function `{foreign[0]}`")
-    return tuple((name, VARIABLES[name]) for name in names if name in VARIABLES)
+    return tuple(name for name in names if name in known)
+
+
+def _members(cost: Cost, name: str) -> tuple[str, ...] | None:
+    """The members of a variable that an expression reads; None: all."""
+    members = {member for root, member in cost.members if root == name}
+    return None if "" in members else tuple(members)
 
 
 def _tool(planned: PlannedCall) -> dict[str, Any]:
