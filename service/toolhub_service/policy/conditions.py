@@ -49,7 +49,7 @@ class ConditionFault(Exception):
 class Expression:
     """One compiled expression over variables of any user's."""
 
-    __slots__ = ("_cost", "_members", "_program", "names", "text")
+    __slots__ = ("_cost", "_program", "members", "names", "text")
 
     def __init__(self, text: str, known: Collection[str]) -> None:
         """`known`: names of all variables. Raises ValueError, with a sentence for whoever wrote it, when the expression
@@ -64,12 +64,13 @@ class Expression:
         self.names = _names(self._program, text, known)
         """Of the variables that it reads."""
         self._cost = cost_of(text, frozenset(known))
-        self._members = {name: _members(self._cost, name) for name in self.names}
+        self.members = {name: _members(self._cost, name) for name in self.names}
+        """What it reads of each; None: all."""
 
     def holds(self, variables: Mapping[str, Any]) -> bool:
         """`variables`: a mapping for each of `names`. Raises ConditionFault."""
         read = dict(variables)
-        for name, members in self._members.items():
+        for name, members in self.members.items():
             if members is not None:  # only what is read: whatever else there is costs nothing
                 held = variables[name]
                 read[name] = {member: held[member] for member in members if member in held}

@@ -175,7 +175,7 @@ class Step(Section, frozen=True, rename={"condition": "if"}):
     ] = ()
     condition: Annotated[
         str | PointerTest | None,
-        Meta(description="CEL over `input`, `steps`, `item`, or a test of a JSON Pointer; false: the step is skipped."),
+        Meta(description="CEL over `input` and `steps`, or a test of a JSON Pointer; false: the step is skipped."),
     ] = None
     for_each: Annotated[
         Pointer | None,
@@ -228,6 +228,13 @@ class Manifest(Section, frozen=True, rename={"schema_url": "$schema"}):
     entry: Annotated[Entry | None, Meta(description="Of mode `script`.")] = None
     plan: Annotated[Plan | None, Meta(description="Of mode `plan`.")] = None
     program: Annotated[Program | None, Meta(description="Of mode `program`.")] = None
+    job: Annotated[
+        bool | None,
+        Meta(
+            description="Whether calls run as jobs, which survive a restart of the hub and wait for people; without: "
+            "those of a plan or program that is not read_only."
+        ),
+    ] = None
     limits: Limits = msgspec.field(default_factory=Limits)
     tools: Annotated[
         tuple[Glob, ...],
@@ -247,6 +254,10 @@ class Manifest(Section, frozen=True, rename={"schema_url": "$schema"}):
     annotations: Behaviour = msgspec.field(default_factory=Behaviour)
     artifacts: Annotated[tuple[DeclaredArtifact, ...], Meta(max_length=64)] = ()
     schema_url: Annotated[str, Meta(description="Where editors find the schema of this document.", max_length=512)] = ""
+
+    @property
+    def is_job(self) -> bool:
+        return self.mode != "script" and not self.annotations.read_only if self.job is None else self.job
 
     @property
     def required_artifacts(self) -> tuple[DeclaredArtifact, ...]:
