@@ -14,9 +14,9 @@ import pytest
 from tests.fakes.tool_context import RecordingSink
 from toolhub_service.domain.verdict import CommandRule, Constraints, FlagRule, Sandbox
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS
-from toolhub_service.tools.confinement import Confinement
+from toolhub_service.sandbox.confinement import Confinement
+from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.kernel_walls import landlock_abi
 from toolhub_service.tools.workspace import Workspace
 
 SCRIPT = CommandRule(

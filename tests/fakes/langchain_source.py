@@ -21,7 +21,7 @@ from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.source import Discovery
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.tools.confinement import HiddenFolder
+from toolhub_service.sandbox.confinement import HiddenFolder
 
 FAKES = "tests.fakes.langchain_tools"
 REDACTOR = Redactor(["hunter2-known"])

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.commands import confinement_of
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.tools.process import Program, run_process
+from toolhub_service.sandbox.process import Program, run_process
 
 AT_ONCE = 16
 

@@ -18,9 +18,9 @@ from toolhub_service.app import serving
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.tools import confinement
+from toolhub_service.sandbox import confinement
+from toolhub_service.sandbox.process import run_process
 from toolhub_service.tools.exec_run import ExecRun
-from toolhub_service.tools.process import run_process
 
 LEVELS = ("rlimits", "landlock", "bubblewrap")
 SYSCALLS = {"keyctl": (250, 219), "add_key": (248, 217), "bpf": (321, 280), "userfaultfd": (323, 282)}

@@ -11,8 +11,8 @@ from tests.fakes.langchain_source import Opened, opened
 from tests.rpc.real_servers import sourced_hub
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.tools import confinement
-from toolhub_service.tools.confinement import HiddenFolder
+from toolhub_service.sandbox import confinement
+from toolhub_service.sandbox.confinement import HiddenFolder
 
 GRANTED = "grants: [{principals: [local], capabilities: ['langchain:files']}]"
 FILES = "langchain_community.agent_toolkits:FileManagementToolkit"

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from toolhub_service.adapters.core import AnyTool
 from toolhub_service.adapters.custom import LoadRefused, import_trusted, make_tool
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.tools.confinement import Confinement
+from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.tools.database.connection import Database
 from toolhub_service.tools.db_tools import DbQuery
 from toolhub_service.tools.exec_run import ExecRun

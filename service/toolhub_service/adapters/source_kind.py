@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from toolhub_service.domain.artifact import ArtifactService
     from toolhub_service.domain.job_ports import RunningJobs
     from toolhub_service.guards.secrets import Redactor
-    from toolhub_service.tools.confinement import HiddenFolder
+    from toolhub_service.sandbox.confinement import HiddenFolder
+    from toolhub_service.sandbox.ladder import Ladder
 
 
 Config = TypeVar("Config", bound=Source)
@@ -53,6 +54,8 @@ class SourceDeps:
     trusted_namespaces: tuple[str, ...]
     hides: Callable[[], HiddenFolder | None]
     """The data folder, as worker processes are kept from it; None: they are not."""
+    ladder: Ladder
+    """Confines the code of sources that see nothing but what they are shown."""
 
 
 @dataclass(frozen=True, slots=True)

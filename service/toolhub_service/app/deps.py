@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from toolhub_service.app.file_modes import check_files, repairs
 from toolhub_service.app.listening import listening_of
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_telemetry import Observing, open_observing
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets
 
@@ -44,6 +46,7 @@ class Deps:
     randomness: Randomness
     redactor: Redactor
     observing: Observing
+    ladder: Ladder
 
 
 def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
@@ -56,4 +59,4 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     observing = open_observing(settings, redactor, is_worker=is_worker)
     if settings.loose_files == "warn":
         observing.files_loose(repairs(settings))
-    return Deps(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)
+    return Deps(settings, paths, SystemClock(), SystemRandomness(), redactor, observing, make_ladder(settings))

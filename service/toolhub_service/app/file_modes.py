@@ -44,6 +44,11 @@ def problem_of(path: Path, settings: Settings) -> str:
 
 def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
     """The commands that would put right what is loose, one for each file and folder."""
+    return [*_repairs_of(trusted_files(settings, config_file)), *_read_by_others(Paths(settings).plan_key)]
+
+
+def trusted_files(settings: Settings, config_file: Path | None = None) -> list[Path]:
+    """What decides over calls or holds a secret, there or not; `artifacts` is a folder."""
     paths = Paths(settings)
     trusted = [config_file] if config_file is not None else []
     trusted += [paths.policy, paths.api_keys, paths.sources, paths.artifacts]
@@ -53,7 +58,7 @@ def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
     tls = settings.server.tls
     named = (tls.certificate_file, tls.key_file, tls.client_ca_file, settings.policy.shadow_file)
     trusted += [Path(file).expanduser() for file in (*named, settings.approvals.webhook_secret_file) if file]
-    return [*_repairs_of([*trusted, *_of_sources(paths.sources)]), *_read_by_others(paths.plan_key)]
+    return [*trusted, *_of_sources(paths.sources)]
 
 
 def _message(commands: Iterable[str]) -> str:

@@ -24,10 +24,10 @@ from toolhub_service.domain.event import EventType
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.policy.parsing import unmatched
 from toolhub_service.policy.snapshot import Change
+from toolhub_service.sandbox.confinement import Confinement
+from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry import names
-from toolhub_service.tools.confinement import Confinement
-from toolhub_service.tools.kernel_walls import landlock_abi
 
 _GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 # Of a policy, in one line of the log.

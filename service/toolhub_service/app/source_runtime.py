@@ -31,11 +31,11 @@ from toolhub_service.domain.source import Pin, PinFilter, SourceState, SourceSta
 from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec
 from toolhub_service.registry.catalog import check_name, check_not_reserved
 from toolhub_service.registry.discovery import Sources
+from toolhub_service.sandbox.confinement import Confinement, HiddenFolder
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.observer import SourceTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
-from toolhub_service.tools.confinement import Confinement, HiddenFolder
 
 
 def references_digest(source: Source) -> str:
@@ -192,6 +192,7 @@ class SourceRuntime:
             keep_raw=deps.settings.results.show_raw,
             trusted_namespaces=deps.settings.tools.trusted_namespaces,
             hides=self._hidden_folder,
+            ladder=deps.ladder,
         )
 
     def _hidden_folder(self) -> HiddenFolder | None:

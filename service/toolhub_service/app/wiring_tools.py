@@ -33,11 +33,11 @@ from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import Embedder, ToolMeanings
 from toolhub_service.registry.search import ToolSearch
 from toolhub_service.registry.usage import UsageLearning
+from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.schema.compiled import check_schema
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.telemetry import names
-from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.database.connection import Database
 from toolhub_service.tools.db_tools import db_tools
 from toolhub_service.tools.egress.client import EgressClient

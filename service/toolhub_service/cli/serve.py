@@ -111,7 +111,7 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
       toolhub serve --config toolhub.yaml --workers 4
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
-    from toolhub_service.tools.kernel_walls import hide_memory
+    from toolhub_service.sandbox.kernel_walls import hide_memory
 
     hide_memory()  # commands and sources that run as the hub's user must not read its memory and environment
     settings = read_settings(
@@ -133,6 +133,8 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
     from toolhub_service.app.workers import READY, worker_number
 
     check_files(settings, config_file)
+    if config_file is not None:
+        os.environ["TOOLHUB_CONFIG"] = str(config_file.absolute())  # one of the files that nothing confined may see
     worker = worker_number()
     if settings.server.workers > 1 and worker is None:
         from toolhub_service.app.workers import supervise

@@ -20,6 +20,7 @@ from toolhub_service.settings.tool_sections import (
     Desktop,
     Faces,
     Memory,
+    Sandbox,
     Web,
 )
 
@@ -360,6 +361,7 @@ class Settings(Section, frozen=True):
     web: Web = Web()
     browser: Browser = Browser()
     desktop: Desktop = Desktop()
+    sandbox: Sandbox = Sandbox()
     sources: Sources = Sources()
     search: Search = Search()
     budget: Budget = Budget()

@@ -178,5 +178,16 @@ class Browser(Section, frozen=True):
     ] = "auto"
 
 
+class Sandbox(Section, frozen=True):
+    user: Annotated[
+        int,
+        Meta(
+            description="User id, and group id, of the processes of skills and programs where the hub is root.",
+            ge=1,
+            le=4_294_967_294,
+        ),
+    ] = 65_534
+
+
 class Desktop(Section, frozen=True):
     display: Annotated[str, Meta(description="X display, such as `:0`; empty: DISPLAY of the hub's environment.")] = ""

@@ -17,8 +17,8 @@ from msgspec import Meta
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import READ_DESKTOP, WRITE_FS, Annotations, CostHints, Example, ToolLimits
+from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.process import Program, run_process
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 FOLDER: Final = "screenshots"

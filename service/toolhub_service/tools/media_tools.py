@@ -37,10 +37,10 @@ from toolhub_service.domain.tool import (
     ToolLimits,
 )
 from toolhub_service.guards.paths import judge_path
+from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_values import FilePath, judge_size
 from toolhub_service.tools.media_sender import sender_argv
-from toolhub_service.tools.process import Program, run_process
 from toolhub_service.tools.threads import raise_if_cancelled, to_thread
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 

@@ -12,6 +12,7 @@ import pytest
 from tests.hub import settings_of
 from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_stores import make_stores
 from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.app.wiring_tools import Searching, make_searching
@@ -42,7 +43,7 @@ def searching(folder: Path, embedder: str = "", trusted: tuple[str, ...] = ("acm
         folder, {"stores": {"kind": "memory"}, "search": search, "tools": {"trusted_namespaces": trusted}}
     )
     paths, observing = Paths(settings), open_observing(settings, Redactor(), is_worker=True)
-    deps = Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing)
+    deps = Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing, make_ladder(settings))
     return make_searching(deps, ToolCatalog(check_schema=compile_schema), make_stores(deps))
 
 

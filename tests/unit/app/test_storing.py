@@ -12,6 +12,7 @@ import pytest
 from tests.hub import settings_of
 from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_stores import Stores, make_stores
 from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.domain.errors import HubFailure
@@ -26,7 +27,7 @@ def _deps(folder: Path, **sections: Any) -> Deps:
     paths = Paths(settings)
     paths.make()
     observing = open_observing(settings, Redactor(), is_worker=True)
-    return Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing)
+    return Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing, make_ladder(settings))
 
 
 def _kinds(stores: Stores) -> list[str]:

@@ -22,7 +22,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Chunk
 from toolhub_service.domain.tool import EXECUTE_COMMAND
 from toolhub_service.domain.verdict import CommandRule, Sandbox
-from toolhub_service.tools.confinement import Confinement
+from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.tools.exec_run import ExecRun
 
 
@@ -306,7 +306,7 @@ from pathlib import Path
 from tests.fakes.commands import command_context
 from tests.fakes.tool_context import RecordingSink
 from tests.fakes.util_context import called
-from toolhub_service.tools.confinement import Confinement
+from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.tools.exec_run import ExecRun
 
 class Telling(RecordingSink):

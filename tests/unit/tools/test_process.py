@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.tools.process import FLOOD_BYTES, Capture, Finished, OnOutput, Program, run_process
+from toolhub_service.sandbox.process import FLOOD_BYTES, Capture, Finished, OnOutput, Program, run_process
 
 
 async def run(

@@ -23,8 +23,8 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Mask, Redact
+from toolhub_service.sandbox.confinement import HiddenFolder
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.tools.confinement import HiddenFolder
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool

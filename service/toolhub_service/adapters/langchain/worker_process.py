@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolhub_service.adapters.langchain.worker import ChannelClosed, FrameProtocol
-from toolhub_service.tools.confinement import CannotHide, HiddenFolder
-from toolhub_service.tools.process import Child, Program, spawn, within
-from toolhub_service.tools.strays import kill_strays
+from toolhub_service.sandbox.confinement import CannotHide, HiddenFolder
+from toolhub_service.sandbox.process import Child, Program, spawn, within
+from toolhub_service.sandbox.strays import kill_strays
 
 _GRACE_S: Final = 0.5  # Between SIGTERM and SIGKILL
 _LINE_BYTES: Final = 4096

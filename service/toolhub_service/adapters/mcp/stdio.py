@@ -32,7 +32,7 @@ from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_
 from toolhub_service.adapters.mcp.kind import StdioTerms
 from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messages
 from toolhub_service.adapters.mcp.reaper import REAPER
-from toolhub_service.tools.process import Child, Program, spawn, within
+from toolhub_service.sandbox.process import Child, Program, spawn, within
 
 HELD_MAX = 256  # Messages, after which the pipe is not read until half of them are taken
 HELD_MAX_BYTES = 1024 * 1024

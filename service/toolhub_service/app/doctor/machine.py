@@ -17,9 +17,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from toolhub_service import __version__
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.tools.confinement import Confinement
+from toolhub_service.sandbox.confinement import Confinement
+from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.tools.entries import best_opening, open_beneath
-from toolhub_service.tools.kernel_walls import landlock_abi
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
 _PYTHON_MIN = (3, 11)

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.tools.kernel_walls import (
+from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
     READ_FOLDERS,
@@ -28,7 +28,7 @@ from toolhub_service.tools.kernel_walls import (
     landlock_abi,
     restrict_files,
 )
-from toolhub_service.tools.process import Child, Program, spawn
+from toolhub_service.sandbox.process import Child, Program, spawn
 
 WORKER: Final = "toolhub_service.tools.web.page_worker"
 _PACKAGE: Final = Path(__file__).parents[2]

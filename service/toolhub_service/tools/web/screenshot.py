@@ -34,9 +34,9 @@ from toolhub_service.domain.tool import (
     ToolLimits,
 )
 from toolhub_service.guards.urls import parse_url, shown_url
+from toolhub_service.sandbox.process import Finished, Program, run_process
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.http_exchange import Url
-from toolhub_service.tools.process import Finished, Program, run_process
 from toolhub_service.tools.threads import to_thread
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.web.filtering_proxy import USER, FilteringProxy

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO
 
-from toolhub_service.tools.strays import kill_strays
+from toolhub_service.sandbox.strays import kill_strays
 
 # Starts programs, as asyncio's subprocesses but without a way to lose one. The only place that starts children.
 #

@@ -26,10 +26,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.tools.kernel_walls import (
+from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
     READ_FOLDERS,
@@ -39,7 +38,8 @@ from toolhub_service.tools.kernel_walls import (
     landlock_abi,
     restrict_files,
 )
-from toolhub_service.tools.process import Program, run_process
+from toolhub_service.sandbox.process import Program, run_process
+from toolhub_service.sandbox.request import Level
 
 # Starts a program that sees all of the machine but one folder: the hub's own.
 #
@@ -69,7 +69,7 @@ class HiddenFolder:
     async def hidden_from(self, program: Program) -> Program:
         """The program that does not see the folder. Raises CannotHide."""
         if self._works is None:
-            self._works = bool(self.bubblewrap) and await _succeeds(Program(self._covered(("/bin/true",)), {}, "/"))
+            self._works = bool(self.bubblewrap) and await succeeds(Program(self._covered(("/bin/true",)), {}, "/"))
         if self._works:
             return replace(program, argv=self._covered(program.argv))
         if self.landlock and landlock_abi():
@@ -82,7 +82,7 @@ class HiddenFolder:
         return (self.bubblewrap, "--die-with-parent", *dropped, *cover, "--", *argv)
 
 
-async def _succeeds(probe: Program) -> bool:
+async def succeeds(probe: Program) -> bool:
     """Whether it starts and ends well."""
     try:
         finished = await run_process(
@@ -106,17 +106,15 @@ def _restrict(folder: str) -> None:
     restrict_files([("/", READ_FOLDERS)], beside, tcp=True)
 
 
-Level = Literal["bubblewrap", "landlock", "rlimits"]
-
-_PROGRAM_FOLDERS = "/usr/bin:/bin:/usr/local/bin"
+PROGRAM_FOLDERS = "/usr/bin:/bin:/usr/local/bin"
 _OPEN_FILES = 256
 _PROBE_S = 5.0
-_SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_FROM_ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+FROM_ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 # No --new-session: a child leads a session already (process.py); what is being set up must die with its group.
 # The second of these needs bubblewrap 0.8 and a kernel that lets namespaces nest.
-_NO_NAMESPACES_BELOW = ("--unshare-user", "--disable-userns")
+NO_NAMESPACES_BELOW = ("--unshare-user", "--disable-userns")
 _ISOLATION = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr")
 
 
@@ -125,13 +123,13 @@ class Confinement:
 
     def __init__(self, bubblewrap: str | None = None, *, landlock: bool = True) -> None:
         """`bubblewrap`: its absolute path, None to look for it, empty to do without it. `landlock`: where there is."""
-        self.prlimit = shutil.which("prlimit", path=_PROGRAM_FOLDERS) or ""
-        self._setpriv = shutil.which("setpriv", path=_PROGRAM_FOLDERS) or ""
-        self.bubblewrap = bubblewrap if bubblewrap is not None else shutil.which("bwrap", path=_PROGRAM_FOLDERS) or ""
-        self._system = _system_folders() if self.bubblewrap else ()
+        self.prlimit = shutil.which("prlimit", path=PROGRAM_FOLDERS) or ""
+        self._setpriv = shutil.which("setpriv", path=PROGRAM_FOLDERS) or ""
+        self.bubblewrap = bubblewrap if bubblewrap is not None else shutil.which("bwrap", path=PROGRAM_FOLDERS) or ""
+        self._system = system_folders() if self.bubblewrap else ()
         self._level: Level | None = None
         self._without_bubblewrap: Level = "landlock" if landlock and landlock_abi() else "rlimits"
-        self.nested: tuple[str, ...] = _NO_NAMESPACES_BELOW
+        self.nested: tuple[str, ...] = NO_NAMESPACES_BELOW
         """What forbids further user namespaces by bubblewrap itself; the filter of system calls does so in any case."""
 
     async def level(self, sandbox: Sandbox, workspace: str) -> Level:
@@ -157,7 +155,7 @@ class Confinement:
         """What is to be started within the context. `folder`: the working directory, by path and by descriptor."""
         path, descriptor = folder
         if level == "bubblewrap":
-            with _readable(call_filter()) as calls:
+            with readable(call_filter()) as calls:
                 line = self.wrapped(level, argv, sandbox, workspace, path, calls=calls)
                 yield Program(line, environment, "/", pass_fds=(calls,) if calls >= 0 else ())
         else:
@@ -178,7 +176,7 @@ class Confinement:
         """
         if level != "bubblewrap":
             tied = (self._setpriv, "--no-new-privs", "--pdeathsig", "KILL", "--") if self._setpriv else ()
-            return (*tied, *self._limits(sandbox, _tasks_now() + sandbox.command_processes), *argv)
+            return (*tied, *self._limits(sandbox, tasks_now() + sandbox.command_processes), *argv)
         limits = self._limits(sandbox, sandbox.command_processes)
         filtered = ("--seccomp", str(calls)) if calls >= 0 else ()
         return (*self._sandboxed(argv[0], workspace, folder, sandbox.command_file_bytes, filtered), *limits, *argv)
@@ -188,7 +186,7 @@ class Confinement:
             return False
         argv = (self.prlimit, "--version")
         with suppress(OSError), self.program("bubblewrap", argv, sandbox, workspace, (workspace, -1), {}) as program:
-            return await _succeeds(program)
+            return await succeeds(program)
         return False
 
     def _sandboxed(
@@ -222,21 +220,21 @@ class Confinement:
         )
 
 
-def _system_folders() -> tuple[str, ...]:
+def system_folders() -> tuple[str, ...]:
     """Mounts for /bin, /lib and the like: links where the system has links (merged /usr), else folders."""
     mounts: list[str] = []
-    for name in _SYSTEM_LINKS:
+    for name in SYSTEM_LINKS:
         path = Path(name)
         if path.is_symlink():
             mounts += ("--symlink", os.readlink(path), name)  # noqa: PTH115 - the link as written
         elif path.is_dir():
             mounts += ("--ro-bind", name, name)
-    for name in _FROM_ETC:
+    for name in FROM_ETC:
         mounts += ("--ro-bind-try", name, name)
     return tuple(mounts)
 
 
-def _tasks_now() -> int:
+def tasks_now() -> int:
     """Tasks on the machine (proc(5), loadavg): RLIMIT_NPROC counts all of the user's, the hub's threads among them."""
     return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
 
@@ -244,15 +242,15 @@ def _tasks_now() -> int:
 def _confine(binary: str, workspace: str) -> None:
     """Lay upon this thread what its command is to be held by: Landlock where there is a workspace, and the filter."""
     if workspace:
-        readable = [(path, READ_AND_RUN) for path in ("/usr", *_SYSTEM_LINKS, *_FROM_ETC, binary)]
-        restrict_files([*readable, *((path, READ_AND_WRITE) for path in _DEVICES)], [workspace])
+        readable = [(path, READ_AND_RUN) for path in ("/usr", *SYSTEM_LINKS, *FROM_ETC, binary)]
+        restrict_files([*readable, *((path, READ_AND_WRITE) for path in DEVICES)], [workspace])
     else:
         forbid_new_privileges()
     filter_calls()
 
 
 @contextmanager
-def _readable(content: bytes) -> Iterator[int]:
+def readable(content: bytes) -> Iterator[int]:
     """A descriptor from which it can be read once; -1 for nothing."""
     if not content:
         yield -1

@@ -1,0 +1,309 @@
+"""How code that is not the hub's is started: confined as well as this machine can, or not at all.
+
+Two levels, the first that works here. bubblewrap(1): namespaces of its own for processes, network, IPC and mounts; the
+system read-only, a /tmp of its own, what the request names, and nothing else. Landlock (landlock(7)): the same files by
+the kernel's judgement, no network, but the machine's view of processes. Both drop to an unprivileged user when the hub
+is root, forbid new privileges, filter system calls and set limits of resources (confinement.py).
+
+When the hub is root, root makes the mounts, so that nothing on the way to a folder need be open to others; the program
+is another user's from its first instruction, so that the limit of processes holds and its files are not root's. A root
+that may make no mounts becomes that user before bubblewrap starts.
+
+The hub's own folders and files are never shown: a request that would is refused, on every level alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.sandbox.confinement import (
+    DEVICES,
+    FROM_ETC,
+    NO_NAMESPACES_BELOW,
+    PROGRAM_FOLDERS,
+    SYSTEM_LINKS,
+    readable,
+    succeeds,
+    system_folders,
+    tasks_now,
+)
+from toolhub_service.sandbox.kernel_walls import (
+    READ_AND_RUN,
+    READ_AND_WRITE,
+    call_filter,
+    filter_calls,
+    landlock_abi,
+    restrict_files,
+)
+from toolhub_service.sandbox.process import Program
+from toolhub_service.sandbox.request import LEVELS, Level, SandboxRequest
+
+_Way = Literal["mounts by root", "user before", "own user"]
+_SEPARATE = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
+# For setpriv, and to enter the working folder, which may be the user's alone; gone when the program starts.
+_CAPABILITIES = ("setuid", "setgid", "dac_read_search")
+_INHERITS_NOTHING = "--inh-caps=" + ",".join(f"-{name}" for name in _CAPABILITIES)
+_FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl")
+_NEVER_SHOWN = ("/proc", "/sys", "/dev")
+_FOLDER_PREFIX = "toolhub-run-"
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """What is to be started, by `run_process` or `spawn`, and how it is held."""
+
+    level: Level
+    program: Program
+    user: int
+    """Whose processes and files they are."""
+
+    @property
+    def evidence(self) -> dict[str, str]:
+        """Attributes for the evidence of a call."""
+        return {"confinement": self.level, "user": str(self.user)}
+
+
+class Ladder:
+    """The levels of this machine. Made once; tries each before it is believed."""
+
+    def __init__(
+        self,
+        hidden: Sequence[str] = (),
+        *,
+        shown: Sequence[str] = (),
+        user: int | None = None,
+        bubblewrap: str | None = None,
+        landlock: bool = True,
+    ) -> None:
+        """`hidden`: the hub's folders and files. `shown`: folders within them that requests may name.
+
+        `user`: whom a hub of root's becomes (group of the same number), None to stay root. `bubblewrap`: its absolute
+        path, None to look for it, empty to do without it.
+        """
+        self.user = user if user and os.geteuid() == 0 else os.geteuid()
+        self.reasons: dict[Level, str] = {}
+        """Why a level does not work here; known after `level`."""
+        self._drops = self.user != os.geteuid()
+        self._hidden = tuple(os.path.realpath(path) for path in hidden)
+        self._shown = tuple(os.path.realpath(path) for path in shown)
+        self._prlimit = shutil.which("prlimit", path=PROGRAM_FOLDERS) or ""
+        self._setpriv = shutil.which("setpriv", path=PROGRAM_FOLDERS) or ""
+        self._bubblewrap = bubblewrap if bubblewrap is not None else shutil.which("bwrap", path=PROGRAM_FOLDERS) or ""
+        self._landlock = landlock
+        self._system = system_folders()
+        self._way: _Way | None = None
+        self._namespaces: tuple[str, ...] = NO_NAMESPACES_BELOW
+        self._level: Level | None = None
+        self._trying = asyncio.Lock()
+
+    async def level(self) -> Level | None:
+        """The best that works here; None when nothing does. Tried once."""
+        async with self._trying:
+            if self._level is None and not self.reasons:
+                self._level = await self._best()
+        return self._level
+
+    @asynccontextmanager
+    async def confined(self, request: SandboxRequest, *, minimum: Level = "landlock") -> AsyncIterator[Confined]:
+        """What is to be started within the context. Raises ToolFailure TOOL_UNAVAILABLE when it cannot be held."""
+        level = await self.level()
+        if level is None or LEVELS.index(level) < LEVELS.index(minimum):
+            best = f"the best that works here is {level}" if level else "nothing that could hold it works here"
+            raise _refusal(f"it must be held by {minimum} at least, and {best}")
+        self._check(request)
+        if level == "bubblewrap":
+            with readable(call_filter()) as calls:
+                yield Confined(level, self._in_bubblewrap(request, calls), self.user)
+        else:
+            self._check_reach(request)
+            yield Confined(level, self._in_landlock(request), self.user)
+
+    @contextmanager
+    def run_folder(self) -> Iterator[str]:
+        """A fresh folder for one run, outside of the hub's; the program can write there. Removed afterwards."""
+        folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
+        try:
+            self.hand_over(folder)
+            yield os.path.realpath(folder)
+        finally:
+            _remove(folder)
+
+    def hand_over(self, path: str) -> None:
+        """Make a folder or file, and all within, the program's own; never follows a link. Raises OSError."""
+        if not self._drops:
+            return
+        os.lchown(path, self.user, self.user)
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            return
+        for _, folders, files, at in os.fwalk(path):
+            for name in (*folders, *files):
+                os.chown(name, self.user, self.user, dir_fd=at, follow_symlinks=False)
+
+    async def _best(self) -> Level | None:
+        if not self._prlimit or not self._setpriv:
+            self.reasons["bubblewrap"] = self.reasons["landlock"] = "prlimit and setpriv (util-linux) are not installed"
+            return None
+        if not self._bubblewrap:
+            self.reasons["bubblewrap"] = "bubblewrap is not installed, or switched off"
+        elif await self._bubblewrap_works():
+            return "bubblewrap"
+        else:
+            self.reasons["bubblewrap"] = "bubblewrap cannot make namespaces here"
+        if self._landlock and landlock_abi():
+            return "landlock"
+        self.reasons["landlock"] = "this kernel has no Landlock, or a filter forbids it"
+        return None
+
+    async def _bubblewrap_works(self) -> bool:
+        ways: tuple[_Way, ...] = ("mounts by root", "user before") if self._drops else ("own user",)
+        request = SandboxRequest((self._prlimit, "--version"), {}, "/")
+        for way in ways:
+            for namespaces in (NO_NAMESPACES_BELOW, ()) if way != "mounts by root" else ((),):
+                self._way, self._namespaces = way, namespaces
+                with readable(call_filter()) as calls, suppress(OSError):
+                    if await succeeds(self._in_bubblewrap(request, calls)):
+                        return True
+        return False
+
+    def _in_bubblewrap(self, request: SandboxRequest, calls: int) -> Program:
+        is_root = self._way == "mounts by root"
+        before = self._as_user() if self._way == "user before" else ()
+        # In a user namespace of its own only its processes are counted, else all of its user.
+        processes = request.bounds.processes + (tasks_now() if is_root else 0)
+        mounts, network = self._mounts(request), () if request.has_network else ("--unshare-net",)
+        argv = (
+            *before,
+            self._bubblewrap,
+            *("--cap-drop", "ALL"),
+            *(word for name in (_CAPABILITIES if is_root else ()) for word in ("--cap-add", f"CAP_{name.upper()}")),
+            *(() if is_root else self._namespaces or ("--unshare-user-try",)),
+            *_SEPARATE,
+            *network,
+            *(("--seccomp", str(calls)) if calls >= 0 else ()),
+            *mounts,
+            *("--remount-ro", "/", "--chdir", request.folder, "--"),
+            *(self._as_user() if is_root else ()),
+            *self._limits(request, processes),
+            *request.argv,
+        )
+        passed = (calls,) if calls >= 0 else ()
+        return Program(argv, request.environment, "/", has_input=request.has_input, pass_fds=passed)
+
+    def _mounts(self, request: SandboxRequest) -> Iterator[str]:
+        """The system, then what the request names: what lies above before what lies within."""
+        room = ("--size", str(request.bounds.file_bytes), "--perms", "1777", "--tmpfs")
+        yield from ("--ro-bind", "/usr", "/usr", *self._system)
+        yield from ("--proc", "/proc", "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
+        for path in _FOR_NETWORK if request.has_network else ():
+            yield from ("--ro-bind-try", path, path)
+        named = [("--ro-bind", path) for path in request.reads]
+        binary, folders = request.argv[0], ("/usr", *SYSTEM_LINKS, *request.reads, *request.writes)
+        named += [] if any(_lies_in(binary, folder) for folder in folders) else [("--ro-bind", binary)]
+        named += [("--bind", path) for path in (*request.writes, *request.sockets)]
+        for how, path in sorted(named, key=lambda each: each[1].count("/")):
+            # Else bubblewrap makes the folders above its user's alone.
+            for above in reversed(Path(path).parents[:-1]):
+                yield from ("--perms", "0755", "--dir", str(above))
+            yield from (how, os.path.realpath(path), path)
+
+    def _in_landlock(self, request: SandboxRequest) -> Program:
+        tied = self._as_user("--no-new-privs", "--pdeathsig", "KILL")
+        argv = (*tied, *self._limits(request, tasks_now() + request.bounds.processes), *request.argv)
+        confine = partial(_confine, request, (self._setpriv, self._prlimit))
+        return Program(argv, request.environment, request.folder, has_input=request.has_input, confine=confine)
+
+    def _as_user(self, *more: str) -> tuple[str, ...]:
+        """setpriv and its flags: without any way back."""
+        number = str(self.user)
+        user = ("--reuid", number, "--regid", number, "--clear-groups", _INHERITS_NOTHING) if self._drops else ()
+        return (self._setpriv, *user, *more, "--")
+
+    def _limits(self, request: SandboxRequest, processes: int) -> tuple[str, ...]:
+        """prlimit and its flags, soft and hard alike."""
+        of = request.bounds
+        return (
+            *(self._prlimit, f"--cpu={of.cpu_s}", f"--as={of.memory_bytes}", f"--fsize={of.file_bytes}"),
+            *(f"--nproc={processes}", f"--nofile={of.open_files}", "--core=0", "--"),
+        )
+
+    def _check(self, request: SandboxRequest) -> None:
+        """Nothing that is shown may hold, or lie in, what is the hub's or the kernel's. Raises ToolFailure."""
+        if any(_lies_in(hidden, system) for hidden in self._hidden for system in ("/usr", *SYSTEM_LINKS)):
+            raise _refusal("the hub's data folder or settings lie in a folder of the system, which every program sees")
+        for path in map(os.path.realpath, _named(request)):
+            allowed = any(_lies_in(path, shown) for shown in self._shown)
+            for hidden in (*self._hidden, *_NEVER_SHOWN):
+                if _lies_in(hidden, path) or (_lies_in(path, hidden) and not allowed):
+                    raise _refusal("what it is to be shown holds, or lies in, the hub's own data folder or settings")
+
+    def _check_reach(self, request: SandboxRequest) -> None:
+        """Without mounts the way to each path must be open to the user. Raises ToolFailure."""
+        if not self._drops:
+            return
+        for path in (*map(os.path.realpath, _named(request)), request.folder):
+            if not _reaches(self.user, path):
+                raise _refusal(f"user {self.user} cannot reach what it needs, and only bubblewrap could show it")
+
+
+def _named(request: SandboxRequest) -> tuple[str, ...]:
+    return (*request.reads, *request.writes, *request.sockets, request.argv[0])
+
+
+def _refusal(why: str) -> ToolFailure:
+    advice = "Operators see by `toolhub doctor` what this machine lacks. Use another tool."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, f"The program was not started: {why}. {advice}", retryable=False)
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    """Whether it is the folder or within it; both without links."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _reaches(user: int, path: str) -> bool:
+    """Whether a user without a group can read it by the modes of it and of all that stands above."""
+    above = [str(each) for each in Path(path).parents]
+    return all(_may(user, each, stat.S_IXOTH) for each in above) and _may(user, path, stat.S_IROTH)
+
+
+def _may(user: int, path: str, bit: int) -> bool:
+    status = os.stat(path)  # noqa: PTH116 - one call, as the kernel judges
+    place = 6 if status.st_uid == user else 3 if status.st_gid == user else 0
+    return bool(status.st_mode >> place & bit)
+
+
+def _confine(request: SandboxRequest, tools: Sequence[str]) -> None:
+    """Lay Landlock and the filter upon this thread, for the program."""
+    network = _FOR_NETWORK if request.has_network else ()
+    paths = ("/usr", *SYSTEM_LINKS, *FROM_ETC, *network, *tools, request.argv[0], *request.reads)
+    named = [(os.path.realpath(path), READ_AND_RUN) for path in paths] + [(path, READ_AND_WRITE) for path in DEVICES]
+    restrict_files(named, [os.path.realpath(path) for path in request.writes], tcp=request.has_network)
+    filter_calls()
+
+
+def _remove(folder: str) -> None:
+    """All of it, whatever modes the program has left."""
+    for _, folders, _, at in os.fwalk(folder):
+        for name in folders:
+            with suppress(OSError):
+                _open_up(name, at)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_up(name: str, at: int) -> None:
+    """A folder, never what a link of that name leads to."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)  # noqa: PTH101 - what was opened
+    finally:
+        os.close(descriptor)

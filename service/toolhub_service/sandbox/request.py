@@ -1,0 +1,63 @@
+"""What code that is not the hub's is given when it runs: what it sees, what it may write, and its limits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Level = Literal["bubblewrap", "landlock", "rlimits"]
+LEVELS: tuple[Level, ...] = ("rlimits", "landlock", "bubblewrap")
+"""From the weakest to the strongest."""
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of resources (setrlimit(2)); each holds for one process but `processes`."""
+
+    cpu_s: int = 30
+    memory_bytes: int = 1024 * _MIB
+    """Of address space, which some runtimes reserve without using it."""
+    file_bytes: int = 100 * _MIB
+    """The largest file; inside bubblewrap also the size of /tmp and of /dev/shm."""
+    processes: int = 64
+    """Threads count as well."""
+    open_files: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRequest:
+    """One program to be confined. Paths are absolute and appear inside at their own place."""
+
+    argv: Sequence[str]
+    """`argv[0]` is the path of the program; it is made visible."""
+    environment: Mapping[str, str]
+    """All of it; nothing of the hub's is added."""
+    folder: str
+    """Working directory: `/`, or within what is shown."""
+    reads: Sequence[str] = ()
+    """Files and folders that can be read and run, beside the system's under /usr."""
+    writes: Sequence[str] = ()
+    """Folders that can be written. Hand them over first (`Ladder.hand_over`), unless they come of `run_folder`."""
+    sockets: Sequence[str] = ()
+    """Unix sockets that can be connected to."""
+    bounds: Bounds = Bounds()
+    has_network: bool = False
+    """The hub's own network; without it there is none at all, not even the machine's loopback."""
+    has_input: bool = False
+    """Whether standard input is a pipe; else it is empty."""
+
+
+def interpreter_reads() -> tuple[str, ...]:
+    """What the hub's own Python needs to be seen in order to run: for `SandboxRequest.reads`.
+
+    The folders of the interpreter and of its environment, and that of the package, should it lie elsewhere.
+    """
+    places = (sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent))
+    resolved = dict.fromkeys(os.path.realpath(place) for place in places)
+    return tuple(place for place in resolved if place != "/usr" and not place.startswith("/usr/"))

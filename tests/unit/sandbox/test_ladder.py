@@ -1,0 +1,178 @@
+"""What confines code that is not the hub's: what a request shows is there, all else is not, on each level."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.ladders import NOBODY, ladder_of, ran
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.sandbox.kernel_walls import landlock_abi
+from toolhub_service.sandbox.ladder import Ladder
+from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest, interpreter_reads
+
+LEVELS = ("landlock", "bubblewrap")
+REPORT = """
+import json, os, pathlib, sys
+def tries(what):
+    try: what(); return True
+    except OSError: return False
+has_status = tries(lambda: open("/proc/self/status"))
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status")) if has_status else {}
+print(json.dumps({
+    "cwd": os.getcwd(), "uid": os.getuid(), "gid": os.getgid(), "groups": os.getgroups(),
+    "environment": dict(os.environ),
+    "capabilities": [status[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapAmb") if status],
+    "given": sys.stdin.read(), "read": pathlib.Path(sys.argv[1], "a.txt").read_text(),
+    "wrote_read": tries(lambda: pathlib.Path(sys.argv[1], "b.txt").write_text("b")),
+    "wrote": tries(lambda: pathlib.Path("out.txt").write_text("out")),
+    "descriptors": [fd for fd in range(3, 64) if tries(lambda: os.fstat(fd))],
+    "etc": tries(lambda: open("/etc/passwd")),
+}))
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_a_program_sees_what_its_request_names_and_is_nobody(level: Level, tmp_path: Path) -> None:
+    ladder = await ladder_of(level, tmp_path)
+    with ladder.run_folder() as folder, ladder.run_folder() as shown:
+        written = Path(folder, "out.txt")
+        put(Path(shown, "a.txt"), "shown")
+        command = ("/usr/bin/python3", "-I", "-c", REPORT, shown)
+        request = SandboxRequest(command, {"TOPIC": "bees"}, folder, reads=(shown,), writes=(folder,), has_input=True)
+        finished = await ran(ladder, request, given=b"given")
+        assert finished.exit_code == 0, finished.stderr.text(2000)
+        seen = json.loads(finished.stdout.text(10_000)[0])
+        assert (got(written), owner(written)) == ("out", ladder.user)
+    environment = seen.pop("environment")
+    assert environment["TOPIC"] == "bees"
+    assert set(environment) <= {"TOPIC", "PWD", "LC_CTYPE"}
+    assert set(seen.pop("capabilities")) <= {"0" * 16}
+    assert seen == {
+        "cwd": folder,
+        "uid": ladder.user,
+        "gid": ladder.user if os.geteuid() == 0 else os.getgid(),
+        "groups": [] if os.geteuid() == 0 else seen["groups"],
+        "given": "given",
+        "read": "shown",
+        "wrote_read": False,
+        "wrote": True,
+        "descriptors": [],
+        "etc": False,
+    }
+    assert folder not in left_over()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_a_named_socket_is_reached_and_the_hubs_python_runs(level: Level, tmp_path: Path) -> None:
+    ladder = await ladder_of(level, tmp_path)
+    code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(9).decode())"
+    with ladder.run_folder() as folder, socket.socket(socket.AF_UNIX) as listener:
+        place = str(Path(folder, "hub.sock"))
+        listener.bind(place)
+        ladder.hand_over(place)
+        listener.listen()
+        listener.settimeout(10)
+        answering = threading.Thread(target=answer, args=(listener,), daemon=True)
+        answering.start()
+        # Without bubblewrap another user reaches no Python in root's home.
+        python = sys.executable if level == "bubblewrap" else "/usr/bin/python3"
+        reads = interpreter_reads() if level == "bubblewrap" else ()
+        request = SandboxRequest((python, "-I", "-c", code, place), {}, "/", reads=reads, sockets=(place,))
+        finished = await ran(ladder, request)
+        answering.join(60)
+    assert (finished.exit_code, finished.stdout.text(99)[0]) == (0, "hello\n"), finished.stderr.text(2000)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_bounds_hold_also_a_hub_of_roots(level: Level, tmp_path: Path) -> None:
+    ladder = await ladder_of(level, tmp_path)
+    bounds = Bounds(cpu_s=1, memory_bytes=64 * 1024 * 1024, file_bytes=100_000, processes=20)
+    many = "perl -e 'for (1..2000) { defined($p = fork) or die qq(fork\n); $p or sleep, exit }'"
+    tried = {
+        "processes": (many, "fork"),
+        "memory": ("perl -e '$x = \"x\" x 500_000_000'", "memory"),
+        "file": ("head -c 1000000 /dev/zero > big; wc -c < big >&2", "100000"),
+        "processor": ("perl -e '1 while 1'; echo $? >&2", "137"),
+    }
+    for what, (code, told) in tried.items():
+        with ladder.run_folder() as folder:
+            request = SandboxRequest(("/bin/bash", "-c", code), {}, folder, writes=(folder,), bounds=bounds)
+            finished = await ran(ladder, request)
+        assert told in finished.stderr.text(100_000)[0], (what, finished.exit_code, finished.stderr.text(500))
+
+
+async def test_what_is_the_hubs_is_never_shown_however_it_is_named(tmp_path: Path) -> None:
+    data, outside = tmp_path / "hub" / "data", tmp_path / "skills"
+    room = data / "trees" / "one"
+    for folder in (room, outside):
+        folder.mkdir(parents=True)
+    (outside / "to_data").symlink_to(data)
+    (tmp_path / "to_hub").symlink_to(tmp_path / "hub")
+    put(data / "audit.key", "key")
+    (outside / "key").symlink_to(data / "audit.key")
+    ladder = Ladder([str(data), str(tmp_path / "settings.yaml")], shown=[str(data / "trees")], user=NOBODY)
+    if await ladder.level() is None:
+        pytest.skip(f"untested here: requests of a sandbox ({ladder.reasons})")
+    named = [data, data / "audit.key", data.parent, tmp_path, Path("/"), Path("/proc"), Path("/proc/self/fd")]
+    named += [outside / "to_data", outside / "key", tmp_path / "to_hub", outside / ".." / "hub", data / "trees" / ".."]
+    named += [Path("/proc/self/root", str(data).lstrip("/")), Path("/dev"), tmp_path / "settings.yaml"]
+    for path in named:
+        request = SandboxRequest(("/bin/true",), {}, "/")
+        for asked in (
+            replace(request, reads=(str(path),)),
+            replace(request, writes=(str(path),)),
+            replace(request, sockets=(str(path),)),
+        ):
+            with pytest.raises(ToolFailure) as refused:
+                async with ladder.confined(asked):
+                    pytest.fail(f"shown: {path}")
+            assert refused.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
+    async with ladder.confined(SandboxRequest(("/bin/true",), {}, "/", reads=(str(room),))) as confined:
+        assert confined.evidence["confinement"] == confined.level
+
+
+async def test_below_the_minimum_nothing_starts_and_the_ladder_says_why() -> None:
+    nothing = Ladder(bubblewrap="", landlock=False)
+    with pytest.raises(ToolFailure) as refused:
+        async with nothing.confined(SandboxRequest(("/bin/true",), {}, "/")):
+            pytest.fail("started")
+    assert "landlock at least" in refused.value.error.message
+    assert not refused.value.error.retryable
+    assert set(nothing.reasons) == {"bubblewrap", "landlock"}
+    if not landlock_abi():
+        pytest.skip("untested here: a minimum above Landlock (this kernel has none)")
+    with pytest.raises(ToolFailure) as refused:
+        async with Ladder(bubblewrap="").confined(SandboxRequest(("/bin/true",), {}, "/"), minimum="bubblewrap"):
+            pytest.fail("started")
+    assert "bubblewrap at least" in refused.value.error.message
+
+
+def answer(listener: socket.socket) -> None:
+    with listener.accept()[0] as connection:
+        connection.sendall(b"hello")
+
+
+def put(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def got(path: Path) -> str:
+    return path.read_text()
+
+
+def owner(path: Path) -> int:
+    return path.stat().st_uid
+
+
+def left_over() -> list[str]:
+    """Folders of runs."""
+    return [str(path) for path in Path(tempfile.gettempdir()).resolve().glob("toolhub-run-*")]
