@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from toolhub_service.adapters.source_config import Section, Source, Value
 from toolhub_service.adapters.upstream import no_source
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 
 Config = TypeVar("Config", bound=Source)
+FileKeys = tuple[str, ...] | Callable[[Any], tuple[str, ...]]
+"""Keys of a section that name files or folders, or which of them do in this one."""
 _VALUES_MAX: Final = 6
 _TEXT_MAX_CHARS: Final = 60
 _ARGUMENTS_MAX: Final = 50
@@ -52,6 +55,8 @@ class SourceDeps:
     keep_raw: bool
     """Whether results carry the upstream's own answer."""
     trusted_namespaces: tuple[str, ...]
+    data_dir: Path
+    """The hub's data folder: a kind may keep what it fetches in a folder of its own there."""
     hides: Callable[[], HiddenFolder | None]
     """The data folder, as worker processes are kept from it; None: they are not."""
     ladder: Ladder
@@ -160,11 +165,13 @@ class SourceKind(Generic[Config]):
     """Distribution without which it cannot be opened, by the name to import; empty: none."""
     values: Callable[[Config], Iterator[tuple[str, Value]]] = _nothing
     """Each value that may be a reference, with its place in the entry."""
-    files: Mapping[type[Section], tuple[str, ...]] = field(default_factory=dict)
+    files: Mapping[type[Section], FileKeys] = field(default_factory=dict)
     """Keys, by section, that name files or folders: relative ones count from the folder of sources.yaml."""
     missing: Callable[[Config, tuple[str, ...]], Iterator[str]] = _nothing
     """What else the entry refers to and is not on this machine, a sentence each; the second argument is
     `tools.trusted_namespaces`."""
+    remarks: Callable[[Config], Iterator[str]] = _nothing
+    """What is not as it should be and keeps nothing from being used, a sentence each, found without a hub."""
     unbounded: Callable[[Config], Iterator[str]] = _nothing
     """What of the entry takes any path of the machine, a sentence each."""
     preview: str = ""
@@ -176,6 +183,8 @@ class SourceKind(Generic[Config]):
     together. None: such sources are not added by options."""
     has_trust: bool = True
     """Whether `trust` is a key of `config`."""
+    trust: Callable[[Config], Trust] | None = None
+    """What an entry is trusted with, where that depends on more than its `trust`."""
     registering: str = ""
     """Where tools of the kind are configured that cannot be registered over the wire; empty: they can."""
 
@@ -194,6 +203,8 @@ class SourceKind(Generic[Config]):
 
     def trust_of(self, entry: Source) -> Trust:
         """When a definition of it may be called."""
+        if self.trust is not None:
+            return self.trust(cast("Config", entry))
         return Trust(getattr(entry, "trust", Trust.ALWAYS.value))
 
 

@@ -191,6 +191,7 @@ class SourceRuntime:
             tracer=deps.observing.tracing.tracer,
             keep_raw=deps.settings.results.show_raw,
             trusted_namespaces=deps.settings.tools.trusted_namespaces,
+            data_dir=deps.paths.data_dir.absolute(),
             hides=self._hidden_folder,
             ladder=deps.ladder,
         )

@@ -22,6 +22,9 @@
         kind: comfyui
         url: http://gpu-1:8188
         templates: [/etc/toolhub/comfyui]
+      skill:
+        kind: skill
+        skills: [{path: /srv/skills}]
 
 Each source is converted by itself, so that what is wrong is reported by its name and its nearest key; a name twice, or
 two that read alike, is refused, for the second would silently take the place of the first.
@@ -44,7 +47,7 @@ from msgspec import Meta
 
 from toolhub_service.adapters.source_config import SecretRef, Section, Source, SourceInvalid, Value
 from toolhub_service.app.files import Stamp, stamp_of
-from toolhub_service.app.kinds import BY_NAME, FILES, KINDS, SHARED, kind_of
+from toolhub_service.app.kinds import BY_NAME, KINDS, SHARED, file_keys, kind_of
 from toolhub_service.guards.yaml_faults import yaml_problem
 from toolhub_service.registry.catalog import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
@@ -72,7 +75,7 @@ def named_files(part: Any) -> Iterator[str]:
     if isinstance(part, msgspec.Struct):
         for name in part.__struct_fields__:
             value = getattr(part, name)
-            if name == "cwd" or name not in FILES.get(type(part), ()):
+            if name == "cwd" or name not in file_keys(part):
                 yield from named_files(value)
             else:
                 yield from (value if isinstance(value, tuple) else (value,) if value else ())
@@ -84,7 +87,7 @@ def named_files(part: Any) -> Iterator[str]:
 def _placed(part: Part, folder: Path) -> Part:
     found: Any = part
     if isinstance(part, msgspec.Struct):
-        named = FILES.get(type(part), ())
+        named = file_keys(part)
         members = {name: getattr(part, name) for name in part.__struct_fields__}
         changed = {
             name: _whole(member, folder) if name in named else _placed(member, folder)

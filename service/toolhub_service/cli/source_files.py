@@ -133,6 +133,7 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
       toolhub sources check memory
     """
     from toolhub_service.app.doctor.sources import missing_for, unbounded
+    from toolhub_service.app.kinds import kind_of
     from toolhub_service.app.sources_file import NAME, SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
@@ -157,7 +158,7 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
         sys.exit(0 if is_bounded else EXIT_REFUSED)
     for name, problems in missing.items():
         click.secho(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green")
-        for problem in problems:
+        for problem in (*problems, *kind_of(found[name]).remarks(found[name])):
             click.echo(legible(f"    {problem}"))
     note(
         f"{path} is valid: {counted(len(found), 'source')}"

@@ -122,7 +122,7 @@ _STATES = {
 }
 # The contract keeps a place for skills, which no hub offers yet. `app/kinds.py` is not asked: importing the adapters
 # would double the time that these commands take to start.
-_KINDS = [name.removeprefix("TOOL_KIND_").lower() for name in tool_pb2.ToolKind.keys()[1:] if name != "TOOL_KIND_SKILL"]
+_KINDS = [name.removeprefix("TOOL_KIND_").lower() for name in tool_pb2.ToolKind.keys()[1:]]
 _FORMATS = {
     "openai": pb.EXPORT_FORMAT_OPENAI,
     "anthropic": pb.EXPORT_FORMAT_ANTHROPIC,

@@ -30,6 +30,9 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
     for name, problems in lacking.items():
         for problem in problems:
             yield warn("sources", f"{name}: {problem}", "Fix this; until then the source is DOWN.", f"{name}/*")
+    for name, source in sources.items():
+        for remark in kind_of(source).remarks(source) if source.enabled else ():
+            yield warn("sources", f"{name}: {remark}", "Nothing is kept from being used by it.")
     whole = sum(not problems for problems in lacking.values())
     off = f" {len(sources) - len(lacking)} switched off;" if len(lacking) < len(sources) else ""
     advice = "`toolhub sources list` shows their state in a running hub"

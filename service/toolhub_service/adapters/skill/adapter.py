@@ -1,0 +1,111 @@
+"""Step 6 for skills: reading one, or running one whose sidecar says how. Sources come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from toolhub_service.adapters.skill.checkout import Checkouts
+from toolhub_service.adapters.skill.definitions import SkillTool
+from toolhub_service.adapters.skill.kind import SkillSource, endpoint_of
+from toolhub_service.adapters.skill.manifest import Manifest
+from toolhub_service.adapters.skill.reading import read_skill
+from toolhub_service.adapters.skill.skill import Skill
+from toolhub_service.adapters.skill.source import SkillToolSource
+from toolhub_service.adapters.skill.tree import TreeChanged
+from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
+from toolhub_service.domain.artifact import ArtifactService
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.tool import ToolKind, ToolSpec
+
+
+class SkillRunner(Protocol):
+    """Runs skills in the modes of their sidecars."""
+
+    def unavailable(self, manifest: Manifest) -> str:
+        """Why skills of its mode cannot be run on this machine, with what to do; empty: they can."""
+
+    async def run(self, call: GrantedCall, sink: EventSink, skill: Skill, manifest: Manifest) -> Outcome:
+        """Raises ToolFailure, and TreeChanged for files that are not those of the skill's digest."""
+
+    def effects(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
+        """What the call would do now, one sentence each. Raises ToolFailure when it would fail."""
+
+
+class SkillOpener:
+    """Implements `Opener`."""
+
+    def __init__(self, deps: SourceDeps) -> None:
+        self._deps = deps
+        self._checkouts = Checkouts(deps.data_dir / "skills", deps.redactor.text)
+        self.adapter = SkillAdapter(deps.artifacts)
+
+    def endpoint(self, name: str, entry: SkillSource) -> str:
+        return endpoint_of(entry)
+
+    def open(self, name: str, entry: SkillSource) -> OpenedSource:
+        runner = self.adapter.runner
+        source = SkillToolSource(
+            name,
+            entry,
+            self._checkouts,
+            redact=self._deps.redactor.text,
+            unavailable=None if runner is None else runner.unavailable,
+        )
+        self.adapter.put(source)
+        return OpenedSource(source)
+
+    def forget(self, name: str) -> None:
+        self.adapter.remove(name)
+
+
+class SkillAdapter(SourceAdapter[SkillToolSource]):
+    """Implements `Adapter` for all sources of skills."""
+
+    kind = ToolKind.SKILL
+
+    def __init__(self, artifacts: ArtifactService | None, runner: SkillRunner | None = None) -> None:
+        super().__init__()
+        self.runner = runner
+        self._artifacts = artifacts
+
+    def put(self, source: SkillToolSource) -> None:
+        """Call the tools of this source from now on; one of the same name is replaced, not closed."""
+        self._sources[source.name] = source
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        source, tool = self._found(call)
+        try:
+            if tool.manifest is None:
+                return await read_skill(call, tool, self._artifacts)
+            assert self.runner is not None  # else no tool of the kind is offered
+            return await self.runner.run(call, sink, tool.skill, tool.manifest)
+        except TreeChanged as changed:
+            source.has_changed()
+            raise _files_changed(call, str(changed)) from changed
+
+    def effects(self, call: GrantedCall) -> Sequence[str]:
+        _, tool = self._found(call)
+        if tool.manifest is None or self.runner is None:
+            return ()
+        return self.runner.effects(call, tool.skill, tool.manifest)
+
+    def resumes(self, spec: ToolSpec) -> bool:
+        return False
+
+    def _found(self, call: GrantedCall) -> tuple[SkillToolSource, SkillTool]:
+        """Raises ToolFailure when the source is gone, or has been read anew and the skill is another."""
+        source = self._source(call)
+        tool = source.tool(call.spec.resource_id)
+        if tool is None:
+            raise _files_changed(call, "the skill was read anew")
+        return source, tool
+
+
+def _files_changed(call: GrantedCall, what: str) -> ToolFailure:
+    reason = f"its files are not those that were approved ({what}): `toolhub pins diff {call.spec.name}` shows them"
+    message = f"{call.spec.name} was not called: {reason}. Use another tool, or ask an operator."
+    return refuse(ErrorKind.TOOL_QUARANTINED, message, reason=reason)

@@ -1,0 +1,212 @@
+"""Skills of a git repository: one commit, fetched by the git program into the hub's data folder, and nothing else.
+
+A repository is a stranger's. So git runs without the configuration of machine and user, without hooks, submodules,
+filters, credentials and questions, speaks only the protocol of the address, and is bounded in time and in the size of a
+file; what the commit holds is listed and judged before a file of it is written. The commit's id is a digest: what has
+been fetched once is not fetched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from toolhub_service.adapters.skill.kind import SkillEntry
+from toolhub_service.adapters.upstream import one_line
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.guards.secrets import Redact
+from toolhub_service.tools.process import Finished, Program, run_process
+
+_FETCH_S: Final = 50.0  # Within the minute that one reading of a source may take
+_LIST_MAX_BYTES: Final = 4 * 1024 * 1024
+_FILES_MAX: Final = 10_000
+_TOTAL_MAX_BYTES: Final = 512 * 1024 * 1024
+_PACK_MAX_BYTES: Final = 512 * 1024 * 1024
+_SAID_CHARS: Final = 300
+_MODES: Final = frozenset({"100644", "100755", "120000"})
+_SHA1_DIGITS: Final = 40
+_NOT_BY_ID: Final = re.compile(r"not our ref|unadvertised object")
+_ENTRY: Final = re.compile(rb"(\d{6}) (\w+) [0-9a-f]+ +(\d+|-)\t")
+# What a client behind a proxy or with a CA of its own needs.
+_PASSED: Final = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO"),
+)
+_CONFIG: Final = (
+    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.attributesFile=/dev/null", "core.autocrlf=false"),
+    *("credential.helper=", "submodule.recurse=false", "fetch.recurseSubmodules=false", "transfer.fsckObjects=true"),
+    *("http.followRedirects=false", "protocol.allow=never", "gc.auto=0", "maintenance.auto=false"),
+)
+
+
+@dataclass(slots=True)
+class Checkouts:
+    """All commits that a hub has fetched, each in a folder of its own."""
+
+    folder: Path
+    """Within the hub's data folder; made when it is needed."""
+    redact: Redact
+    program: str = "git"
+    passed: tuple[str, ...] = ()
+    """Further variables of the hub's environment that git gets."""
+    _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    async def folder_of(self, entry: SkillEntry) -> Path:
+        """Where the files of the entry's commit are. Raises ToolFailure for an operator."""
+        name = hashlib.sha256(f"{entry.git}\0{entry.commit}\0{entry.path}".encode()).hexdigest()[:32]
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            place = self.folder / name
+            if not (place / "tree").is_dir():
+                await self._fetch(entry, place)
+        return place / "tree" / entry.path
+
+    async def _fetch(self, entry: SkillEntry, place: Path) -> None:
+        git = shutil.which(self.program)
+        if git is None:
+            message = "The program `git` is not installed: install git, or clone the repository and give `path`."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
+        draft = place.with_name(f"{place.name}.{os.getpid()}.new")
+        try:
+            await asyncio.to_thread(_make_anew, draft)
+            async with asyncio.timeout(_FETCH_S):
+                await self._fill(_Git(git, draft, self._environment(entry, draft), entry.git, self.redact), entry)
+            await asyncio.to_thread(_put, draft, place)
+        except TimeoutError:
+            message = f"{entry.git} was not fetched within {_FETCH_S:g} s."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message) from None
+        except OSError as failed:
+            message = f"{entry.git} could not be kept: {os.strerror(failed.errno or 0)}."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message) from failed
+        finally:
+            await asyncio.to_thread(shutil.rmtree, draft, True)
+
+    async def _fill(self, git: _Git, entry: SkillEntry) -> None:
+        digest = "sha1" if len(entry.commit) == _SHA1_DIGITS else "sha256"
+        await git.run("init", "--quiet", "--bare", "--template=", f"--object-format={digest}", "repository")
+        try:
+            await git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", entry.git, entry.commit)
+        except ToolFailure as failure:
+            # Some servers hand out branches and no commit by its id.
+            if _NOT_BY_ID.search(failure.error.message) is None:
+                raise
+            await git.run("fetch", "--quiet", "--no-tags", "--", entry.git, "+refs/heads/*:refs/heads/*")
+        try:
+            await git.run("cat-file", "-e", f"{entry.commit}^{{commit}}")
+        except ToolFailure:
+            message = f"{entry.git} has no commit {entry.commit}: correct `commit`."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False) from None
+        _check_listing(await git.run("ls-tree", "-r", "-l", "-z", entry.commit, "--", f"{entry.path or '.'}"))
+        await git.run("--work-tree=tree", "checkout", "--quiet", "--force", entry.commit, "--", entry.path or ".")
+
+    def _environment(self, entry: SkillEntry, draft: Path) -> Mapping[str, str]:
+        is_ssh = not entry.git.startswith(("https://", "file://"))
+        # Without a home there is no .netrc; a key for ssh lies in the real one.
+        home = os.environ.get("HOME", "/") if is_ssh else str(draft / "home")
+        names = (*_PASSED, *self.passed, *(("SSH_AUTH_SOCK",) if is_ssh else ()))
+        return {
+            **{name: os.environ[name] for name in names if name in os.environ},
+            "HOME": home,
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LC_ALL": "C",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "/bin/false",
+            "SSH_ASKPASS": "/bin/false",
+            "GIT_ALLOW_PROTOCOL": "https" if entry.git.startswith("https://") else "ssh" if is_ssh else "file",
+            "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes -oClearAllForwardings=yes",
+            "GIT_LFS_SKIP_SMUDGE": "1",
+            "GIT_LITERAL_PATHSPECS": "1",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Git:
+    """The program, in the folder of one checkout."""
+
+    program: str
+    folder: Path
+    environment: Mapping[str, str]
+    address: str
+    redact: Redact
+
+    async def run(self, *words: str) -> bytes:
+        """What it writes. Raises ToolFailure with what it says, TimeoutError never: the caller bounds it."""
+        where = () if words[0] == "init" else ("--git-dir=repository",)
+        config = (word for setting in _CONFIG for word in ("-c", setting))
+        argv = (*_bounded(), self.program, *config, *where, *words)
+        program = Program(argv, self.environment, str(self.folder))
+        deadline_s = asyncio.get_running_loop().time() + _FETCH_S
+        ended = await run_process(program, deadline_s=deadline_s, keep_bytes=_LIST_MAX_BYTES, on_output=_nowhere)
+        if ended.exit_code != 0 or ended.timed_out or ended.flooded:
+            raise self._failed(words, ended)
+        if ended.stdout.total_bytes > len(ended.stdout.kept):
+            raise _too_much()
+        return bytes(ended.stdout.kept)
+
+    def _failed(self, words: tuple[str, ...], ended: Finished) -> ToolFailure:
+        said = one_line(self.redact(ended.stderr.text(4 * _SAID_CHARS)[0]), _SAID_CHARS)
+        message = f"{self.address} could not be fetched (git {words[0].lstrip('-')}): {said or 'git does not say why'}"
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+
+
+def _bounded() -> tuple[str, ...]:
+    prlimit = shutil.which("prlimit")
+    return (prlimit, f"--fsize={_PACK_MAX_BYTES}", "--core=0", "--") if prlimit else ()
+
+
+def _check_listing(listing: bytes) -> None:
+    """Raises ToolFailure for a commit that would not fit, or holds what no skill may."""
+    count = total_bytes = 0
+    for mode, size_bytes in _entries(listing):
+        count, total_bytes = count + 1, total_bytes + size_bytes
+        if count > _FILES_MAX or total_bytes > _TOTAL_MAX_BYTES:
+            raise _too_much()
+        if mode not in _MODES:
+            message = "The commit holds a submodule, which is not fetched: give `path` of a folder without one."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
+    if not count:
+        raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The commit has no such folder: correct `path`.", retryable=False)
+
+
+def _entries(listing: bytes) -> Iterator[tuple[str, int]]:
+    for line in listing.split(b"\0"):
+        found = _ENTRY.match(line)
+        if found is not None:
+            yield found[1].decode(), 0 if found[3] == b"-" else int(found[3])
+
+
+def _too_much() -> ToolFailure:
+    message = (
+        f"The commit has more than {_FILES_MAX:,} files or {_TOTAL_MAX_BYTES:,} bytes: give `path` of the folder that "
+        "is needed."
+    )
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
+
+
+def _make_anew(draft: Path) -> None:
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (draft, draft / "tree", draft / "home"):
+        folder.mkdir(mode=0o700)
+
+
+def _put(draft: Path, place: Path) -> None:
+    """The files alone, at once. Another hub on the same folder may have been faster."""
+    shutil.rmtree(draft / "repository")
+    try:
+        draft.rename(place)
+    except OSError:
+        if not (place / "tree").is_dir():
+            raise
+
+
+def _nowhere(_lines: bytes, _stream: str) -> None: ...

@@ -1,0 +1,217 @@
+"""Tools of skills: each skill as one that reads it, and with a sidecar as one that runs it.
+
+A pin is taken over the digest of the skill's whole tree: a file that changed is another definition, and waits for
+whoever decides about definitions. What a sidecar says of its risk is believed, unlike what a server says: it is part of
+what was pinned, and so is the code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from toolhub_service.adapters.definitions import (
+    ANY_OBJECT,
+    PROBLEM_MAX_CHARS,
+    Overrides,
+    SourceTerms,
+    known_name,
+    unusable,
+)
+from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid, read_manifest
+from toolhub_service.adapters.skill.skill import Skill
+from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.source import Definition
+from toolhub_service.domain.tool import Annotations, ToolSpec, ToolState
+from toolhub_service.schema.compiled import compile_schema
+
+READ: Final = "read"
+READ_S: Final = 30.0
+_DIGEST_CHARS: Final = 16
+_FILES_LISTED_MAX: Final = 300
+
+READ_INPUT: Final[JsonObject] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "resource": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 1_000,
+            "description": "Path of one file of the skill, as `resources` lists it; without: the instructions.",
+        }
+    },
+}
+READ_OUTPUT: Final[JsonObject] = {
+    "type": "object",
+    "required": ["skill", "digest"],
+    "properties": {
+        "skill": {"type": "string", "description": "Name of the skill."},
+        "digest": {"type": "string", "description": "SHA-256 over the skill's whole tree."},
+        "instructions": {"type": "string", "description": "Markdown of its SKILL.md, without the frontmatter."},
+        "compatibility": {"type": "string"},
+        "runsAs": {"type": "string", "description": "Name of the tool that runs the skill, where there is one."},
+        "resources": {
+            "type": "array",
+            "description": "Its other files, to be read one by one with `resource`.",
+            "items": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "bytes": {"type": "integer"}},
+            },
+        },
+        "resource": {"type": "string"},
+        "bytes": {"type": "integer"},
+        "sha256": {"type": "string"},
+        "text": {"type": "string", "description": "Of a file of at most 64 KiB that is UTF-8."},
+        "artifact": {"type": "string", "description": "Id of the artifact that holds another file."},
+        "dropped": {"type": "string", "description": "Why it is not kept as an artifact."},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SkillTool:
+    """What a call of a tool needs: the skill as it was pinned, and how it is run."""
+
+    skill: Skill
+    manifest: Manifest | None = None
+    """None: the tool reads the skill."""
+    runs_as: str = ""
+    """Full name of the tool that runs the skill; empty: none does."""
+
+
+class DefinitionMaker:
+    """Makes the definitions of one source."""
+
+    def __init__(self, terms: SourceTerms, overrides: Overrides) -> None:
+        self._terms = terms
+        self._overrides = overrides
+
+    def reading(self, skill: Skill) -> Definition | None:
+        """The tool that reads the skill; None when the operator offers it not. Raises Unnamed."""
+        own_name = f"{skill.name}.{READ}"
+        chosen = self._overrides.of(own_name)
+        if not chosen.offered:
+            return None
+        description = (
+            f"{skill.file.description}\n\nReads the skill `{skill.name}`: its instructions and the list of its files; "
+            "with `resource`, one of them."
+        )
+        spec = self._spec(
+            own_name,
+            skill,
+            chosen,
+            description=description,
+            input_schema=READ_INPUT,
+            output_schema=READ_OUTPUT,
+            annotations=Annotations(read_only=True, idempotent=True),
+        )
+        seconds = chosen.timeout_s or READ_S
+        limits = replace(spec.limits, timeout_s=seconds, call_max_s=seconds)
+        # Of its own, for a skill whose runs fail can still be read.
+        return Definition(_anew(spec, limits=limits, upstream=""), {"name": own_name, **_remote(skill)})
+
+    def running(
+        self, skill: Skill, unavailable: Callable[[Manifest], str]
+    ) -> tuple[Definition, Manifest | None] | None:
+        """The tool that runs the skill, and its manifest where that can be used; None when there is none, or the
+        operator offers it not. `unavailable`: why a manifest cannot be run here. Raises Unnamed."""
+        chosen = self._overrides.of(skill.name)
+        if skill.sidecar is None or not chosen.offered:
+            return None
+        remote = {"name": skill.name, **_remote(skill), "manifest": _as_json(skill.sidecar)}
+        try:
+            manifest = read_manifest(skill.sidecar)
+        except ManifestInvalid as invalid:
+            problem = f"Its `{skill.sidecar_path}` cannot be used: {'; '.join(invalid.problems)}"
+            spec = self._spec(
+                skill.name,
+                skill,
+                chosen,
+                description=skill.file.description,
+                input_schema=ANY_OBJECT,
+                output_schema={},
+                annotations=Annotations(),
+            )
+            return Definition(spec, remote, problem[:PROBLEM_MAX_CHARS]), None
+        problem = ""
+        for key, schema in (("input_schema", manifest.input_schema), ("output_schema", manifest.output_schema)):
+            if why := unusable(schema, compile_schema):
+                problem = problem or f"The {key} of its `{skill.sidecar_path}` cannot be used: {why}"
+        spec = self._running_spec(skill, manifest, chosen, problem)
+        if why := "" if problem else unavailable(manifest):
+            spec = replace(spec, state=ToolState.UNAVAILABLE, state_reason=why)
+        return Definition(spec, remote, problem), manifest
+
+    def _running_spec(self, skill: Skill, manifest: Manifest, chosen: ToolTerms, problem: str) -> ToolSpec:
+        spec = self._spec(
+            skill.name,
+            skill,
+            chosen,
+            description=skill.file.description,
+            input_schema=ANY_OBJECT if problem else manifest.input_schema,
+            output_schema={} if problem else manifest.output_schema,
+            annotations=_annotations(manifest, chosen),
+        )
+        seconds = chosen.timeout_s or min(manifest.limits.timeout_s, self._terms.timeout_s)
+        return _anew(
+            spec,
+            version=manifest.version,
+            capabilities=spec.capabilities | frozenset(manifest.capabilities),
+            limits=replace(spec.limits, timeout_s=seconds, call_max_s=seconds),
+            # The calls that a plan or a program makes are its only effects.
+            replays=manifest.mode != "script",
+        )
+
+    def _spec(self, own_name: str, skill: Skill, chosen: ToolTerms, **facts: Any) -> ToolSpec:
+        name = known_name(self._terms.name, own_name, "A skill")
+        return self._terms.spec(name, f"{own_name}@{skill.digest[:_DIGEST_CHARS]}", chosen, **facts)
+
+
+def _annotations(manifest: Manifest, chosen: ToolTerms) -> Annotations:
+    declared = manifest.annotations
+
+    def of(operators: bool | None, own: bool) -> bool:
+        return own if operators is None else operators
+
+    return Annotations(
+        read_only=of(chosen.read_only, declared.read_only),
+        destructive=of(chosen.destructive, declared.destructive),
+        idempotent=of(chosen.idempotent, declared.idempotent),
+        open_world=declared.open_world,
+        supports_progress=True,
+    )
+
+
+def _anew(spec: ToolSpec, **changes: Any) -> ToolSpec:
+    """With a digest of its own."""
+    return replace(spec, digest="", **changes)
+
+
+def _remote(skill: Skill) -> dict[str, JsonValue]:
+    """What the skill says and is, as a pin keeps it."""
+    file = skill.file
+    listed: JsonValue = {each.path: each.sha256 for each in skill.files}
+    if len(skill.files) > _FILES_LISTED_MAX:
+        listed = f"{len(skill.files)} files"
+    said: Mapping[str, JsonValue] = {
+        "skill": file.name,
+        "description": file.description,
+        "license": file.license,
+        "compatibility": file.compatibility,
+        "metadata": dict(file.metadata),
+        "allowedTools": list(file.allowed_tools),
+    }
+    return {**{key: value for key, value in said.items() if value}, "digest": skill.digest, "files": listed}
+
+
+def _as_json(sidecar: bytes) -> JsonValue:
+    """For people who compare; what is no JSON is named by the digest of its file."""
+    try:
+        value: JsonValue = json.loads(sidecar)
+    except (ValueError, RecursionError):
+        return None
+    return value

@@ -1,0 +1,236 @@
+"""The skills of one source: folders that are looked at from time to time, and commits that never change.
+
+What cannot be loaded makes the source PARTIAL; what merely breaks a rule is listed among its diagnostics. A folder is
+read anew when times or sizes in it change, and every call holds the bytes that it uses to their digests besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from toolhub_service.adapters.definitions import Overrides, SourceTerms, Unnamed, limited
+from toolhub_service.adapters.skill.checkout import Checkouts
+from toolhub_service.adapters.skill.definitions import DefinitionMaker, SkillTool
+from toolhub_service.adapters.skill.kind import SkillEntry, SkillSource, endpoint_of, place_of, trust_of
+from toolhub_service.adapters.skill.manifest import Manifest
+from toolhub_service.adapters.skill.skill import Skill, load_skill, skill_folders
+from toolhub_service.adapters.skill.skill_file import SkillInvalid
+from toolhub_service.adapters.skill.tree import LIMITS, TreeLimits, shown, stamp_of
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.source import Definition, Discovery
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.guards.secrets import Redact
+from toolhub_service.registry.catalog import skeleton
+
+SKILLS_MAX: Final = 500
+"""Of one source."""
+LOOK_S: Final = 2.0
+_REMARKS_MAX: Final = 100
+
+
+class Loaded(NamedTuple):
+    """What one look at the places of a source gave."""
+
+    skills: tuple[Skill, ...]
+    problems: tuple[str, ...]
+    """Why something there is no skill, a sentence each."""
+
+
+class SkillToolSource:
+    """Implements `ToolSource`."""
+
+    kind = ToolKind.SKILL
+
+    def __init__(
+        self,
+        name: str,
+        entry: SkillSource,
+        checkouts: Checkouts,
+        *,
+        redact: Redact,
+        unavailable: Callable[[Manifest], str] | None = None,
+        limits: TreeLimits = LIMITS,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """`unavailable`: why a sidecar cannot be run on this machine, empty: it can; None: skills are only read.
+        `look_s`: between two looks at whether a folder has changed. Raises ValueError when an `error_pattern` is no
+        regular expression."""
+        self.name = name
+        self.trust = trust_of(entry)
+        self._entry = entry
+        self._checkouts = checkouts
+        self._redact = redact
+        self._unavailable = unavailable
+        self._limits = limits
+        self._look_s = look_s
+        self._terms = SourceTerms.of(self.kind, name, endpoint_of(entry), entry)
+        self._maker = DefinitionMaker(self._terms, Overrides(entry.tools))
+        self._changed: Callable[[], None] = lambda: None
+        self._looking: asyncio.Task[None] | None = None
+        self._reading = asyncio.Lock()
+        self._is_closed = False
+        self._tools: Mapping[str, SkillTool] = {}
+        self._known: dict[Path, tuple[str, Skill | str]] = {}
+        self._stamps: dict[Path, str] = {}
+        self._remarks: tuple[str, ...] = ()
+
+    @property
+    def endpoint(self) -> str:
+        return self._terms.endpoint
+
+    async def discover(self) -> Discovery:
+        async with self._reading:
+            if self._is_closed:
+                raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.", retryable=False)
+            places, problems = await self._places()
+            loaded = await asyncio.to_thread(self._load, places)
+            problems += loaded.problems
+            if problems and not loaded.skills:
+                raise refuse(ErrorKind.TOOL_UNAVAILABLE, self._redact(" ".join(problems)[:500]))
+            definitions = self._definitions(loaded.skills, problems)
+            self._remarks = tuple(_remarks(loaded.skills))
+            return Discovery(definitions, limited([self._redact(problem) for problem in problems]))
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+
+    def diagnostics(self) -> Sequence[str]:
+        return tuple(map(self._redact, self._remarks))
+
+    async def start(self) -> None:
+        if any(not entry.git for entry in self._entry.skills):
+            self._looking = asyncio.create_task(self._look(), name=f"skills:{self.name}")
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+
+    def tool(self, resource_id: str) -> SkillTool | None:
+        """What a definition of this reading or the one before stands for."""
+        return self._tools.get(resource_id)
+
+    def has_changed(self) -> None:
+        """A call has found other bytes than those that were digested: have the source read anew."""
+        self._known.clear()
+        self._changed()
+
+    async def _places(self) -> tuple[list[tuple[SkillEntry, Path]], list[str]]:
+        """Folders of this machine, and why others are not there."""
+        places: list[tuple[SkillEntry, Path]] = []
+        problems: list[str] = []
+        for entry in self._entry.skills:
+            if not entry.git:
+                places.append((entry, Path(entry.path)))
+                continue
+            try:
+                places.append((entry, await self._checkouts.folder_of(entry)))
+            except ToolFailure as failure:
+                problems.append(f"{place_of(entry)}: {failure.error.message}")
+        return places, problems
+
+    def _load(self, places: Iterable[tuple[SkillEntry, Path]]) -> Loaded:
+        """Runs in a thread."""
+        skills: list[Skill] = []
+        problems: list[str] = []
+        known: dict[Path, tuple[str, Skill | str]] = {}
+        for entry, place in places:
+            folders = [*skill_folders(place)] if place.is_dir() else []
+            if not folders:
+                why = (
+                    "there is no skill in it: a folder with a SKILL.md" if place.is_dir() else "there is no such folder"
+                )
+                problems.append(f"{place_of(entry)}: {why}.")
+            for folder in folders:
+                if len(known) >= SKILLS_MAX:
+                    problems.append(f"Only the first {SKILLS_MAX} skills are offered.")
+                    break
+                known[folder] = self._loaded(folder)
+                found = known[folder][1]
+                if isinstance(found, str):
+                    problems.append(f"{place_of(entry)}: {shown(folder.name)} was left out: {found}.")
+                else:
+                    skills.append(found)
+        self._known = known
+        self._stamps = {folder: stamp for folder, (stamp, _) in known.items()}
+        return Loaded(tuple(skills), tuple(problems))
+
+    def _loaded(self, folder: Path) -> tuple[str, Skill | str]:
+        """Its stamp, and the skill in a folder or why there is none; as it is known while the stamp stays."""
+        stamp = stamp_of(folder, self._limits)
+        before = self._known.get(folder)
+        if before is not None and before[0] == stamp:
+            return before
+        try:
+            return stamp, load_skill(folder, self._limits)
+        except SkillInvalid as invalid:
+            return stamp, str(invalid)
+
+    def _definitions(self, skills: Sequence[Skill], problems: list[str]) -> tuple[Definition, ...]:
+        """Of two tools whose names read alike only the first, in the order of `skills`."""
+        unique: dict[str, Definition] = {}
+        tools: dict[str, SkillTool] = {}
+        for skill in skills:
+            try:
+                found = [*self._of(skill)]
+            except Unnamed as unnamed:
+                problems.append(unnamed.problem)
+                continue
+            twins = [unique[key] for definition, _ in found if (key := skeleton(definition.spec.name)) in unique]
+            if twins:
+                problems.append(
+                    f"{shown(skill.folder.name)} was left out: its name is too similar to that of "
+                    f"`{twins[0].spec.name}`."
+                )
+                continue
+            for definition, tool in found:
+                unique[skeleton(definition.spec.name)] = definition
+                tools[definition.spec.resource_id] = tool
+        self._tools = tools
+        return tuple(unique.values())
+
+    def _of(self, skill: Skill) -> Iterator[tuple[Definition, SkillTool]]:
+        running = None if self._unavailable is None else self._maker.running(skill, self._unavailable)
+        runs_as = ""
+        if running is not None:
+            definition, manifest = running
+            runs_as = "" if definition.problem else definition.spec.name
+            yield definition, SkillTool(skill, manifest, runs_as)
+        reading = self._maker.reading(skill)
+        if reading is not None:
+            yield reading, SkillTool(skill, None, runs_as)
+
+    async def _look(self) -> None:
+        """Have the source read anew when a folder has changed; a folder that was added is seen by the next reading."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            if await asyncio.to_thread(self._has_other_stamps):
+                self._changed()
+                self._stamps = {}  # until it has been read
+
+    def _has_other_stamps(self) -> bool:
+        return any(stamp_of(folder, self._limits) != stamp for folder, stamp in self._stamps.items())
+
+
+def remarks_on(places: Iterable[Path]) -> Iterator[str]:
+    """What is not as it should be with the skills in these folders, a sentence each; for a look without a hub."""
+    for place in places:
+        for folder in skill_folders(place):
+            try:
+                yield from _remarks([load_skill(folder)])
+            except SkillInvalid as invalid:
+                yield f"skill {shown(folder.name)} is left out: {invalid}."
+
+
+def _remarks(skills: Iterable[Skill]) -> Iterator[str]:
+    left = _REMARKS_MAX
+    for skill in skills:
+        for warning in skill.warnings[:left]:
+            left -= 1
+            yield f"skill {skill.name}: {warning}"
