@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-
 from tests.hub import RunningHub, running_hub
 from tests.rpc import real_servers as real
 from tests.unit.adapters.skill.skill_folders import write_skill
