@@ -22,9 +22,6 @@
         kind: comfyui
         url: http://gpu-1:8188
         templates: [/etc/toolhub/comfyui]
-      skill:
-        kind: skill
-        skills: [{path: /srv/skills}]
 
 Each source is converted by itself, so that what is wrong is reported by its name and its nearest key; a name twice, or
 two that read alike, is refused, for the second would silently take the place of the first.
