@@ -136,7 +136,7 @@ def _missing(source: SkillSource, _trusted_namespaces: tuple[str, ...]) -> Itera
 
 def _remarks(source: SkillSource) -> Iterator[str]:
     # Here, for a command line that only lists sources needs nothing that reads skills.
-    from toolhub_service.adapters.skill.source import remarks_on
+    from toolhub_service.adapters.skill.skill import remarks_on
 
     return remarks_on(Path(entry.path).expanduser() for entry in source.skills if not entry.git)
 

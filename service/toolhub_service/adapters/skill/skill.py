@@ -6,8 +6,9 @@ Loading a skill runs nothing of it and needs neither a hub nor a network.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ from toolhub_service.adapters.skill.tree import (
 
 SIDECAR_KEY: Final = "toolhub.manifest"
 """In the frontmatter's `metadata`: the path of the sidecar, where it is another."""
+_REMARKS_MAX: Final = 100
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -104,6 +106,21 @@ def skill_folders(place: Path, *, depth_max: int = 3, folders_max: int = 2_000) 
             yield folder
         elif depth < depth_max:
             waiting += ((below, depth + 1) for below in reversed(_folders(folder, folders_max)))
+
+
+def remarks_of(skills: Iterable[Skill]) -> Iterator[str]:
+    """Their warnings, each with the skill that it is of; a hundred at most."""
+    return islice((f"skill {skill.name}: {warning}" for skill in skills for warning in skill.warnings), _REMARKS_MAX)
+
+
+def remarks_on(places: Iterable[Path]) -> Iterator[str]:
+    """What is not as it should be with the skills in these folders, a sentence each; reads them."""
+    for place in places:
+        for folder in skill_folders(place):
+            try:
+                yield from remarks_of([load_skill(folder)])
+            except SkillInvalid as invalid:
+                yield f"skill {shown(folder.name)} is left out: {invalid}."
 
 
 def _folders(folder: Path, most: int) -> list[Path]:

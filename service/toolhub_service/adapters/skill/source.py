@@ -17,7 +17,7 @@ from toolhub_service.adapters.skill.checkout import Checkouts
 from toolhub_service.adapters.skill.definitions import DefinitionMaker, SkillTool
 from toolhub_service.adapters.skill.kind import SkillEntry, SkillSource, endpoint_of, place_of, trust_of
 from toolhub_service.adapters.skill.manifest import Manifest
-from toolhub_service.adapters.skill.skill import Skill, load_skill, skill_folders
+from toolhub_service.adapters.skill.skill import Skill, load_skill, remarks_of, skill_folders
 from toolhub_service.adapters.skill.skill_file import SkillInvalid
 from toolhub_service.adapters.skill.tree import LIMITS, TreeLimits, shown, stamp_of
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -29,7 +29,6 @@ from toolhub_service.registry.catalog import skeleton
 SKILLS_MAX: Final = 500
 """Of one source."""
 LOOK_S: Final = 2.0
-_REMARKS_MAX: Final = 100
 
 
 class Loaded(NamedTuple):
@@ -92,7 +91,7 @@ class SkillToolSource:
             if problems and not loaded.skills:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, self._redact(" ".join(problems)[:500]))
             definitions = self._definitions(loaded.skills, problems)
-            self._remarks = tuple(_remarks(loaded.skills))
+            self._remarks = tuple(remarks_of(loaded.skills))
             return Discovery(definitions, limited([self._redact(problem) for problem in problems]))
 
     def listen(self, changed: Callable[[], None]) -> None:
@@ -216,21 +215,3 @@ class SkillToolSource:
 
     def _has_other_stamps(self) -> bool:
         return any(stamp_of(folder, self._limits) != stamp for folder, stamp in self._stamps.items())
-
-
-def remarks_on(places: Iterable[Path]) -> Iterator[str]:
-    """What is not as it should be with the skills in these folders, a sentence each; for a look without a hub."""
-    for place in places:
-        for folder in skill_folders(place):
-            try:
-                yield from _remarks([load_skill(folder)])
-            except SkillInvalid as invalid:
-                yield f"skill {shown(folder.name)} is left out: {invalid}."
-
-
-def _remarks(skills: Iterable[Skill]) -> Iterator[str]:
-    left = _REMARKS_MAX
-    for skill in skills:
-        for warning in skill.warnings[:left]:
-            left -= 1
-            yield f"skill {skill.name}: {warning}"
