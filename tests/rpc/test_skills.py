@@ -41,7 +41,11 @@ async def accept(hub: RunningHub, pin: pin_pb2.Pin) -> None:
 
 
 async def test_a_skill_is_found_by_its_description_and_read_file_by_file(tmp_path: Path) -> None:
-    files = {"references/more.md": "More.", "assets/logo.png": b"\x89PNG\0" * 100, "long.txt": "x" * 70_000}
+    files: dict[str, str | bytes] = {
+        "references/more.md": "More.",
+        "assets/logo.png": b"\x89PNG\0" * 100,
+        "long.txt": "x" * 70_000,
+    }
     description = "Fill PDF forms. Use when a form is to be filled."
     write_skill(tmp_path / "skills", "pdf-forms", description=description, files=files)
     write_skill(tmp_path / "skills", "odd", text="---\nname: odd-one\ndescription: Odd.\n---\nDo.\n")
