@@ -13,8 +13,11 @@ EXTRAS = {
     "desktop": ("core/desktop.screenshot",),
     "media": ("core/media.send",),
     "db": ("core/db.describe", "core/db.query"),
+    "programs": ("core/program.run",),
 }
-BLOCKED = "apprise lxml mss pglast playwright psycopg psycopg_pool pyarrow readability sqlglot trafilatura"
+BLOCKED = (
+    "apprise lxml mss pglast playwright psycopg psycopg_pool pyarrow pydantic_monty readability sqlglot trafilatura"
+)
 # Python imports it at its start: from then on these libraries are not there.
 SITE = f"""
 import importlib.abc, importlib.util, sys

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from toolhub_service import __version__
 from toolhub_service.adapters.build_tool import Parts, ToolDescription, build_tool
 from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter, Workspaces, WorkspaceSharing
@@ -47,6 +49,8 @@ from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.job_tools import job_tools
 from toolhub_service.tools.memory_tools import MemoryTerms, memory_tools
+from toolhub_service.tools.programs.interpreter import Interpreter, ProgramLimits
+from toolhub_service.tools.programs.program_run import ProgramRun
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
 
@@ -128,6 +132,7 @@ class Toolbox:
     http: EgressClient
     resolver: SystemResolver
     web: Web
+    interpreter: Interpreter
     is_disabled: Callable[[str], bool]
     """By full name: whether the configuration switched it off."""
     databases: Sequence[Database] = ()
@@ -139,6 +144,7 @@ class Toolbox:
 
     async def close(self) -> None:
         """End the processes of tools; close pooled connections and the resolver's threads."""
+        await self.interpreter.close()
         await self.web.close()
         await self.http.aclose()
         self.resolver.close()
@@ -200,6 +206,7 @@ def open_toolbox(
     web = open_web(settings, http, resolver, redactor)
     disabled = tuple(settings.tools.disabled)
     databases = make_databases(settings, redactor)
+    interpreter = Interpreter(ProgramLimits(**msgspec.structs.asdict(settings.programs)))
     custom = _custom_tools(settings, databases)
     built_in: list[Tool[Any, Any, Any]] = [
         *fs_tools(),
@@ -209,6 +216,7 @@ def open_toolbox(
         *job_tools(jobs),
         *memory_tools(memory or InProcessItems(), _memory_terms(settings), clock),
         *endpoint_tools(settings, transport, redactor, user_agent),
+        ProgramRun(interpreter, clock),
         *util_tools(clock),
         *web.tools,
     ]
@@ -223,4 +231,4 @@ def open_toolbox(
     for spec in tuple(catalog.all()):
         if is_disabled(spec.name):
             catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
-    return Toolbox(adapter, catalog, custom, http, resolver, web, is_disabled, databases)
+    return Toolbox(adapter, catalog, custom, http, resolver, web, interpreter, is_disabled, databases)

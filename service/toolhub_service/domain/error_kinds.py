@@ -272,10 +272,10 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         details={
             "command, duration_s": "what ran and for how long",
             "stdout, stderr": "the beginning of what it wrote",
-            "limit_bytes": "the most that a result may hold",
+            "limit_bytes, line, source": "the most that a result may hold; where a program failed",
             "node, output": "of a ComfyUI graph: the node that failed, or whose declared output is wrong",
             "cause": "`OUTPUT_MISSING`, `_TYPE`, `_NAME`, `_TOO_LARGE`, `_TOO_MANY` or `_DAMAGED`: what is wrong",
-            "node_class, exception": "the class of the node that failed, and the type of its exception",
+            "node_class, exception": "the class of the node that failed, and the type of its or a program's exception",
             "filename, items, keys": "the file concerned, how many there were, or the keys that the node returned",
         },
     ),

@@ -20,6 +20,7 @@ from toolhub_service.settings.tool_sections import (
     Desktop,
     Faces,
     Memory,
+    Programs,
     Sandbox,
     Web,
 )
@@ -372,6 +373,7 @@ class Settings(Section, frozen=True):
     approvals: Approvals = Approvals()
     artifacts: Artifacts = Artifacts()
     memory: Memory = Memory()
+    programs: Programs = Programs()
     session: Session = Session()
     agents: Annotated[tuple[Agent, ...], Meta(description="Models that core/agent.spawn may give tasks to.")] = ()
     faces: Faces = Faces()

@@ -165,6 +165,28 @@ class DatabaseSettings(Section, frozen=True):
             )
 
 
+# core/program.run
+
+
+class Programs(Section, frozen=True):
+    """Bounds of one program; policy and the caller's own budget can only be narrower."""
+
+    workers: Annotated[int, Meta(description="Programs that run at once per process.", ge=1, le=256)] = 8
+    memory_bytes: Annotated[int, Meta(description="Memory of one program.", ge=1_000_000, le=10_000_000_000)] = (
+        100_000_000
+    )
+    cpu_s: Annotated[float, Meta(description="Processor time of one program, seconds.", gt=0, le=3_600)] = 30.0
+    wall_s: Annotated[
+        float, Meta(description="Time of one program in all, its calls included, seconds.", gt=0, le=86_400)
+    ] = 600.0
+    calls_max: Annotated[int, Meta(description="Calls that one program may make.", ge=0, le=1_000)] = 50
+    code_bytes: Annotated[int, Meta(description="Length of one program.", ge=1, le=1_000_000)] = 65_536
+    result_bytes: Annotated[
+        int, Meta(description="Value of a program as JSON; a larger one becomes an artifact.", ge=1)
+    ] = 1_048_576
+    printed_bytes: Annotated[int, Meta(description="What is kept of what a program prints.", ge=0)] = 65_536
+
+
 # core/web.screenshot and core/desktop.screenshot
 
 

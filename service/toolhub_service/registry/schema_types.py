@@ -1,0 +1,194 @@
+"""The types behind a JSON Schema, as far as type systems of programming languages have them.
+
+What they have not (patterns, ranges, conditions, `not`) is left out, so a type admits at least what the schema does; a
+schema that says nothing a type could say, or is too large to be worth it, is `UNKNOWN`. Schemas come from elsewhere, so
+the number of types and their depth are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from toolhub_service.domain.json import JsonObject, JsonValue
+
+TYPES_MAX: Final = 400
+"""Of one schema; the rest of it is UNKNOWN."""
+_DEPTH_MAX: Final = 12
+_LITERALS_MAX: Final = 64
+_LITERAL_CHARS_MAX: Final = 200
+_DEFINITIONS: Final = "#/$defs/"
+
+Scalar: TypeAlias = Literal["string", "integer", "number", "boolean", "null"]
+_SCALARS: Final[Mapping[str, Scalar]] = {
+    "string": "string",
+    "integer": "integer",
+    "number": "number",
+    "boolean": "boolean",
+    "null": "null",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    of: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    values: tuple[str | int | bool | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    item: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An object whose members have any name and one type."""
+
+    value: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    options: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """To one of the definitions."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    type: Type
+    is_required: bool
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    members: Mapping[str, Member]
+    is_open: bool
+    """Whether it may have others besides."""
+
+
+Type: TypeAlias = Unknown | Primitive | Literals | Array | Record | Union | Reference | Object
+UNKNOWN: Final = Unknown()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaTypes:
+    root: Type
+    definitions: Mapping[str, Type]
+    """Those that are referred to, by name."""
+
+
+def types_of(schema: JsonObject) -> SchemaTypes:
+    """Never fails, whatever the schema says."""
+    reading = _Reading(_mapping(schema.get("$defs")))
+    root = reading.type_of(schema, 0)
+    while reading.waiting:
+        name = reading.waiting.pop()
+        reading.definitions[name] = reading.type_of(reading.sources[name], 0)
+    return SchemaTypes(root, dict(sorted(reading.definitions.items())))
+
+
+@dataclass(slots=True)
+class _Reading:
+    sources: Mapping[str, JsonValue]
+    definitions: dict[str, Type] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    _count: int = 0
+
+    def type_of(self, schema: JsonValue, depth: int) -> Type:
+        self._count += 1
+        if not isinstance(schema, Mapping) or depth > _DEPTH_MAX or self._count > TYPES_MAX:
+            return UNKNOWN
+        if "$ref" in schema:
+            return self._referred(schema["$ref"])
+        if "const" in schema or "enum" in schema:
+            return _literals([schema["const"]] if "const" in schema else _sequence(schema["enum"]))
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                return self._union(_sequence(schema[keyword]), depth)
+        if "allOf" in schema:
+            every = _sequence(schema["allOf"])
+            return self.type_of(every[0], depth + 1) if len(every) == 1 and "properties" not in schema else UNKNOWN
+        return self._by_type(schema, depth)
+
+    def _by_type(self, schema: JsonObject, depth: int) -> Type:
+        of = schema.get("type")
+        if isinstance(of, list):
+            return self._union([{**schema, "type": each} for each in of], depth)
+        if of is None and "properties" in schema:
+            of = "object"
+        if of == "array":
+            return Array(self.type_of(schema.get("items"), depth + 1))
+        if of == "object":
+            return self._object(schema, depth)
+        return Primitive(_SCALARS[of]) if isinstance(of, str) and of in _SCALARS else UNKNOWN
+
+    def _object(self, schema: JsonObject, depth: int) -> Type:
+        properties, more = _mapping(schema.get("properties")), schema.get("additionalProperties")
+        if not properties and more is not False:
+            return Record(UNKNOWN if more is None else self.type_of(more, depth + 1))
+        required = {name for name in _sequence(schema.get("required")) if isinstance(name, str)}
+        members = {}
+        for name, each in properties.items():
+            told = each.get("description") if isinstance(each, Mapping) else ""
+            members[name] = Member(
+                self.type_of(each, depth + 1), name in required, told if isinstance(told, str) else ""
+            )
+        return Object(members, is_open=more is not False)
+
+    def _union(self, schemas: Sequence[JsonValue], depth: int) -> Type:
+        options: list[Type] = []
+        for each in schemas:
+            found = self.type_of(each, depth + 1)
+            if isinstance(found, Unknown):
+                return UNKNOWN
+            if found not in options:
+                options.append(found)
+        if not options:
+            return UNKNOWN
+        return options[0] if len(options) == 1 else Union(tuple(options))
+
+    def _referred(self, reference: JsonValue) -> Type:
+        name = reference[len(_DEFINITIONS) :] if isinstance(reference, str) else ""
+        if reference != f"{_DEFINITIONS}{name}" or name not in self.sources:
+            return UNKNOWN
+        if name not in self.definitions:
+            self.definitions[name] = UNKNOWN
+            self.waiting.append(name)
+        return Reference(name)
+
+
+def _literals(values: Sequence[JsonValue]) -> Type:
+    """Floats are no literals of any type system, and long texts are no types that anybody reads."""
+    if not values or len(values) > _LITERALS_MAX:
+        return UNKNOWN
+    kept: list[str | int | bool | None] = []
+    for value in values:
+        if not (value is None or isinstance(value, str | int)) or len(str(value)) > _LITERAL_CHARS_MAX:
+            return UNKNOWN
+        kept.append(value)
+    return Literals(tuple(kept))
+
+
+def _mapping(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _sequence(value: JsonValue) -> Sequence[JsonValue]:
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()

@@ -1,0 +1,126 @@
+"""The same functions for programs that are written in TypeScript and run elsewhere, as declarations (`.d.ts`).
+
+A module is a namespace, a function takes one object. Names are those of the Python stubs (`stubs.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.schema_types import (
+    UNKNOWN,
+    Array,
+    Literals,
+    Member,
+    Object,
+    Primitive,
+    Record,
+    Reference,
+    SchemaTypes,
+    Type,
+    Union,
+    Unknown,
+    types_of,
+)
+from toolhub_service.registry.stubs import FunctionName, capital, is_name, printable
+
+_HEAD: Final = """// Functions of a program; each failing tool rejects with a ToolError.
+interface ToolError {
+  tool: string; callId: string; kind: string; message: string; retryable: boolean; details: Record<string, unknown>;
+}
+declare function call(tool: string, args?: Record<string, unknown>): Promise<unknown>;
+"""
+
+
+def typescript_stubs(specs: Iterable[ToolSpec], names: Mapping[str, FunctionName]) -> str:
+    """All namespaces in one text."""
+    functions: defaultdict[str, list[str]] = defaultdict(list)
+    for spec in sorted(specs, key=lambda spec: spec.name):
+        name = names[spec.name]
+        functions[name.module].append(_Declaration(spec, name.function).text())
+    modules = (f"\ndeclare namespace {module} {{\n{''.join(texts)}}}\n" for module, texts in sorted(functions.items()))
+    return _HEAD + "".join(modules)
+
+
+class _Declaration:
+    def __init__(self, spec: ToolSpec, function: str) -> None:
+        self._spec = spec
+        self._function = function
+        self._prefix = capital(function)
+        self._aliases: dict[str, str] = {}
+
+    def text(self) -> str:
+        takes, gives = types_of(self._spec.input_schema), types_of(self._spec.output_schema)
+        root = takes.root
+        if isinstance(root, Reference):
+            root = takes.definitions.get(root.name, UNKNOWN)
+        needs_none = isinstance(root, Object) and not any(member.is_required for member in root.members.values())
+        args = self._expression(takes.root, takes, "In")
+        returned = self._expression(gives.root, gives, "Out")
+        aliases = "".join(f"  type {name} = {text};\n" for name, text in self._aliases.items())
+        mark = "?" if needs_none or not isinstance(root, Object) else ""
+        declared = f"  function {self._function}(args{mark}: {args}): Promise<{returned}>;\n"
+        return f"{aliases}{_comment(self._spec.description, '  ')}{declared}"
+
+    def _expression(self, of: Type, within: SchemaTypes, side: str) -> str:
+        match of:
+            case Primitive():
+                return "number" if of.of == "integer" else of.of
+            case Literals():
+                return " | ".join(map(_literal, of.values))
+            case Array():
+                return f"Array<{self._expression(of.item, within, side)}>"
+            case Record():
+                return f"Record<string, {self._expression(of.value, within, side)}>"
+            case Union():
+                return " | ".join(dict.fromkeys(self._expression(each, within, side) for each in of.options))
+            case Reference():
+                return self._referred(of, within, side)
+            case Object():
+                return self._object(of, within, side)
+            case Unknown():
+                return "unknown"
+
+    def _referred(self, of: Reference, within: SchemaTypes, side: str) -> str:
+        target = within.definitions.get(of.name, UNKNOWN)
+        # Of what is no object a type might be nothing but itself.
+        if not isinstance(target, Object):
+            return self._expression(target, within, side) if isinstance(target, Primitive | Literals) else "unknown"
+        order = list(within.definitions).index(of.name)
+        name = f"{self._prefix}{side}{order}"
+        if name not in self._aliases:
+            self._aliases[name] = ""
+            self._aliases[name] = self._object(target, within, side)
+        return name
+
+    def _object(self, of: Object, within: SchemaTypes, side: str) -> str:
+        members = [self._member(name, member, within, side) for name, member in of.members.items()]
+        if of.is_open:
+            members.append("[more: string]: unknown;")
+        return "{ " + " ".join(members) + " }"
+
+    def _member(self, name: str, member: Member, within: SchemaTypes, side: str) -> str:
+        told = f"{_inline(member.description)} " if member.description else ""
+        key = name if is_name(name) else json.dumps(name)
+        return f"{told}{key}{'' if member.is_required else '?'}: {self._expression(member.type, within, side)};"
+
+
+def _literal(value: str | int | bool | None) -> str:
+    return json.dumps(value)
+
+
+def _comment(text: str, indent: str) -> str:
+    lines = _within_comment(text.strip()).split("\n")
+    return f"{indent}/** " + f"\n{indent} * ".join(lines) + " */\n"
+
+
+def _inline(text: str) -> str:
+    return "/** " + " ".join(_within_comment(text).split()) + " */"
+
+
+def _within_comment(text: str) -> str:
+    return printable(text).replace("*/", "*\\/")

@@ -1,0 +1,398 @@
+"""The interpreter of programs: pydantic-monty, and the only file that knows it. Its interface changes often, so the
+version is pinned, and everything beyond here speaks of programs, calls and values.
+
+A program runs in a worker process out of a bounded pool, which has no file, no socket, no environment and no clock of
+the machine: time stands still at `now_unix_ms`, random numbers come from `seed`, sleeping returns at once. So the same
+program with the same answers of its calls does the same, which is what resuming by replay rests on.
+
+    the text ──► checked against the stubs ──► run ──► a call of the program ──► `Host.call` on the event loop
+                                                ▲                                        │
+                                                └──── answers, in the order of the calls ◄┘
+
+Answers are handed back one by one in the order in which the calls were made, however fast each was: what the program
+does next does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+
+if TYPE_CHECKING:
+    import pydantic_monty
+
+VERSION: Final = "pydantic-monty 1.4.0"
+INSTALL: Final = "pip install 'tool-hub[programs]'"
+BUILT_IN_CALL: Final = "call"
+ERROR_OF: Final = "error_of"
+
+_MAX_DEPTH: Final = 100
+"""Of calls of the program's own functions."""
+_CHECKED_KEPT: Final = 1_000
+_GRACE_S: Final = 1.0
+_RUNS_PER_WORKER: Final = 200
+_VIOLATIONS_SHOWN: Final = 10
+_EXCERPT_CHARS: Final = 200
+_PRINT_LIMIT_FACTOR: Final = 64
+"""A program that goes on printing, though nothing more is kept, is ended at so many times the bound."""
+_LINE_OF_NOTHING: Final = 0
+_LAST_PAUSE_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """Of one program; `workers` of the hub."""
+
+    workers: int = 8
+    memory_bytes: int = 100_000_000
+    cpu_s: float = 30.0
+    wall_s: float = 600.0
+    """From its start to its end, its calls included."""
+    calls_max: int = 50
+    code_bytes: int = 64 * 1024
+    result_bytes: int = 1024 * 1024
+    printed_bytes: int = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    code: str
+    inputs: Mapping[str, Any]
+    modules: Mapping[str, Sequence[str]]
+    """Names of the functions that each module has."""
+    stubs: Mapping[str, str]
+    """By module: what the functions take and return."""
+    built_in: str
+    """Stubs of what is there without an import."""
+    now_unix_ms: int
+    seed: str
+    is_checked: bool = True
+    """Whether its types are checked before it runs."""
+
+
+class Host(Protocol):
+    """What a program reaches. Called on the event loop."""
+
+    def stopped(self) -> BaseException | None:
+        """Why nothing more of the program is to run; None: it goes on."""
+
+    async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:
+        """A function's answer; `module` is empty for the built-in ones. What it raises the program may catch."""
+
+    def error_of(self, text: str) -> Mapping[str, Any]:
+        """What is known of the failure that was raised with this text."""
+
+
+@dataclass(slots=True)
+class Ended:
+    value: Any
+    """Untrusted: of any type, a thousand levels deep."""
+
+
+@dataclass(slots=True)
+class Printed:
+    """What a program writes; the first bytes are kept."""
+
+    limit_bytes: int
+    kept: list[str] = field(default_factory=list)
+    total: int = 0
+    is_cut: bool = False
+
+    def __call__(self, stream: str, text: str) -> None:
+        left = self.limit_bytes - self.total
+        self.total += len(text.encode("utf-8", "replace"))
+        if left > 0:
+            cut = text.encode("utf-8", "replace")[:left].decode("utf-8", "ignore")
+            self.kept.append(cut)
+        self.is_cut = self.is_cut or self.total > self.limit_bytes
+        if self.total > self.limit_bytes * _PRINT_LIMIT_FACTOR:
+            raise ValueError("the program printed too much")
+
+    @property
+    def text(self) -> str:
+        return "".join(self.kept)
+
+
+class Interpreter:
+    """A pool of workers, started when the first program runs. `close` ends them."""
+
+    def __init__(self, limits: ProgramLimits, binary: Callable[[], str | None] = lambda: None) -> None:
+        """`binary`: path of what is started as a worker; None: the interpreter's own binary."""
+        self.limits = limits
+        self.sandbox = "interpreter"
+        self._binary = binary
+        self._stack = AsyncExitStack()
+        self._pool: pydantic_monty.AsyncMonty | None = None
+        self._opening = asyncio.Lock()
+        self._free = asyncio.Semaphore(limits.workers)
+        self._checked: OrderedDict[bytes, None] = OrderedDict()
+
+    @staticmethod
+    def unavailable_reason() -> str:
+        return "" if find_spec("pydantic_monty") else f"programs need an interpreter: {INSTALL}"
+
+    async def close(self) -> None:
+        async with self._opening:
+            self._pool = None
+            await self._stack.aclose()
+
+    async def run(self, program: Program, host: Host, printed: Printed, deadline_s: float) -> Ended:
+        """The value of its last expression. `deadline_s` is on the loop clock.
+
+        Raises ToolFailure INVALID_INPUT (syntax, types), EXECUTION_ERROR (an exception, memory, a crash of the worker),
+        TIMEOUT (processor time, wall time), RATE_LIMITED (no worker is free in time), and what `host.stopped` tells.
+        """
+        loop = asyncio.get_running_loop()
+        wall_s = min(self.limits.wall_s, deadline_s - loop.time())
+        try:
+            async with asyncio.timeout(wall_s):
+                await self._free.acquire()
+                try:
+                    return await self._run(program, host, printed)
+                finally:
+                    self._free.release()
+        except TimeoutError as late:
+            message = f"The program was not over after {wall_s:.0f} s, its calls included, and was ended."
+            raise refuse(ErrorKind.TIMEOUT, message, retryable=False, timeout_s=round(wall_s, 3)) from late
+
+    async def _run(self, program: Program, host: Host, printed: Printed) -> Ended:
+        import pydantic_monty as monty
+
+        pool = self._pool or await self._open()
+        key = _checked_key(program)
+        is_checked = program.is_checked and key not in self._checked
+        try:
+            async with pool.checkout(**self._terms(program, host, is_checked=is_checked)) as session:
+                for module in _unimported(program):
+                    await session.feed_run(f"import {module}", print_callback=printed)
+                start = session.feed_start(
+                    program.code,
+                    inputs={"inputs": dict(program.inputs)},
+                    external_lookup=_built_in(host),
+                    print_callback=printed,
+                )
+                snapshot = await start
+                self._note_checked(key)
+                return Ended(await _driven(snapshot, host))
+        except monty.MontyTypingError as wrong:
+            raise _ill_typed(wrong.display()) from wrong
+        except monty.MontySyntaxError as wrong:
+            raise _no_syntax(wrong) from wrong
+        except monty.MontyRuntimeError as failed:
+            raise host.stopped() or self._failed(failed, program, printed) from failed
+        except monty.MontyCrashedError as crashed:
+            message = "The program ended its interpreter, which is replaced. Do less at once, or in another way."
+            raise refuse(ErrorKind.EXECUTION_ERROR, message, exception="crash", stdout=printed.text) from crashed
+        except monty.MontyConversionError as odd:
+            message = f"A value cannot be handed to the program: {odd}"
+            raise refuse(ErrorKind.INVALID_INPUT, message, field="inputs") from odd
+
+    def _terms(self, program: Program, host: Host, *, is_checked: bool) -> dict[str, Any]:
+        import pydantic_monty as monty
+
+        limits = self.limits
+        modules = {
+            module: monty.ExternalModule(
+                {name: _function(host, module, name) for name in functions}, stubs=program.stubs.get(module)
+            )
+            for module, functions in program.modules.items()
+        }
+        return {
+            "script_name": "program.py",
+            "limits": {
+                "max_memory": limits.memory_bytes,
+                "max_feed_duration_secs": limits.cpu_s,
+                "max_recursion_depth": _MAX_DEPTH,
+                "max_suspensions": 4 * limits.calls_max + 200,
+            },
+            "external_modules": modules,
+            "os_policy": {
+                "datetime": datetime.fromtimestamp(program.now_unix_ms / 1_000, UTC),
+                "sleep": "zero",
+                "process_time": "zero",
+                "random_start": {"seed": program.seed},
+            },
+            "type_check": is_checked,
+            "type_check_stubs": program.built_in if is_checked else None,
+            "type_check_format": "json" if is_checked else None,
+        }
+
+    async def _open(self) -> pydantic_monty.AsyncMonty:
+        import pydantic_monty as monty
+
+        async with self._opening:
+            if self._pool is None:
+                pool = monty.AsyncMonty(
+                    binary_path=self._binary(),
+                    min_processes=1,
+                    max_processes=self.limits.workers,
+                    max_checkouts_per_worker=_RUNS_PER_WORKER,
+                    feed_duration_limit_grace=_GRACE_S,
+                )
+                self._pool = await self._stack.enter_async_context(pool)
+                # Its threads touch Python objects a moment longer than the pool is open, and a process that ends
+                # meanwhile is aborted.
+                atexit.register(time.sleep, _LAST_PAUSE_S)
+            return self._pool
+
+    def _note_checked(self, key: bytes) -> None:
+        self._checked[key] = None
+        if len(self._checked) > _CHECKED_KEPT:
+            self._checked.popitem(last=False)
+
+    def _failed(self, failed: pydantic_monty.MontyRuntimeError, program: Program, printed: Printed) -> ToolFailure:
+        """Of an exception that the program did not catch, or of a limit."""
+        name = type(failed.exception()).__name__
+        text = failed.display("msg")[:_EXCERPT_CHARS]
+        line = next((each.line for each in reversed(failed.traceback()[:_MAX_DEPTH])), _LINE_OF_NOTHING)
+        if printed.total > printed.limit_bytes * _PRINT_LIMIT_FACTOR:
+            message = f"The program printed more than {printed.limit_bytes * _PRINT_LIMIT_FACTOR:,} bytes. Print less."
+            return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=printed.limit_bytes, stdout=printed.text)
+        if name == "TimeoutError" and "time limit" in text:
+            message = f"The program used {self.limits.cpu_s:g} s of processor time and was ended. Do less."
+            return refuse(ErrorKind.TIMEOUT, message, retryable=False, timeout_s=self.limits.cpu_s, stdout=printed.text)
+        if name == "MemoryError":
+            message = f"The program needs more memory than {self.limits.memory_bytes:,} bytes. Keep less at once."
+            at_most = self.limits.memory_bytes
+            return refuse(ErrorKind.EXECUTION_ERROR, message, exception=name, limit_bytes=at_most, stdout=printed.text)
+        where, source = f" in line {line}" if line else "", _line_of(program.code, line)
+        message = f"The program raised {name}{where}: {text}"
+        return refuse(
+            ErrorKind.EXECUTION_ERROR,
+            message,
+            retryable=False,
+            exception=name,
+            line=line,
+            source=source,
+            stdout=printed.text,
+        )
+
+
+def _built_in(host: Host) -> dict[str, Callable[..., Any]]:
+    def error_of(error: BaseException, /) -> Mapping[str, Any]:
+        return host.error_of(str(error))
+
+    return {BUILT_IN_CALL: _function(host, "", BUILT_IN_CALL), ERROR_OF: error_of}
+
+
+def _function(host: Host, module: str, name: str) -> Callable[..., Awaitable[Any]]:
+    async def function(*args: Any, **members: Any) -> Any:
+        return await host.call(module, name, args, members)
+
+    return function
+
+
+async def _driven(snapshot: Any, host: Host) -> Any:
+    """From one halt of the program to the next, to its value."""
+    import pydantic_monty as monty
+
+    under_way: dict[int, asyncio.Task[Any]] = {}
+    try:
+        while not isinstance(snapshot, monty.MontyComplete):
+            if isinstance(snapshot, monty.AsyncFutureSnapshot):
+                snapshot = await _answered(snapshot, under_way)
+            elif _is_call_beside_others(snapshot):
+                under_way[snapshot.call_id] = asyncio.create_task(_begun(snapshot, host))
+                snapshot = await snapshot.resume({"future": ...})
+            else:
+                snapshot = await snapshot.resume_auto()
+            if (reason := host.stopped()) is not None:
+                raise reason
+        return snapshot.output
+    finally:
+        if host.stopped() is None:  # else what is under way is let finish, so that its answer is kept
+            for task in under_way.values():
+                task.cancel()
+        await asyncio.gather(*under_way.values(), return_exceptions=True)
+
+
+def _is_call_beside_others(snapshot: Any) -> bool:
+    """Whether the program goes on while the call is under way; else it waits for it at once."""
+    import pydantic_monty as monty
+
+    if not isinstance(snapshot, monty.AsyncFunctionSnapshot) or snapshot.is_os_function:
+        return False
+    return snapshot.function_name != ERROR_OF and not snapshot.allow_eager_await
+
+
+async def _begun(snapshot: Any, host: Host) -> Any:
+    module, _, function = snapshot.function_name.rpartition(".")
+    return await host.call(module, function, snapshot.args, snapshot.kwargs)
+
+
+async def _answered(snapshot: Any, under_way: dict[int, asyncio.Task[Any]]) -> Any:
+    """The next halt, after the answer to the oldest call that the program may wait for."""
+    oldest = min(snapshot.pending_call_ids)
+    task = under_way.pop(oldest)
+    try:
+        settled: dict[str, Any] = {"return_value": await task}
+    except (RuntimeError, ToolFailure) as failed:  # for the program to catch
+        settled = {"exception": failed}
+    return await snapshot.resume({oldest: settled})
+
+
+def _unimported(program: Program) -> list[str]:
+    """Modules of tools that the program uses without importing them; they are there all the same."""
+    lines = [line.strip() for line in program.code.split("\n")]
+    imports = [line for line in lines if line.startswith(("import ", "from "))]
+    words = {word for line in imports for word in line.replace(",", " ").split()}
+    return [module for module in program.modules if module not in words]
+
+
+def _checked_key(program: Program) -> bytes:
+    digest = sha256(program.code.encode("utf-8", "surrogatepass"))
+    for module, stubs in sorted(program.stubs.items()):
+        digest.update(f"\0{module}\0{stubs}".encode("utf-8", "replace"))
+    return digest.digest()
+
+
+def _line_of(code: str, line: int) -> str:
+    lines = code.split("\n")
+    return lines[line - 1].strip()[:_EXCERPT_CHARS] if 0 < line <= len(lines) else ""
+
+
+def _no_syntax(wrong: pydantic_monty.MontySyntaxError) -> ToolFailure:
+    frame = next(iter(wrong.traceback()), None)
+    line, column = (frame.line, frame.column) if frame else (_LINE_OF_NOTHING, 0)
+    message = f"The program cannot be read: {wrong.display('msg')[:_EXCERPT_CHARS]} (line {line}). Correct it."
+    return refuse(ErrorKind.INVALID_INPUT, message, field="code", line=line, column=column)
+
+
+def _ill_typed(diagnostics: str) -> ToolFailure:
+    """One violation a diagnostic; the first stands in the message."""
+    try:
+        found = [each for each in json.loads(diagnostics) if isinstance(each, dict)]
+    except ValueError:
+        found = []
+    violations = tuple(
+        Violation(
+            path=f"/code:{_row(each)}",
+            keyword=str(each.get("code", "")),
+            message=str(each.get("message", ""))[:_EXCERPT_CHARS],
+        )
+        for each in found[:_VIOLATIONS_SHOWN]
+    )
+    first = f"line {_row(found[0])}: {found[0].get('message', '')}"[:_EXCERPT_CHARS] if found else "its types"
+    message = (
+        f"The program does not fit the tools that it calls, {first}. `toolhub program stubs` shows what they take."
+    )
+    line = _row(found[0]) if found else _LINE_OF_NOTHING
+    return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, field="code", line=line)
+
+
+def _row(diagnostic: Mapping[str, Any]) -> int:
+    where = diagnostic.get("location")
+    row = where.get("row") if isinstance(where, dict) else None
+    return row if isinstance(row, int) else _LINE_OF_NOTHING

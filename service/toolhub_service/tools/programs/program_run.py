@@ -1,0 +1,281 @@
+"""core/program.run: a program in place of many calls; what it reads on the way stays out of the model's sight.
+
+It can do no more than its caller: each function of a program is an inner call of the hub. As a job it is durable: its
+calls are kept in the run's log, and a run that was interrupted, or waited for a person, begins again with its answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Annotated, Any, Final
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.ports import Clock, InnerCalls
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import Annotations, CostHints, Example, ToolLimits, ToolSpec
+from toolhub_service.registry.stubs import (
+    BUILT_IN,
+    PYTHON_HEAD,
+    FunctionName,
+    module_name,
+    python_modules,
+    revision_of,
+    tools_by_name,
+    words_of,
+)
+from toolhub_service.schema.canonical_json import NotJson, dumps
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.programs.interpreter import VERSION, Interpreter, Printed, Program
+from toolhub_service.tools.programs.program_calls import ProgramCall, ProgramCalls, ProgramProgress, plain
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+NAME: Final = "core/program.run"
+CALLS_MAX: Final = 1_000
+_TOOLS_MAX: Final = 128
+_CODE_CHARS: Final = 1024 * 1024
+_EVIDENCE_CHARS: Final = 1_000
+_OF_CALL_ID: Final = re.compile(r"call_([0-9a-f]{12})[0-9a-f]{16}")
+_UNKNOWN_TIME_MS: Final = 946_684_800_000
+"""2000-01-01, for a job whose call was named by its caller: any time will do that is the same in each of its runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramText:
+    """What is run, whoever asks for it."""
+
+    code: str
+    inputs: JsonObject
+    tools: Sequence[str] | None
+    """Full names or globs; None: all that the caller may call."""
+    max_calls: int
+    is_checked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnded:
+    value: JsonValue
+    printed: str
+    is_printed_cut: bool
+    calls: tuple[ProgramCall, ...]
+
+
+async def run_program(
+    interpreter: Interpreter,
+    text: ProgramText,
+    context: ToolContext[Any],
+    now_unix_ms: Callable[[], int],
+    report: Callable[[ProgramProgress], None],
+) -> ProgramEnded:
+    """Runs it with the calls of the running call; lays evidence of it, however it ends.
+
+    Raises ToolFailure as `Interpreter.run`, INVALID_INPUT for a program that is too long or names no tool of the
+    caller's, BUDGET_EXCEEDED for calls that are nested too deep, and lets `Suspended` through.
+    """
+    limits = interpreter.limits
+    _check_length(text.code, limits.code_bytes)
+    offered = await _offered(_inner_calls(context), text.tools)
+    calls = _inner_calls(context).narrowed((spec.name for spec in offered), text.max_calls).durable()
+    words = words_of(text.code)
+    names = tools_by_name([spec.name for spec in offered], words)
+    named = _named(offered, names)
+    modules = _modules(offered, names, words)
+    program = Program(
+        code=text.code,
+        inputs=text.inputs,
+        modules=modules,
+        stubs=dict.fromkeys(modules, PYTHON_HEAD) | python_modules(named),
+        built_in=PYTHON_HEAD + BUILT_IN,
+        now_unix_ms=_began_unix_ms(context, now_unix_ms),
+        seed=(context.call.job_id if context.call else "") or context.call_id,
+        is_checked=text.is_checked,
+    )
+    host = ProgramCalls(calls, names, report, text.max_calls)
+    printed = Printed(limits.printed_bytes)
+    try:
+        ended = await interpreter.run(program, host, printed, context.deadline_s)
+        return ProgramEnded(plain(ended.value), printed.text, printed.is_cut, host.made)
+    finally:
+        _lay_evidence(context, text, [spec for spec, _ in named], interpreter, host.made, printed)
+
+
+class ProgramRun(Tool["ProgramRun.In", "ProgramRun.Out", ProgramProgress]):
+    name = NAME
+    description = (
+        "Run a short Python program that calls your tools, in place of many calls: what it reads on the way stays out "
+        "of your sight, and only the value of its last expression and what it prints come back. Each tool is an async "
+        "function: core/fs.readText is `await core.fs_readText(path='a.txt')`, any tool "
+        "`await call('core/fs.readText', {'path': 'a.txt'})`; asyncio.gather runs calls beside each other. A failing "
+        "tool raises RuntimeError, error_of(e) gives its kind and details. `inputs` holds what you pass. A subset of "
+        "Python without files, network, clock or other modules than json, re, math, datetime and a few more; no "
+        "inheritance of classes."
+    )
+    tags = ("program", "code", "script", "python", "batch")
+    annotations = Annotations(open_world=True, supports_progress=True)
+    cost = CostHints(latency_ms_p50=50, latency_ms_p95=30_000)
+    limits = ToolLimits(timeout_s=120.0)
+    replays = True
+    examples = (
+        Example(
+            "Count the lines of two files",
+            {
+                "code": "import asyncio, core\n"
+                "texts = await asyncio.gather(*[core.fs_readText(path=p) for p in inputs['paths']])\n"
+                "sum(len(t['text'].splitlines()) for t in texts)",
+                "inputs": {"paths": ["a.txt", "b.txt"]},
+            },
+        ),
+    )
+
+    class In(ToolInput, frozen=True):
+        code: Annotated[str, Meta(description="The program.", min_length=1, max_length=_CODE_CHARS)]
+        inputs: Annotated[dict[str, Any], Meta(description="Values that the program reads as `inputs`.")] = field(
+            default_factory=dict
+        )
+        tools: (
+            Annotated[
+                tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...],
+                Meta(
+                    description="Names or globs of your tools that it may call; left out: all.", max_length=_TOOLS_MAX
+                ),
+            ]
+            | None
+        ) = None
+        max_calls: (
+            Annotated[int, Meta(description="Calls at most, no more than the hub allows.", ge=0, le=CALLS_MAX)] | None
+        ) = None
+        check: Annotated[
+            bool, Meta(description="Whether types are checked against the tools before anything runs.")
+        ] = True
+
+    class Out(ToolOutput, frozen=True):
+        value: Annotated[Any, Meta(description="Of the last expression; null where it is an artifact.")]
+        printed: str
+        calls: Annotated[tuple[ProgramCall, ...], Meta(description="As the hub made them, in the order of asking.")]
+        printed_cut: Annotated[bool, Meta(description="Whether more was printed than is shown.")] = False
+        value_artifact: Annotated[
+            str | UnsetType, Meta(description="Id of an artifact with the value as JSON, which is too large to show.")
+        ] = UNSET
+
+    def __init__(self, interpreter: Interpreter, clock: Clock) -> None:
+        self._interpreter = interpreter
+        self._clock = clock
+
+    def unavailable_reason(self) -> str:
+        return self._interpreter.unavailable_reason()
+
+    async def run(self, args: In, context: ToolContext[ProgramProgress]) -> Out:
+        limits = self._interpreter.limits
+        asked = limits.calls_max if args.max_calls is None else min(args.max_calls, limits.calls_max)
+        text = ProgramText(args.code, args.inputs, args.tools, asked, args.check)
+        ended = await run_program(self._interpreter, text, context, self._clock.unix_ms, context.report)
+        value, artifact = await _bounded(ended.value, limits.result_bytes, context)
+        return self.Out(
+            value=value,
+            printed=ended.printed,
+            calls=ended.calls,
+            printed_cut=ended.is_printed_cut,
+            value_artifact=artifact or UNSET,
+        )
+
+
+def _inner_calls(context: ToolContext[Any]) -> InnerCalls:
+    if context.calls is None:
+        raise refuse(ErrorKind.TOOL_UNAVAILABLE, "No calls can be made from here.", retryable=False)
+    return context.calls()
+
+
+def _check_length(code: str, max_bytes: int) -> None:
+    if len(code.encode("utf-8", "surrogatepass")) > max_bytes:
+        message = f"The program is longer than {max_bytes:,} bytes. Pass data in `inputs` or read it with a tool."
+        raise refuse(ErrorKind.INVALID_INPUT, message, field="code", max_bytes=max_bytes)
+
+
+async def _offered(calls: InnerCalls, patterns: Sequence[str] | None) -> Sequence[ToolSpec]:
+    """The tools that a program may call, without itself: no program runs programs."""
+    if patterns is None:
+        return await calls.offered(lambda spec: spec.name != NAME)
+    found = await calls.offered(
+        lambda spec: spec.name != NAME and any(fnmatchcase(spec.name, text) for text in patterns)
+    )
+    if unknown := [text for text in patterns if not any(fnmatchcase(spec.name, text) for spec in found)]:
+        message = (
+            f"You have no tool named {', '.join(unknown[:5])} that a program may call. Name tools that you may call, "
+            "or globs of them."
+        )
+        raise refuse(ErrorKind.INVALID_INPUT, message, field="tools")
+    return found
+
+
+def _named(offered: Sequence[ToolSpec], names: Mapping[FunctionName, str]) -> list[tuple[ToolSpec, FunctionName]]:
+    """The tools that the text names, once for each name."""
+    specs = {spec.name: spec for spec in offered}
+    return [(specs[tool], name) for name, tool in sorted(names.items())]
+
+
+def _modules(
+    offered: Sequence[ToolSpec], names: Mapping[FunctionName, str], words: Collection[str]
+) -> dict[str, list[str]]:
+    """Each module that the text names, with the functions that it names: of thousands none has to be handed over."""
+    modules: dict[str, list[str]] = {module_name(spec.name): [] for spec in offered}
+    for name in sorted(names):
+        modules[name.module].append(name.function)
+    return {module: functions for module, functions in modules.items() if module in words}
+
+
+def _began_unix_ms(context: ToolContext[Any], now_unix_ms: Callable[[], int]) -> int:
+    """The same in each run of a job."""
+    if context.call is None or not context.call.job_id:
+        return now_unix_ms()
+    named = _OF_CALL_ID.fullmatch(context.call_id)
+    return min(int(named[1], 16), 4 * 10**12) if named else _UNKNOWN_TIME_MS
+
+
+def _lay_evidence(
+    context: ToolContext[Any],
+    text: ProgramText,
+    named: Sequence[ToolSpec],
+    interpreter: Interpreter,
+    made: Sequence[ProgramCall],
+    printed: Printed,
+) -> None:
+    limits = interpreter.limits
+    failed = sum(not call.ok for call in made)
+    context.proves(
+        EvidenceType.TOOL,
+        context.call_id,
+        f"a program made {len(made)} calls, of which {failed} failed",
+        sha256=sha256(text.code.encode("utf-8", "surrogatepass")).hexdigest(),
+        interpreter=VERSION,
+        sandbox=interpreter.sandbox,
+        stubs_revision=revision_of(named),
+        limits=f"{limits.memory_bytes} bytes, {limits.cpu_s:g} s CPU, {limits.wall_s:g} s, {text.max_calls} calls",
+        calls=" ".join(call.call_id for call in made if call.call_id),
+        printed=printed.text[:_EVIDENCE_CHARS],
+    )
+
+
+async def _bounded(value: JsonValue, max_bytes: int, context: ToolContext[Any]) -> tuple[JsonValue, str]:
+    """The value, or the id of the artifact that holds it."""
+    try:
+        data = dumps(value)
+    except NotJson as odd:
+        raise refuse(ErrorKind.INVALID_INPUT, f"The value of the program is no JSON: {odd}.") from odd
+    if len(data) <= max_bytes:
+        return value, ""
+    kept = await context.keep(_chunks(data), media_type="application/json", name="value.json")
+    if kept is None:
+        message = f"The value takes {len(data):,} bytes, and {max_bytes:,} can be answered. Return less."
+        raise refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=max_bytes)
+    return None, kept.artifact_id
+
+
+async def _chunks(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), 64 * 1024):
+        yield data[start : start + 64 * 1024]

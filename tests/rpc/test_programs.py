@@ -1,0 +1,233 @@
+"""core/program.run through a whole hub: what a program gets, what it is told, what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.hub import RunningHub, request, running_hub
+from toolhub.v1 import error_pb2, result_pb2
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.domain.tool import ToolLimits
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+pytest.importorskip("pydantic_monty", reason="programs need an interpreter: pip install 'tool-hub[programs]'")
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RUN = "core/program.run"
+POLICY = """
+extends: none
+grants:
+  - {principals: [local], capabilities: [read:fs, write:fs]}
+roles:
+  - {principals: [local], roles: [agent, operator, approver, auditor]}
+"""
+KINDS = error_pb2.ErrorKind
+
+
+class Held(Tool["Held.In", "Held.Out"]):
+    """Works until it is cancelled."""
+
+    name = "held/work.on"
+    description = "Work until cancelled."
+    limits = ToolLimits(timeout_s=120.0)
+
+    class In(ToolInput, frozen=True):
+        pass
+
+    class Out(ToolOutput, frozen=True):
+        pass
+
+    running = 0
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        Held.running += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            Held.running -= 1
+        return self.Out()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningHub]:
+    settings = {"programs": {"workers": 2, "printed_bytes": 500, "result_bytes": 10_000, "cpu_s": 2.0}}
+    async with running_hub(tmp_path_factory.mktemp("hub"), policy=POLICY, settings=settings, tools=[Held()]) as running:
+        yield running
+
+
+async def run(hub: RunningHub, code: str, *, request_id: str = "work", **args: Any) -> result_pb2.ToolResult:
+    return await hub.invoke(RUN, {"code": code, **args}, request_id=request_id)
+
+
+async def value_of(hub: RunningHub, code: str, **args: Any) -> Any:
+    result = await run(hub, code, **args)
+    assert result.ok, f"{result.error.message} {result.error.details}"
+    return json.loads(result.result_json)
+
+
+async def put(hub: RunningHub, path: str, text: str) -> None:
+    written = await hub.invoke("core/fs.writeText", {"path": path, "text": text}, request_id="work")
+    assert written.ok, written.error.message
+
+
+async def test_a_program_calls_tools_by_module_and_by_name_beside_each_other(hub: RunningHub) -> None:
+    for name in "abc":
+        await put(hub, f"{name}.txt", name * 3)
+    code = """
+import asyncio
+texts = await asyncio.gather(*[core.fs_readText(path=f"{n}.txt") for n in inputs["names"]])
+one = await call("core/fs.readText", {"path": "a.txt"})
+print("read", len(texts))
+{"texts": [t["text"] for t in texts], "one": one["text"]}
+"""
+    answer = await value_of(hub, code, inputs={"names": ["a", "b", "c"]})
+    assert answer["value"] == {"texts": ["aaa", "bbb", "ccc"], "one": "aaa"}
+    assert answer["printed"] == "read 3\n"
+    assert [(each["tool"], each["ok"]) for each in answer["calls"]] == [("core/fs.readText", True)] * 4
+    assert len({each["callId"] for each in answer["calls"]}) == 4
+
+
+async def test_a_failing_tool_is_an_exception_with_its_facts(hub: RunningHub) -> None:
+    code = """
+import core
+found = []
+for path in ["no.txt", "../../etc/passwd"]:
+    try:
+        await core.fs_readText(path=path)
+    except RuntimeError as e:
+        told = error_of(e)
+        found.append([told["kind"], told["tool"], told["callId"][:5], str(e).split(":")[0]])
+try:
+    await call("core/nope.x")
+except RuntimeError as e:
+    found.append([error_of(e)["kind"]])
+found.append(error_of(ValueError("mine"))["kind"])
+found
+"""
+    answer = await value_of(hub, code)
+    assert answer["value"] == [
+        ["NOT_FOUND", "core/fs.readText", "call_", "NOT_FOUND"],
+        ["PATH_OUTSIDE_SANDBOX", "core/fs.readText", "call_", "PATH_OUTSIDE_SANDBOX"],
+        ["TOOL_NOT_FOUND"],
+        "",
+    ]
+    assert [each["kind"] for each in answer["calls"]] == ["NOT_FOUND", "PATH_OUTSIDE_SANDBOX", "TOOL_NOT_FOUND"]
+
+
+REFUSED: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
+    ("x = (1", {}, "INVALID_INPUT", "line 1", {"line": 1}),
+    ("import core\nawait core.fs_readText(pth='a')", {}, "INVALID_INPUT", "line 2", {"line": 2}),
+    ("import core\nawait core.fs_readTxt(path='a')", {}, "INVALID_INPUT", "fs_readTxt", {}),
+    ("x = 1\nprint('so far')\ny = inputs['no']", {}, "EXECUTION_ERROR", "line 3", {"source": "y = inputs['no']"}),
+    (
+        "await call('core/fs.readText', {'path': 'no'})",
+        {},
+        "EXECUTION_ERROR",
+        "NOT_FOUND",
+        {"exception": "RuntimeError"},
+    ),
+    ("1", {"tools": ["core/nope"]}, "INVALID_INPUT", "no tool named core/nope", {"field": "tools"}),
+    ("#" * 70_000, {}, "INVALID_INPUT", "longer than 65,536 bytes", {"max_bytes": 65_536}),
+    ("{1: 2}", {}, "INVALID_INPUT", "no JSON (int)", {}),
+    ("{1, 2}", {}, "INVALID_INPUT", "no JSON (set)", {}),
+    ("float('nan')", {}, "INVALID_INPUT", "no JSON (float)", {}),
+    ("x = []\nfor i in range(500): x = [x]\nx", {}, "INVALID_INPUT", "nested too deep", {}),
+]
+
+
+async def test_what_is_wrong_with_a_program_is_said_with_its_line(hub: RunningHub) -> None:
+    for code, args, kind, words, details in REFUSED:
+        result = await run(hub, code, **args)
+        said = f"{code!r}: {result.error.message} {result.error.details}"
+        assert KINDS.Name(result.error.kind).removeprefix("ERROR_KIND_") == kind, said
+        assert words in result.error.message, said
+        told = dict(result.error.details)
+        assert {key: told.get(key) for key in details} == details, said
+
+
+async def test_large_values_are_artifacts_and_long_output_is_cut(hub: RunningHub) -> None:
+    result = await run(hub, "print('x' * 2000)\n'y' * 20_000")
+    answer = json.loads(result.result_json)
+    assert answer["value"] is None
+    assert answer["printedCut"]
+    assert len(answer["printed"]) == 500
+    kept = await hub.hub.artifacts.open("local", answer["valueArtifact"])
+    data = b"".join([chunk async for chunk in hub.hub.artifacts.read(kept)])
+    assert json.loads(data) == "y" * 20_000
+    assert [artifact.artifact_id for artifact in result.artifacts] == [answer["valueArtifact"]]
+
+
+async def test_a_program_does_the_same_each_time(hub: RunningHub) -> None:
+    code = "import random, time\nrandom.seed(3)\na = time.time()\ntime.sleep(5)\n[random.random(), time.time() - a]"
+    first, again = [(await value_of(hub, code))["value"] for _ in range(2)]
+    assert first == again
+    assert first[1] == 0
+    order = """
+import asyncio
+async def twice(tool, args, after):
+    await call(tool, args)
+    await call(tool, after)
+await asyncio.gather(
+    twice("core/util.text.truncate", {"text": "x" * 100_000, "maxChars": 10}, {"text": "a", "maxChars": 1}),
+    twice("core/util.hash.sha256Text", {"text": "b"}, {"text": "c"}),
+)
+"""
+    calls = (await value_of(hub, order))["calls"]
+    assert [each["tool"].rpartition(".")[2] for each in calls] == ["truncate", "sha256Text"] * 2
+
+
+async def test_calls_that_nobody_awaits_are_cancelled_and_told(hub: RunningHub) -> None:
+    code = "import held\nfor i in range(12):\n    held.work_on()\nlen(inputs)"
+    result = await run(hub, code)
+    assert "is not awaited" in result.error.message
+    calls = (await value_of(hub, code, check=False))["calls"]
+    assert [each["kind"] for each in calls] == ["CANCELLED"] * 12
+    assert Held.running == 0
+
+
+async def test_evidence_and_audit_tell_what_a_program_was(hub: RunningHub) -> None:
+    code = "print('seen')\nawait call('core/util.time.now')"
+    result = await run(hub, code, request_id="told")
+    (evidence,) = [each for each in result.evidence if "interpreter" in each.attributes]
+    answer = json.loads(result.result_json)
+    assert evidence.sha256 == sha256(code.encode()).hexdigest()
+    assert evidence.attributes["calls"] == answer["calls"][0]["callId"]
+    assert evidence.attributes["interpreter"].startswith("pydantic-monty ")
+    assert evidence.attributes["printed"] == "seen\n"
+    assert len(evidence.attributes["stubs_revision"]) == 64
+    events = await hub.events(request_id="told")
+    by_call = {each.event.call_id: each.event for each in events}
+    inner = by_call[answer["calls"][0]["callId"]]
+    assert inner.tool == "core/util.time.now"
+    assert inner.attributes["parent_call_id"] == result.call_id
+    assert [each.event.type.value for each in events if each.event.call_id == result.call_id] == [
+        "TOOL_CALLED",
+        "TOOL_RESULT",
+    ]
+
+
+async def test_each_call_is_progress_for_who_watches(hub: RunningHub) -> None:
+    code = "await call('core/util.time.now')\nawait call('core/fs.readText', {'path': 'no'})"
+    job = await hub.submit(RUN, {"code": code})
+    history = await hub.watched(job.job_id)
+    assert history[-1].result.error.kind == KINDS.ERROR_KIND_EXECUTION_ERROR
+    stream = hub.stub.InvokeStream(request(RUN, {"code": code}, message=pb.InvokeStreamRequest))
+    last = [event.progress async for event in stream if event.HasField("progress")][-1]
+    seen = json.loads(last.details_json)["recent"]
+    assert [(each["call"], each["tool"], each["state"], each.get("kind", "")) for each in seen] == [
+        (1, "core/util.time.now", "STARTED", ""),
+        (1, "core/util.time.now", "SUCCEEDED", ""),
+        (2, "core/fs.readText", "STARTED", ""),
+        (2, "core/fs.readText", "FAILED", "NOT_FOUND"),
+    ]
+    assert seen[3]["callId"].startswith("call_")
+    assert history[-1].progress.message == "call 2: core/fs.readText: NOT_FOUND"
