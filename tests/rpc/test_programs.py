@@ -96,6 +96,7 @@ print("read", len(texts))
     assert len({each["callId"] for each in answer["calls"]}) == 4
 
 
+@pytest.mark.promise("programs.no-more-than-the-caller")
 async def test_a_failing_tool_is_an_exception_with_its_facts(hub: RunningHub) -> None:
     code = """
 import core
@@ -144,6 +145,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.promise("programs.told-with-the-line")
 async def test_what_is_wrong_with_a_program_is_said_with_its_line(hub: RunningHub) -> None:
     for code, args, kind, words, details in REFUSED:
         result = await run(hub, code, **args)
@@ -166,6 +168,7 @@ async def test_large_values_are_artifacts_and_long_output_is_cut(hub: RunningHub
     assert [artifact.artifact_id for artifact in result.artifacts] == [answer["valueArtifact"]]
 
 
+@pytest.mark.promise("programs.same-each-time")
 async def test_a_program_does_the_same_each_time(hub: RunningHub) -> None:
     code = "import random, time\nrandom.seed(3)\na = time.time()\ntime.sleep(5)\n[random.random(), time.time() - a]"
     first, again = [(await value_of(hub, code))["value"] for _ in range(2)]
@@ -202,6 +205,7 @@ async def test_evidence_and_audit_tell_what_a_program_was(hub: RunningHub) -> No
     assert evidence.sha256 == sha256(code.encode()).hexdigest()
     assert evidence.attributes["calls"] == answer["calls"][0]["callId"]
     assert evidence.attributes["interpreter"].startswith("pydantic-monty ")
+    assert evidence.attributes["confinement"] in ("bubblewrap", "landlock")
     assert evidence.attributes["printed"] == "seen\n"
     assert len(evidence.attributes["stubs_revision"]) == 64
     events = await hub.events(request_id="told")

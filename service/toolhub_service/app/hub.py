@@ -123,7 +123,9 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
         long_work = make_long_work(deps, stores, audit, approvals, describe(policy), [artifacts.sweep])
-        toolbox = open_toolbox(settings, deps.clock, deps.redactor, long_work.job_service, artifacts, stores.memory)
+        toolbox = open_toolbox(
+            settings, deps.clock, deps.redactor, long_work.job_service, artifacts, stores.memory, deps.ladder
+        )
         on_refusal.push_async_callback(toolbox.close)
         budgets, keys = make_budgets(deps, stores), make_keys(deps, policy)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}

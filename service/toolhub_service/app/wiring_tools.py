@@ -19,6 +19,7 @@ from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trust
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_endpoints import endpoint_tools, make_databases
+from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.app.wiring_web import Web, open_web
 from toolhub_service.domain.artifact import ArtifactService
@@ -36,6 +37,7 @@ from toolhub_service.registry.embedding import Embedder, ToolMeanings
 from toolhub_service.registry.search import ToolSearch
 from toolhub_service.registry.usage import UsageLearning
 from toolhub_service.sandbox.confinement import Confinement
+from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.schema.compiled import check_schema
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.memory_items import InProcessItems
@@ -49,7 +51,8 @@ from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.job_tools import job_tools
 from toolhub_service.tools.memory_tools import MemoryTerms, memory_tools
-from toolhub_service.tools.programs.interpreter import Interpreter, ProgramLimits
+from toolhub_service.tools.programs.bounds import ProgramLimits
+from toolhub_service.tools.programs.interpreter import Interpreter
 from toolhub_service.tools.programs.program_run import ProgramRun
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
@@ -197,8 +200,9 @@ def open_toolbox(
     jobs: JobService,
     artifacts: ArtifactService | None = None,
     memory: MemoryStore | None = None,
+    ladder: Ladder | None = None,
 ) -> Toolbox:
-    """Everything that can be called, registered and ready. `memory`: None where no tool is called."""
+    """Everything that can be called, registered and ready. `memory`, `ladder`: None where no tool is called."""
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
     user_agent = settings.tools.user_agent or f"tool-hub/{__version__}"
@@ -206,7 +210,9 @@ def open_toolbox(
     web = open_web(settings, http, resolver, redactor)
     disabled = tuple(settings.tools.disabled)
     databases = make_databases(settings, redactor)
-    interpreter = Interpreter(ProgramLimits(**msgspec.structs.asdict(settings.programs)))
+    interpreter = Interpreter(
+        ProgramLimits(**msgspec.structs.asdict(settings.programs)), ladder or make_ladder(settings)
+    )
     custom = _custom_tools(settings, databases)
     built_in: list[Tool[Any, Any, Any]] = [
         *fs_tools(),

@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.confinement import (
@@ -106,6 +106,16 @@ class Ladder:
         self._namespaces: tuple[str, ...] = NO_NAMESPACES_BELOW
         self._level: Level | None = None
         self._trying = asyncio.Lock()
+
+    def terms(self) -> dict[str, Any]:
+        """What another process of the hub makes the same ladder of."""
+        return {
+            "hidden": self._hidden,
+            "shown": self._shown,
+            "user": self.user if self._drops else None,
+            "bubblewrap": self._bubblewrap,
+            "landlock": self._landlock,
+        }
 
     async def level(self) -> Level | None:
         """The best that works here; None when nothing does. Tried once."""

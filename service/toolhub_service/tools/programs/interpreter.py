@@ -17,18 +17,23 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import json
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.util import find_spec
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.sandbox.confined_start import write_start
+from toolhub_service.sandbox.ladder import Ladder
+from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest
+from toolhub_service.tools.programs.bounds import Printed, ProgramLimits, ill_typed, no_syntax, raised
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -43,27 +48,12 @@ _MAX_DEPTH: Final = 100
 _CHECKED_KEPT: Final = 1_000
 _GRACE_S: Final = 1.0
 _RUNS_PER_WORKER: Final = 200
-_VIOLATIONS_SHOWN: Final = 10
-_EXCERPT_CHARS: Final = 200
-_PRINT_LIMIT_FACTOR: Final = 64
-"""A program that goes on printing, though nothing more is kept, is ended at so many times the bound."""
-_LINE_OF_NOTHING: Final = 0
 _LAST_PAUSE_S: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramLimits:
-    """Of one program; `workers` of the hub."""
-
-    workers: int = 8
-    memory_bytes: int = 100_000_000
-    cpu_s: float = 30.0
-    wall_s: float = 600.0
-    """From its start to its end, its calls included."""
-    calls_max: int = 50
-    code_bytes: int = 64 * 1024
-    result_bytes: int = 1024 * 1024
-    printed_bytes: int = 64 * 1024
+_WORKER_CPU_S: Final = 100_000
+_WORKER_MEMORY_BYTES: Final = 2 * 1024**3
+"""Of address space: the checker of types reserves far more than it uses."""
+_WORKER_FILE_BYTES: Final = 1024 * 1024
+_WORKER_THREADS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,38 +91,14 @@ class Ended:
     """Untrusted: of any type, a thousand levels deep."""
 
 
-@dataclass(slots=True)
-class Printed:
-    """What a program writes; the first bytes are kept."""
-
-    limit_bytes: int
-    kept: list[str] = field(default_factory=list)
-    total: int = 0
-    is_cut: bool = False
-
-    def __call__(self, stream: str, text: str) -> None:
-        left = self.limit_bytes - self.total
-        self.total += len(text.encode("utf-8", "replace"))
-        if left > 0:
-            cut = text.encode("utf-8", "replace")[:left].decode("utf-8", "ignore")
-            self.kept.append(cut)
-        self.is_cut = self.is_cut or self.total > self.limit_bytes
-        if self.total > self.limit_bytes * _PRINT_LIMIT_FACTOR:
-            raise ValueError("the program printed too much")
-
-    @property
-    def text(self) -> str:
-        return "".join(self.kept)
-
-
 class Interpreter:
     """A pool of workers, started when the first program runs. `close` ends them."""
 
-    def __init__(self, limits: ProgramLimits, binary: Callable[[], str | None] = lambda: None) -> None:
-        """`binary`: path of what is started as a worker; None: the interpreter's own binary."""
+    def __init__(self, limits: ProgramLimits, ladder: Ladder) -> None:
         self.limits = limits
-        self.sandbox = "interpreter"
-        self._binary = binary
+        self.sandbox: Level | None = None
+        """How the workers are held; None before the first has started."""
+        self._ladder = ladder
         self._stack = AsyncExitStack()
         self._pool: pydantic_monty.AsyncMonty | None = None
         self._opening = asyncio.Lock()
@@ -187,11 +153,16 @@ class Interpreter:
                 self._note_checked(key)
                 return Ended(await _driven(snapshot, host))
         except monty.MontyTypingError as wrong:
-            raise _ill_typed(wrong.display()) from wrong
+            raise ill_typed(wrong.display()) from wrong
         except monty.MontySyntaxError as wrong:
-            raise _no_syntax(wrong) from wrong
+            frame = next(iter(wrong.traceback()), None)
+            line, column = (frame.line, frame.column) if frame else (0, 0)
+            raise no_syntax(wrong.display("msg"), line, column) from wrong
         except monty.MontyRuntimeError as failed:
-            raise host.stopped() or self._failed(failed, program, printed) from failed
+            trace = failed.traceback()
+            line = trace[min(len(trace), _MAX_DEPTH) - 1].line if trace else 0
+            name, text = type(failed.exception()).__name__, failed.display("msg")
+            raise host.stopped() or raised(name, text, line, program.code, printed, self.limits) from failed
         except monty.MontyCrashedError as crashed:
             message = "The program ended its interpreter, which is replaced. Do less at once, or in another way."
             raise refuse(ErrorKind.EXECUTION_ERROR, message, exception="crash", stdout=printed.text) from crashed
@@ -234,8 +205,10 @@ class Interpreter:
 
         async with self._opening:
             if self._pool is None:
+                folder = self._stack.enter_context(TemporaryDirectory(prefix="toolhub-programs-"))
+                start, self.sandbox = await write_start(folder, self._ladder, self._worker(), "landlock")
                 pool = monty.AsyncMonty(
-                    binary_path=self._binary(),
+                    binary_path=start,
                     min_processes=1,
                     max_processes=self.limits.workers,
                     max_checkouts_per_worker=_RUNS_PER_WORKER,
@@ -247,37 +220,28 @@ class Interpreter:
                 atexit.register(time.sleep, _LAST_PAUSE_S)
             return self._pool
 
+    def _worker(self) -> SandboxRequest:
+        """The interpreter's binary, which needs no file but itself. A worker serves many programs, whose own bounds of
+        time and memory it keeps; these are beyond them."""
+        bounds = Bounds(
+            cpu_s=_WORKER_CPU_S,
+            memory_bytes=self.limits.memory_bytes + _WORKER_MEMORY_BYTES,
+            file_bytes=_WORKER_FILE_BYTES,
+            processes=_WORKER_THREADS,
+            open_files=64,
+        )
+        return SandboxRequest((_binary(),), {}, "/", bounds=bounds, has_input=True)
+
     def _note_checked(self, key: bytes) -> None:
         self._checked[key] = None
         if len(self._checked) > _CHECKED_KEPT:
             self._checked.popitem(last=False)
 
-    def _failed(self, failed: pydantic_monty.MontyRuntimeError, program: Program, printed: Printed) -> ToolFailure:
-        """Of an exception that the program did not catch, or of a limit."""
-        name = type(failed.exception()).__name__
-        text = failed.display("msg")[:_EXCERPT_CHARS]
-        line = next((each.line for each in reversed(failed.traceback()[:_MAX_DEPTH])), _LINE_OF_NOTHING)
-        if printed.total > printed.limit_bytes * _PRINT_LIMIT_FACTOR:
-            message = f"The program printed more than {printed.limit_bytes * _PRINT_LIMIT_FACTOR:,} bytes. Print less."
-            return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=printed.limit_bytes, stdout=printed.text)
-        if name == "TimeoutError" and "time limit" in text:
-            message = f"The program used {self.limits.cpu_s:g} s of processor time and was ended. Do less."
-            return refuse(ErrorKind.TIMEOUT, message, retryable=False, timeout_s=self.limits.cpu_s, stdout=printed.text)
-        if name == "MemoryError":
-            message = f"The program needs more memory than {self.limits.memory_bytes:,} bytes. Keep less at once."
-            at_most = self.limits.memory_bytes
-            return refuse(ErrorKind.EXECUTION_ERROR, message, exception=name, limit_bytes=at_most, stdout=printed.text)
-        where, source = f" in line {line}" if line else "", _line_of(program.code, line)
-        message = f"The program raised {name}{where}: {text}"
-        return refuse(
-            ErrorKind.EXECUTION_ERROR,
-            message,
-            retryable=False,
-            exception=name,
-            line=line,
-            source=source,
-            stdout=printed.text,
-        )
+
+def _binary() -> str:
+    from pydantic_monty._binary import find_monty_binary
+
+    return os.path.realpath(find_monty_binary())
 
 
 def _built_in(host: Host) -> dict[str, Callable[..., Any]]:
@@ -356,43 +320,3 @@ def _checked_key(program: Program) -> bytes:
     for module, stubs in sorted(program.stubs.items()):
         digest.update(f"\0{module}\0{stubs}".encode("utf-8", "replace"))
     return digest.digest()
-
-
-def _line_of(code: str, line: int) -> str:
-    lines = code.split("\n")
-    return lines[line - 1].strip()[:_EXCERPT_CHARS] if 0 < line <= len(lines) else ""
-
-
-def _no_syntax(wrong: pydantic_monty.MontySyntaxError) -> ToolFailure:
-    frame = next(iter(wrong.traceback()), None)
-    line, column = (frame.line, frame.column) if frame else (_LINE_OF_NOTHING, 0)
-    message = f"The program cannot be read: {wrong.display('msg')[:_EXCERPT_CHARS]} (line {line}). Correct it."
-    return refuse(ErrorKind.INVALID_INPUT, message, field="code", line=line, column=column)
-
-
-def _ill_typed(diagnostics: str) -> ToolFailure:
-    """One violation a diagnostic; the first stands in the message."""
-    try:
-        found = [each for each in json.loads(diagnostics) if isinstance(each, dict)]
-    except ValueError:
-        found = []
-    violations = tuple(
-        Violation(
-            path=f"/code:{_row(each)}",
-            keyword=str(each.get("code", "")),
-            message=str(each.get("message", ""))[:_EXCERPT_CHARS],
-        )
-        for each in found[:_VIOLATIONS_SHOWN]
-    )
-    first = f"line {_row(found[0])}: {found[0].get('message', '')}"[:_EXCERPT_CHARS] if found else "its types"
-    message = (
-        f"The program does not fit the tools that it calls, {first}. `toolhub program stubs` shows what they take."
-    )
-    line = _row(found[0]) if found else _LINE_OF_NOTHING
-    return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, field="code", line=line)
-
-
-def _row(diagnostic: Mapping[str, Any]) -> int:
-    where = diagnostic.get("location")
-    row = where.get("row") if isinstance(where, dict) else None
-    return row if isinstance(row, int) else _LINE_OF_NOTHING

@@ -32,7 +32,8 @@ from toolhub_service.registry.stubs import (
 )
 from toolhub_service.schema.canonical_json import NotJson, dumps
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.programs.interpreter import VERSION, Interpreter, Printed, Program
+from toolhub_service.tools.programs.bounds import Printed
+from toolhub_service.tools.programs.interpreter import VERSION, Interpreter, Program
 from toolhub_service.tools.programs.program_calls import ProgramCall, ProgramCalls, ProgramProgress, plain
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -253,7 +254,7 @@ def _lay_evidence(
         f"a program made {len(made)} calls, of which {failed} failed",
         sha256=sha256(text.code.encode("utf-8", "surrogatepass")).hexdigest(),
         interpreter=VERSION,
-        sandbox=interpreter.sandbox,
+        confinement=interpreter.sandbox or "",
         stubs_revision=revision_of(named),
         limits=f"{limits.memory_bytes} bytes, {limits.cpu_s:g} s CPU, {limits.wall_s:g} s, {text.max_calls} calls",
         calls=" ".join(call.call_id for call in made if call.call_id),

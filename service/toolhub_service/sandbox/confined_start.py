@@ -1,0 +1,69 @@
+"""A confined program whose start is somebody else's: an executable file that becomes the program within its walls.
+
+A library that starts its own workers is given the path of this file. What is started is the hub's Python, which makes
+the same ladder, confines itself and replaces itself by the program; arguments are passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from toolhub_service.sandbox.ladder import Ladder
+from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest
+
+_SCRIPT = """\
+import sys
+sys.path[:] = {path!r}
+from toolhub_service.sandbox.confined_start import become
+become({terms!r}, {request!r}, {minimum!r}, sys.argv[1:])
+"""
+
+
+async def write_start(folder: str, ladder: Ladder, request: SandboxRequest, minimum: Level) -> tuple[str, Level]:
+    """Path of the executable, made in the hub's own `folder`, and the level at which it will hold the program.
+
+    Raises ToolFailure TOOL_UNAVAILABLE where it could not be held.
+    """
+    async with ladder.confined(request, minimum=minimum) as confined:
+        level = confined.level
+    named = (tuple(request.argv), tuple(request.reads), request.folder, _bounds(request.bounds))
+    text = _SCRIPT.format(
+        path=[entry for entry in sys.path if entry], terms=ladder.terms(), request=named, minimum=minimum
+    )
+    return _written(folder, text), level
+
+
+def _written(folder: str, text: str) -> str:
+    script, start = Path(folder, "start.py"), Path(folder, "start")
+    script.write_text(text)
+    start.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {shlex.quote(str(script))} "$@"\n')
+    start.chmod(0o700)
+    return str(start)
+
+
+def become(terms: dict[str, Any], named: tuple[Any, ...], minimum: Level, arguments: Sequence[str]) -> None:
+    """Run by the script alone: never returns."""
+    asyncio.run(_become(Ladder(**terms), named, minimum, arguments))
+
+
+async def _become(ladder: Ladder, named: tuple[Any, ...], minimum: Level, arguments: Sequence[str]) -> None:
+    argv, reads, folder, bounds = named
+    request = SandboxRequest((*argv, *arguments), {}, folder, reads, bounds=Bounds(**bounds), has_input=True)
+    async with ladder.confined(request, minimum=minimum) as confined:
+        program = confined.program
+        if program.confine is not None:
+            program.confine()
+        for descriptor in program.pass_fds:
+            os.set_inheritable(descriptor, True)
+        os.chdir(program.working_directory or "/")
+        os.execve(program.argv[0], list(program.argv), dict(program.environment))  # noqa: S606 - it is what was confined
+
+
+def _bounds(bounds: Bounds) -> dict[str, int]:
+    return {name: getattr(bounds, name) for name in Bounds.__dataclass_fields__}

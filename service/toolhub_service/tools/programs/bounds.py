@@ -1,0 +1,121 @@
+"""The bounds of a program, and what it is told that has broken one of them or failed by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+
+_VIOLATIONS_SHOWN: Final = 10
+_EXCERPT_CHARS: Final = 200
+_PRINT_LIMIT_FACTOR: Final = 64
+"""A program that goes on printing, though nothing more is kept, is ended at so many times the bound."""
+_PRINT_MIN_BYTES: Final = 64 * 1024
+_LINE_OF_NOTHING: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """Of one program; `workers` of the hub."""
+
+    workers: int = 8
+    memory_bytes: int = 100_000_000
+    cpu_s: float = 30.0
+    wall_s: float = 600.0
+    """From its start to its end, its calls included."""
+    calls_max: int = 50
+    code_bytes: int = 64 * 1024
+    result_bytes: int = 1024 * 1024
+    printed_bytes: int = 64 * 1024
+
+
+@dataclass(slots=True)
+class Printed:
+    """What a program writes; the first bytes are kept."""
+
+    limit_bytes: int
+    kept: list[str] = field(default_factory=list)
+    total: int = 0
+    is_cut: bool = False
+
+    def __call__(self, stream: str, text: str) -> None:
+        left = self.limit_bytes - self.total
+        self.total += len(text.encode("utf-8", "replace"))
+        if left > 0:
+            cut = text.encode("utf-8", "replace")[:left].decode("utf-8", "ignore")
+            self.kept.append(cut)
+        self.is_cut = self.is_cut or self.total > self.limit_bytes
+        if self.is_too_much:
+            raise ValueError("the program printed too much")
+
+    @property
+    def ends_at_bytes(self) -> int:
+        return max(self.limit_bytes * _PRINT_LIMIT_FACTOR, _PRINT_MIN_BYTES)
+
+    @property
+    def is_too_much(self) -> bool:
+        return self.total > self.ends_at_bytes
+
+    @property
+    def text(self) -> str:
+        return "".join(self.kept)
+
+
+def raised(name: str, text: str, line: int, code: str, printed: Printed, limits: ProgramLimits) -> ToolFailure:
+    """Of an exception that the program did not catch, or of a limit that the interpreter keeps."""
+    written = printed.text
+    if printed.is_too_much:
+        message = f"The program printed more than {printed.ends_at_bytes:,} bytes. Print less."
+        return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=printed.limit_bytes, stdout=written)
+    if name == "TimeoutError" and "time limit" in text:
+        message = f"The program used {limits.cpu_s:g} s of processor time and was ended. Do less."
+        return refuse(ErrorKind.TIMEOUT, message, retryable=False, timeout_s=limits.cpu_s, stdout=written)
+    if name == "MemoryError":
+        at_most = limits.memory_bytes
+        message = f"The program needs more memory than {at_most:,} bytes. Keep less at once."
+        return refuse(ErrorKind.EXECUTION_ERROR, message, exception=name, limit_bytes=at_most, stdout=written)
+    where, source = f" in line {line}" if line else "", _line_of(code, line)
+    message = f"The program raised {name}{where}: {text[:_EXCERPT_CHARS]}"
+    kind = ErrorKind.EXECUTION_ERROR
+    return refuse(kind, message, retryable=False, exception=name, line=line, source=source, stdout=written)
+
+
+def no_syntax(text: str, line: int, column: int) -> ToolFailure:
+    message = f"The program cannot be read: {text[:_EXCERPT_CHARS]} (line {line}). Correct it."
+    return refuse(ErrorKind.INVALID_INPUT, message, field="code", line=line, column=column)
+
+
+def ill_typed(diagnostics: str) -> ToolFailure:
+    """One violation a diagnostic; the first stands in the message."""
+    try:
+        found = [each for each in json.loads(diagnostics) if isinstance(each, dict)]
+    except ValueError:
+        found = []
+    violations = tuple(
+        Violation(
+            path=f"/code:{_row(each)}",
+            keyword=str(each.get("code", "")),
+            message=str(each.get("message", ""))[:_EXCERPT_CHARS],
+        )
+        for each in found[:_VIOLATIONS_SHOWN]
+    )
+    first = f"line {_row(found[0])}: {found[0].get('message', '')}"[:_EXCERPT_CHARS] if found else "its types"
+    message = (
+        f"The program does not fit the tools that it calls, {first}. `toolhub program stubs` shows what they take."
+    )
+    line = _row(found[0]) if found else _LINE_OF_NOTHING
+    return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, field="code", line=line)
+
+
+def _row(diagnostic: Mapping[str, Any]) -> int:
+    where = diagnostic.get("location")
+    row = where.get("row") if isinstance(where, dict) else None
+    return row if isinstance(row, int) else _LINE_OF_NOTHING
+
+
+def _line_of(code: str, line: int) -> str:
+    lines = code.split("\n")
+    return lines[line - 1].strip()[:_EXCERPT_CHARS] if 0 < line <= len(lines) else ""
