@@ -21,7 +21,7 @@ from toolhub_service.app.wiring_calls import (
 from toolhub_service.app.wiring_server import describe, make_keys, make_policy_file, make_server, make_sourcing
 from toolhub_service.app.wiring_stores import Stores, make_artifacts, make_blobs, make_stores
 from toolhub_service.app.wiring_telemetry import Observing
-from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, open_toolbox
+from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, make_toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
@@ -123,9 +123,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
         long_work = make_long_work(deps, stores, audit, approvals, describe(policy), [artifacts.sweep])
-        toolbox = open_toolbox(
-            settings, deps.clock, deps.redactor, long_work.job_service, artifacts, stores.memory, deps.ladder
-        )
+        toolbox = make_toolbox(deps, stores, long_work.job_service, artifacts)
         on_refusal.push_async_callback(toolbox.close)
         budgets, keys = make_budgets(deps, stores), make_keys(deps, policy)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}

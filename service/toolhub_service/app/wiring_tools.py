@@ -193,6 +193,11 @@ def _custom_tools(settings: Settings, databases: Sequence[Database]) -> CustomTo
     )
 
 
+def make_toolbox(deps: Deps, stores: Stores, jobs: JobService, artifacts: ArtifactService) -> Toolbox:
+    """That of a hub that serves."""
+    return open_toolbox(deps.settings, deps.clock, deps.redactor, jobs, artifacts, stores.memory, deps.ladder)
+
+
 def open_toolbox(
     settings: Settings,
     clock: Clock,
