@@ -189,6 +189,12 @@ class CoreAdapter:
         self._custom = tuple(custom_tools)
         self._tools = {tool.name: tool for tool in self._custom + self._built_in}
 
+    def calls_of(self, call: GrantedCall) -> InnerCalls:
+        """What a running call may call itself. Raises ToolFailure where no calls can be made."""
+        if self.inner_calls is None:
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, "No calls can be made from here.", retryable=False)
+        return self.inner_calls(call)
+
     def specs(self) -> tuple[ToolSpec, ...]:
         """Definitions of the built-in tools."""
         return tuple(spec_of(tool, source=CORE_SOURCE) for tool in self._built_in)

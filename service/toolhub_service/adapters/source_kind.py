@@ -18,7 +18,7 @@ from toolhub_service.adapters.source_config import Section, Source, Value
 from toolhub_service.adapters.upstream import no_source
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import Adapter, Clock, FixedTerms, Randomness
+from toolhub_service.domain.ports import Adapter, Clock, FixedTerms, InnerCalls, Randomness
 from toolhub_service.domain.source import Definition, SourceObserver, ToolSource, Trust
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
@@ -55,6 +55,10 @@ class SourceDeps:
     keep_raw: bool
     """Whether results carry the upstream's own answer."""
     trusted_namespaces: tuple[str, ...]
+    inner_calls: Callable[[GrantedCall], InnerCalls]
+    """What a running call may call itself."""
+    skills_python: str
+    """Path of the interpreter of skills' scripts; empty: the hub's own."""
     data_dir: Path
     """The hub's data folder: a kind may keep what it fetches in a folder of its own there."""
     hides: Callable[[], HiddenFolder | None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -23,9 +23,10 @@ from toolhub_service.app.sources_file import SourcesDocument, SourcesFile, value
 from toolhub_service.app.wiring_stores import not_installed
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.artifact import ArtifactService
+from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job_ports import RunningJobs
-from toolhub_service.domain.ports import Adapter
+from toolhub_service.domain.ports import Adapter, InnerCalls
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, PinFilter, SourceState, SourceStatus
 from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec
@@ -69,6 +70,7 @@ class SourceRuntime:
     artifacts: ArtifactService
     observer: SourceTelemetry
     budgets: Budgets
+    inner_calls: Callable[[GrantedCall], InnerCalls]
     _openers: dict[ToolKind, Opener] = field(default_factory=dict)
     _entries: dict[str, Source] = field(default_factory=dict)
     _reference_digests: dict[str, str] = field(default_factory=dict)
@@ -191,6 +193,8 @@ class SourceRuntime:
             tracer=deps.observing.tracing.tracer,
             keep_raw=deps.settings.results.show_raw,
             trusted_namespaces=deps.settings.tools.trusted_namespaces,
+            inner_calls=self.inner_calls,
+            skills_python=deps.settings.skills.python,
             data_dir=deps.paths.data_dir.absolute(),
             hides=self._hidden_folder,
             ladder=deps.ladder,

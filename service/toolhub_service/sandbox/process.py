@@ -328,11 +328,17 @@ class Finished:
 
 
 async def run_process(
-    program: Program, *, deadline_s: float, keep_bytes: int, on_output: OnOutput, given: bytes = b""
+    program: Program,
+    *,
+    deadline_s: float,
+    keep_bytes: int,
+    on_output: OnOutput,
+    given: bytes = b"",
+    on_start: Callable[[int], None] | None = None,
 ) -> Finished:
     """Run to the end, to the deadline (loop clock) or to cancellation. Raises OSError when it cannot be started.
 
-    `given`: all that a program with `has_input` reads on its standard input.
+    `given`: all that a program with `has_input` reads on its standard input. `on_start`: hears its process number.
     """
     loop = asyncio.get_running_loop()
     started_s = loop.time()
@@ -340,6 +346,8 @@ async def run_process(
     child = await spawn(program, watch)
     timed_out = False
     try:
+        if on_start is not None:
+            on_start(child.get_pid())
         if isinstance(feed := child.get_pipe_transport(0), asyncio.WriteTransport):
             feed.write(given)
             feed.write_eof()

@@ -22,6 +22,7 @@ from toolhub_service.settings.tool_sections import (
     Memory,
     Programs,
     Sandbox,
+    Skills,
     Web,
 )
 
@@ -363,6 +364,7 @@ class Settings(Section, frozen=True):
     browser: Browser = Browser()
     desktop: Desktop = Desktop()
     sandbox: Sandbox = Sandbox()
+    skills: Skills = Skills()
     sources: Sources = Sources()
     search: Search = Search()
     budget: Budget = Budget()

@@ -211,5 +211,15 @@ class Sandbox(Section, frozen=True):
     ] = 65_534
 
 
+class Skills(Section, frozen=True):
+    python: Annotated[
+        str,
+        Meta(
+            description="Interpreter of skills' scripts, such as that of an environment with the packages they need; "
+            "empty: the hub's own."
+        ),
+    ] = ""
+
+
 class Desktop(Section, frozen=True):
     display: Annotated[str, Meta(description="X display, such as `:0`; empty: DISPLAY of the hub's environment.")] = ""

@@ -10,6 +10,8 @@ from toolhub_service.adapters.skill.definitions import SkillTool
 from toolhub_service.adapters.skill.kind import SkillSource, endpoint_of
 from toolhub_service.adapters.skill.manifest import Manifest
 from toolhub_service.adapters.skill.reading import read_skill
+from toolhub_service.adapters.skill.runner import SkillRuns
+from toolhub_service.adapters.skill.script import ScriptParts
 from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.skill.source import SkillToolSource
 from toolhub_service.adapters.skill.tree import TreeChanged
@@ -41,7 +43,8 @@ class SkillOpener:
     def __init__(self, deps: SourceDeps) -> None:
         self._deps = deps
         self._checkouts = Checkouts(deps.data_dir / "skills", deps.redactor.text)
-        self.adapter = SkillAdapter(deps.artifacts)
+        parts = ScriptParts(deps.ladder, deps.artifacts, deps.redactor.text)
+        self.adapter = SkillAdapter(deps.artifacts, SkillRuns(parts, deps.inner_calls, deps.skills_python))
 
     def endpoint(self, name: str, entry: SkillSource) -> str:
         return endpoint_of(entry)

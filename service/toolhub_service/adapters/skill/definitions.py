@@ -20,12 +20,13 @@ from toolhub_service.adapters.definitions import (
     known_name,
     unusable,
 )
-from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid, read_manifest
+from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
+from toolhub_service.adapters.skill.runnable import runnable
 from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
-from toolhub_service.domain.tool import Annotations, ToolSpec, ToolState
+from toolhub_service.domain.tool import Annotations, CostHints, ToolSpec, ToolState
 from toolhub_service.schema.compiled import compile_schema
 
 READ: Final = "read"
@@ -124,7 +125,7 @@ class DefinitionMaker:
             return None
         remote = {"name": skill.name, **_remote(skill), "manifest": _as_json(skill.sidecar)}
         try:
-            manifest = read_manifest(skill.sidecar)
+            made = runnable(skill)
         except ManifestInvalid as invalid:
             problem = f"Its `{skill.sidecar_path}` cannot be used: {'; '.join(invalid.problems)}"
             spec = self._spec(
@@ -137,7 +138,9 @@ class DefinitionMaker:
                 annotations=Annotations(),
             )
             return Definition(spec, remote, problem[:PROBLEM_MAX_CHARS]), None
-        problem = ""
+        if made is None:
+            return None
+        manifest, problem = made.manifest, ""
         for key, schema in (("input_schema", manifest.input_schema), ("output_schema", manifest.output_schema)):
             if why := unusable(schema, compile_schema):
                 problem = problem or f"The {key} of its `{skill.sidecar_path}` cannot be used: {why}"
@@ -161,7 +164,10 @@ class DefinitionMaker:
             spec,
             version=manifest.version,
             capabilities=spec.capabilities | frozenset(manifest.capabilities),
+            cost=CostHints(is_async=manifest.is_job),
             limits=replace(spec.limits, timeout_s=seconds, call_max_s=seconds),
+            # Of its own, for a skill whose runs fail must not keep others from being called.
+            upstream=f"{self._terms.upstream}/{skill.name}",
             # The calls that a plan or a program makes are its only effects.
             replays=manifest.mode != "script",
         )

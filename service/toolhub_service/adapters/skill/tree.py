@@ -116,7 +116,7 @@ def read_file(folder: Path, file: TreeFile, max_bytes: int) -> bytes:
     larger than that or a link (see `Tree.find`)."""
     if file.link or file.size_bytes > max_bytes:
         raise ValueError(f"{shown(file.path)} is a link, or has more than {max_bytes:,} bytes")
-    with _opened(folder, file) as descriptor:
+    with opened(folder, file) as descriptor:
         data = b"".join(_chunks(descriptor, file.size_bytes))
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise _changed(file)
@@ -310,7 +310,7 @@ def _resolved(path: str, files: Mapping[str, TreeFile], folders: frozenset[str])
 
 
 @contextmanager
-def _opened(folder: Path, file: TreeFile) -> Iterator[int]:
+def opened(folder: Path, file: TreeFile) -> Iterator[int]:
     """Its descriptor, reached name by name and through no link below the folder. Raises TreeChanged."""
     descriptor = _reached(folder, file)
     try:
@@ -339,7 +339,7 @@ def _reached(folder: Path, file: TreeFile) -> int:
 
 def _copy(folder: Path, file: TreeFile, target: Path) -> None:
     digest = hashlib.sha256()
-    with _opened(folder, file) as descriptor, target.open("xb") as copied:
+    with opened(folder, file) as descriptor, target.open("xb") as copied:
         for chunk in _chunks(descriptor, file.size_bytes):
             digest.update(chunk)
             copied.write(chunk)

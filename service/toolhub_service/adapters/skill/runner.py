@@ -1,0 +1,105 @@
+"""Runs skills whose sidecar says how: as a script, a plan or a program. None of them ends itself: the hub judges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from toolhub_service.adapters.skill.evidence import of_plan, of_script, of_skill
+from toolhub_service.adapters.skill.interpreter import Interpreter, found_interpreter
+from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
+from toolhub_service.adapters.skill.plan import PlanEngine
+from toolhub_service.adapters.skill.runnable import Runnable, runnable
+from toolhub_service.adapters.skill.script import Script, ScriptParts
+from toolhub_service.adapters.skill.skill import Skill
+from toolhub_service.adapters.upstream import not_loaded
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.ports import EventSink, InnerCalls
+from toolhub_service.domain.result import Evidence, Outcome
+
+_KNOWN_MAX: Final = 256
+
+
+class SkillRuns:
+    """Implements `SkillRunner`. `calls`: of a running call, what it may call itself."""
+
+    def __init__(self, parts: ScriptParts, calls: Callable[[GrantedCall], InnerCalls], python: str = "") -> None:
+        """`python`: path of the interpreter of scripts; empty: the hub's own."""
+        self._parts = parts
+        self._calls = calls
+        self._python = python
+        self._interpreter: asyncio.Task[Interpreter] | None = None
+        self._known: dict[str, Runnable] = {}
+
+    def unavailable(self, manifest: Manifest) -> str:
+        if manifest.mode == "program":
+            return "programs of skills are not run by this version; use mode `script` or `plan`"
+        return ""
+
+    async def run(self, call: GrantedCall, sink: EventSink, skill: Skill, manifest: Manifest) -> Outcome:
+        made = self._runnable(call, skill)
+        if manifest.mode == "script":
+            return await self._script(call, sink, made)
+        return await self._plan(call, sink, made)
+
+    def effects(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
+        made = self._runnable(call, skill)
+        if made.plan is not None:
+            steps = tuple(_told(planned.step.id, planned.step.tool) for planned in made.plan.steps)
+            return (*manifest.effects, *steps)
+        files = [each.name for each in manifest.required_artifacts]
+        leaves = (f"Leaves {', '.join(files)} as artifacts.",) if files else ()
+        tools = (f"May call {', '.join(made.wanted)}, each under the caller's own rights.",) if made.wanted else ()
+        return (*manifest.effects, f"Runs the script of the skill {skill.name} in a sandbox.", *leaves, *tools)
+
+    def _runnable(self, call: GrantedCall, skill: Skill) -> Runnable:
+        """Raises ToolFailure for a sidecar that cannot be used, for which no tool is offered."""
+        made = self._known.get(f"{skill.digest} {skill.folder}")
+        if made is None:
+            try:
+                made = runnable(skill)
+            except ManifestInvalid:
+                made = None
+            if made is None:
+                raise not_loaded(call.spec.name)
+            self._known = dict([*self._known.items()][-_KNOWN_MAX:])
+            self._known[f"{skill.digest} {skill.folder}"] = made
+        return made
+
+    async def _script(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
+        calls = await self._narrowed(call, made) if made.makes_calls else None
+        run = await Script(self._parts, made, call, sink, await self._python_of(), calls).run()
+        evidence = (of_skill(made), *of_script(made, run))
+        return Outcome(value=run.value, evidence=evidence, artifacts=run.artifacts)
+
+    async def _plan(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
+        assert made.plan is not None
+        engine = PlanEngine(
+            made.plan,
+            call.args,
+            (await self._narrowed(call, made)).durable(),
+            purpose=f"skill {made.skill.name}",
+            parallel_calls=made.manifest.limits.parallel_calls,
+            report=sink.progress,
+        )
+        value = await engine.value()
+        run = engine.run
+        evidence: tuple[Evidence, ...] = (of_skill(made), *of_plan(run.calls))
+        return Outcome(value, evidence, tuple(run.artifacts.values()), truncated=run.truncated)
+
+    async def _narrowed(self, call: GrantedCall, made: Runnable) -> InnerCalls:
+        """What the skill may call of what its caller may. Raises ToolFailure BUDGET_EXCEEDED where calls are nested too
+        deep."""
+        calls = self._calls(call)
+        offered = await calls.offered(lambda spec: made.may_call(spec.name))
+        return calls.narrowed([spec.name for spec in offered], made.manifest.limits.calls)
+
+    async def _python_of(self) -> Interpreter:
+        if self._interpreter is None or (self._interpreter.done() and self._interpreter.exception() is not None):
+            self._interpreter = asyncio.create_task(found_interpreter(self._python), name="skills:python")
+        return await asyncio.shield(self._interpreter)
+
+
+def _told(step: str, tool: str) -> str:
+    return f"Step {step}: calls {tool}, under the caller's own rights."

@@ -1,0 +1,298 @@
+"""Mode `script`: one program of a skill, in a sandbox, from its arguments to its result.
+
+It runs on a copy of the tree that is held to the digest which was judged: what was changed since is refused. It finds
+
+    working folder, read only    the skill
+    standard input               the arguments, one JSON object; an artifact among them is the path of a file
+    $TOOLHUB_OUTPUT              an empty folder: files left there become artifacts
+    $TMPDIR, $HOME               for itself, gone afterwards
+    $TOOLHUB_SOCKET, $TOOLHUB_TOKEN, `tool`, `toolhub_tools`    calls of the tools that it may use
+
+and no network, no other file of the machine, no environment but its own. It has succeeded when it ends with 0, standard
+output is one JSON value and the artifacts that are required are there; the output schema is held by step 7. Whatever
+else it says of itself is data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from toolhub_service.adapters.skill.inner_socket import MadeCall, SocketCarrier
+from toolhub_service.adapters.skill.interpreter import Interpreter
+from toolhub_service.adapters.skill.manifest import PYTHON, SHELL
+from toolhub_service.adapters.skill.runnable import Runnable
+from toolhub_service.adapters.skill.script_files import Kept, keep_output, put_artifacts
+from toolhub_service.adapters.skill.tree import copy_tree
+from toolhub_service.adapters.upstream import quoted
+from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.ports import EventSink, InnerCalls
+from toolhub_service.domain.result import Chunk
+from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS
+from toolhub_service.guards.secrets import Redact
+from toolhub_service.sandbox.ladder import Ladder
+from toolhub_service.sandbox.process import Finished, run_process
+from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest
+from toolhub_service.schema.canonical_json import dumps
+from toolhub_service.schema.strict_json import loads
+
+_SHELL: Final = "/bin/sh"
+_CLIENT: Final = Path(__file__).with_name("toolhub_tools.py")
+_EXCERPT_CHARS: Final = 2_000
+_OPEN_FILES: Final = 256
+# Share of the remaining time, at most `_RESERVE_S`, that is left for ending the program and keeping what it made.
+_RESERVE: Final = 0.1
+_RESERVE_S: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRun:
+    """How a run went that has succeeded."""
+
+    value: JsonValue
+    argv: Sequence[str]
+    """As the sidecar has it."""
+    interpreter: str
+    finished: Finished
+    confinement: Mapping[str, str]
+    artifacts: tuple[ArtifactRef, ...]
+    calls: Sequence[MadeCall]
+    refused_peers: int
+    usage: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptParts:
+    """What all runs of a hub share."""
+
+    ladder: Ladder
+    artifacts: ArtifactService
+    redact: Redact
+
+
+class Script:
+    """One run. `calls` are narrowed to what the skill may use; None: it makes none."""
+
+    def __init__(
+        self,
+        parts: ScriptParts,
+        made: Runnable,
+        call: GrantedCall,
+        sink: EventSink,
+        interpreter: Interpreter,
+        calls: InnerCalls | None,
+    ) -> None:
+        self._parts = parts
+        self._made = made
+        self._call = call
+        self._sink = sink
+        self._interpreter = interpreter
+        self._told_bytes = 0
+        limits = made.manifest.limits
+        self._carrier: SocketCarrier | None = None
+        if calls is not None:
+            purpose = f"skill {made.skill.name}"
+            self._carrier = SocketCarrier(calls, purpose, limits.parallel_calls, parts.ladder.user)
+
+    async def run(self) -> ScriptRun:
+        """Raises ToolFailure, and TreeChanged for files that are not those of the digest; cancelled, all is ended."""
+        async with self._folder() as folder:
+            await self._copy(folder / "skill")
+            given = await self._prepare(folder)
+            request = self._request(folder, await self._parts.ladder.level())
+            finished, confinement = await self._ran(request, folder, given)
+            value = self._judged(finished)
+            kept = await keep_output(folder / "out", self._made.manifest, self._parts.artifacts, self._call.call)
+            return self._told(value, finished, confinement, kept)
+
+    @asynccontextmanager
+    async def _folder(self) -> AsyncIterator[Path]:
+        held = self._parts.ladder.run_folder()
+        try:
+            folder = Path(held.__enter__())
+        except OSError:
+            raise refuse(ErrorKind.IO_ERROR, "No folder could be made for the run. An operator must look.") from None
+        try:
+            yield folder
+        finally:
+            # In a thread, for a program may leave very many files.
+            await asyncio.shield(asyncio.to_thread(held.__exit__, None, None, None))
+
+    async def _copy(self, target: Path) -> None:
+        """Raises TreeChanged for files that are not those of the digest, and ToolFailure."""
+        skill = self._made.skill
+        try:
+            await asyncio.to_thread(copy_tree, skill.folder, skill.tree, target)
+        except OSError:
+            message = f"The files of the skill {skill.name} cannot be read now. Use another tool, or ask an operator."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message) from None
+
+    async def _prepare(self, folder: Path) -> bytes:
+        """Lay out what the program finds beside the skill; what it reads on standard input."""
+        ladder, manifest = self._parts.ladder, self._made.manifest
+        for name in ("out", "tmp"):
+            (folder / name).mkdir(mode=0o700)
+            ladder.hand_over(str(folder / name))
+        (folder / "in").mkdir(mode=0o755)
+        args = await put_artifacts(
+            folder / "in", manifest, self._call.args, self._parts.artifacts, self._call.call.principal.id
+        )
+        if self._carrier is not None:
+            self._put_client(folder / "bin")
+            path = folder / "calls"
+            await self._carrier.listen(str(path))
+            path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+            ladder.hand_over(str(path))
+        return dumps(args) + b"\n"
+
+    def _put_client(self, folder: Path) -> None:
+        folder.mkdir(mode=0o755)
+        client = folder / _CLIENT.name
+        client.write_bytes(_CLIENT.read_bytes())
+        client.chmod(0o644)
+        command = folder / "tool"
+        command.write_text(f"#!{_SHELL}\nexec '{self._interpreter.path}' -I '{client}' \"$@\"\n", encoding="utf-8")
+        command.chmod(0o755)
+
+    def _request(self, folder: Path, level: Level | None) -> SandboxRequest:
+        entry, limits = self._made.manifest.entry, self._made.manifest.limits
+        assert entry is not None
+        first, *rest = entry.argv
+        program = {PYTHON: self._interpreter.path, SHELL: _SHELL}.get(first, str(folder / "skill" / first))
+        # Inside bubblewrap /tmp is the program's own, in memory and bounded.
+        own = "/tmp" if level == "bubblewrap" else str(folder / "tmp")  # noqa: S108
+        environment = {
+            "LANG": "C.UTF-8",
+            "PATH": f"{folder}/bin:{SYSTEM_FOLDERS}",
+            "HOME": own,
+            "TMPDIR": own,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": str(folder / "bin"),
+            **entry.env,
+            "TOOLHUB_OUTPUT": str(folder / "out"),
+            "TOOLHUB_INPUT": str(folder / "in"),
+        }
+        reads = [str(folder / "skill"), str(folder / "in"), *self._interpreter.reads]
+        sockets: tuple[str, ...] = ()
+        if self._carrier is not None:
+            reads.append(str(folder / "bin"))
+            sockets = (str(folder / "calls"),)
+            environment |= {"TOOLHUB_SOCKET": sockets[0], "TOOLHUB_TOKEN": self._carrier.token}
+        return SandboxRequest(
+            argv=(program, *rest),
+            environment=environment,
+            folder=str(folder / "skill"),
+            reads=reads,
+            writes=(str(folder / "out"), str(folder / "tmp")),
+            sockets=sockets,
+            bounds=Bounds(limits.cpu_s, limits.memory_bytes, limits.file_bytes, limits.processes, _OPEN_FILES),
+            has_input=True,
+        )
+
+    async def _ran(self, request: SandboxRequest, folder: Path, given: bytes) -> tuple[Finished, Mapping[str, str]]:
+        limits = self._made.manifest.limits
+        demands = self._call.verdict.constraints.sandbox.require_bubblewrap
+        try:
+            async with self._parts.ladder.confined(
+                request, minimum="bubblewrap" if demands else "landlock"
+            ) as confined:
+                finished = await run_process(
+                    replace(confined.program, ends_strays=True),
+                    deadline_s=self._deadline_s(),
+                    keep_bytes=max(limits.stdout_bytes, limits.stderr_bytes),
+                    on_output=self._hear,
+                    given=given,
+                    on_start=self._started,
+                )
+                return finished, confined.evidence
+        except OSError:
+            message = "The program of the skill could not be started. An operator must look at the hub's machine."
+            raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
+        finally:
+            if self._carrier is not None:
+                await asyncio.shield(self._carrier.close())
+
+    def _started(self, pid: int) -> None:
+        if self._carrier is not None:
+            self._carrier.root = pid
+
+    def _deadline_s(self) -> float:
+        now_s = asyncio.get_running_loop().time()
+        left_s = max(0.0, self._call.deadline_s - now_s)
+        return now_s + min(self._made.manifest.limits.timeout_s, left_s - min(_RESERVE_S, left_s * _RESERVE))
+
+    def _hear(self, lines: bytes, stream: str) -> None:
+        """Standard error is handed on as it comes; standard output is the result."""
+        if stream == "stderr" and self._told_bytes < self._made.manifest.limits.stderr_bytes:
+            self._told_bytes += len(lines)
+            self._sink.chunk(Chunk(data=lines, stream=stream))
+
+    def _judged(self, finished: Finished) -> JsonValue:
+        """The result. Raises ToolFailure, whatever the program says of itself, when it has not succeeded."""
+        name, limits = self._made.skill.name, self._made.manifest.limits
+        if finished.timed_out or finished.flooded or finished.exit_code != 0:
+            raise self._failed(finished)
+        if finished.stdout.total_bytes > limits.stdout_bytes:
+            message = (
+                f"The skill {name} wrote {finished.stdout.total_bytes:,} bytes of result; `limits.stdout_bytes` is "
+                f"{limits.stdout_bytes:,}. Ask for less, or let it leave a file as an artifact."
+            )
+            raise refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False, limit_bytes=limits.stdout_bytes)
+        try:
+            return loads(bytes(finished.stdout.kept), max_bytes=limits.stdout_bytes)
+        except ToolFailure:
+            message = (
+                f"The skill {name} ended well, but its standard output is not one JSON value. Its author must write "
+                "the result there and nothing else; what is for people belongs on standard error."
+            )
+            shown = self._excerpt(finished.stdout.kept)
+            raise refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False, stdout=shown) from None
+
+    def _failed(self, finished: Finished) -> ToolFailure:
+        name, seconds, shown = self._made.skill.name, round(finished.duration_s, 1), self._excerpt(finished.stderr.kept)
+        if finished.timed_out:
+            message = (
+                f"The skill {name} did not end within {seconds} s and was killed with all that it started. What its "
+                "calls did until then is not undone. Give it less to do, or call with a later deadline."
+            )
+            return refuse(ErrorKind.TIMEOUT, message, duration_s=seconds, stderr=shown)
+        if finished.flooded:
+            message = f"The skill {name} wrote without end and was killed. Use another tool, or tell its author."
+            return refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False, duration_s=seconds, stderr=shown)
+        code = finished.exit_code
+        how = f"signal {code - 128}" if code > 128 else f"exit code {code}"  # as a shell tells it
+        message = f"The skill {name} failed with {how}. Change the arguments as its words say, or use another tool."
+        return refuse(
+            ErrorKind.EXECUTION_ERROR,
+            message,
+            duration_s=seconds,
+            stderr=shown,
+            upstream=Upstream(code, shown),
+            retryable=False,
+        )
+
+    def _excerpt(self, data: bytearray) -> str:
+        return quoted(bytes(data[-4 * _EXCERPT_CHARS :]).decode("utf-8", "replace"), self._parts.redact, _EXCERPT_CHARS)
+
+    def _told(self, value: JsonValue, finished: Finished, confinement: Mapping[str, str], kept: Kept) -> ScriptRun:
+        entry, carrier = self._made.manifest.entry, self._carrier
+        assert entry is not None
+        return ScriptRun(
+            value=value,
+            argv=entry.argv,
+            interpreter=self._interpreter.version,
+            finished=finished,
+            confinement=confinement,
+            artifacts=kept,
+            calls=() if carrier is None else tuple(carrier.made),
+            refused_peers=0 if carrier is None else carrier.refused_peers,
+            usage={},
+        )
