@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
+
+from click.testing import CliRunner, Result
 
 from tests.hub import RunningHub, running_hub
 from tests.rpc import real_servers as real
@@ -12,6 +16,7 @@ from tests.unit.adapters.skill.skill_folders import write_skill
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as registry_pb
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.cli.root import toolhub
 
 POLICY = real.POLICY.replace('"langchain:*"', '"langchain:*", "skill:*"')
 
@@ -100,6 +105,28 @@ async def test_a_changed_file_of_a_skill_waits_for_a_person_and_is_never_read_be
 
         write_skill(tmp_path / "skills", "late")
         assert (await read(hub)).tools == 1  # only the folder that was named
+
+
+async def test_a_hub_s_skills_are_listed_and_run_by_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / "skills"
+    write_skill(folder, "notes", text="---\nname: notes\ndescription: Keep notes.\nversion: 1\n---\nWrite them down.")
+    async with real.sourced_hub(tmp_path, skills(folder), policy=POLICY) as hub:
+
+        async def cli(*words: str) -> Result:
+            words = ("skills", *words, "--address", hub.address)
+            return await asyncio.to_thread(CliRunner().invoke, toolhub, words)
+
+        listed = json.loads((await cli("list", "-o", "json")).stdout)
+        (notes,) = listed["skills"]
+        assert (notes["name"], notes["read"], notes["run"]) == ("skill/notes", "skill/notes.read", "")
+        assert listed["remarks"] == [
+            "skill notes: The specification knows no `version`: such keys belong into `metadata`."
+        ]
+        assert "RUNS AS" in (await cli("list", "-o", "table")).stdout
+        read_it = await cli("run", "notes", "--json")
+        assert "Write them down." in read_it.stdout
+        unknown = await cli("run", "nots")
+        assert (unknown.exit_code, "Skills: notes" in unknown.output) == (1, True)
 
 
 async def test_what_is_no_skill_is_left_out_with_the_reason_and_harms_no_other(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ class Paths:
         return self._or_data(self.settings.artifacts.folder, "artifacts")
 
     @property
+    def skills(self) -> Path:
+        """Commits of repositories with skills."""
+        return self.data_dir / "skills"
+
+    @property
     def plan_key(self) -> Path:
         return self.data_dir / "plan.key"
 

@@ -84,6 +84,22 @@ def complete_tool(connection: Connection) -> Items:
 
 
 @_completing
+def complete_skill(connection: Connection) -> Items:
+    """Skills that the caller may use, each with the first sentence of its description."""
+    from toolhub.v1 import tool_pb2
+    from toolhub.v1 import tool_service_pb2 as pb
+    from toolhub_service.cli.client import PAGE_MAX
+    from toolhub_service.cli.output import first_line
+
+    where = tool_pb2.ToolFilter(kinds=[tool_pb2.TOOL_KIND_SKILL])
+    request = pb.ListToolsRequest(filter=where, page_size=PAGE_MAX)
+    for page in connection.pages(connection.tools.ListTools, request):
+        for tool in page.tools:
+            if tool.name.endswith(".read"):
+                yield tool.name.partition("/")[2].removesuffix(".read"), first_line(tool.description)
+
+
+@_completing
 def complete_tag(connection: Connection) -> Items:
     """Tags of the tools that the caller may list, each with how many tools have it."""
     from toolhub.v1 import tool_service_pb2 as pb

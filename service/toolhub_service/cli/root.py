@@ -23,6 +23,10 @@ _COMMANDS = {
         "toolhub_service.cli.sources:sources",
         "List, show, add, check, refresh and remove sources of tools.",
     ),
+    "skills": (
+        "toolhub_service.cli.skills:skills",
+        "Check, show, draft, add, list and run skills (folders with a SKILL.md).",
+    ),
     "workflows": (
         "toolhub_service.cli.workflows:workflows",
         "Check n8n workflows and ComfyUI templates offline.",
@@ -49,7 +53,7 @@ _NAME_COLUMNS = 10
 _SECTIONS = {
     "Use tools": ("call", "run", "tools", "jobs", "artifacts"),
     "Control calls": ("approvals", "policy", "audit"),
-    "Add tools": ("sources", "workflows", "pins"),
+    "Add tools": ("sources", "skills", "workflows", "pins"),
     "Run the hub": ("serve", "doctor", "health", "config", "keys", "completion"),
 }
 # Options that may stand before the command.

@@ -120,8 +120,7 @@ _STATES = {
     "quarantined": tool_pb2.TOOL_STATE_QUARANTINED,
     "disabled": tool_pb2.TOOL_STATE_DISABLED,
 }
-# The contract keeps a place for skills, which no hub offers yet. `app/kinds.py` is not asked: importing the adapters
-# would double the time that these commands take to start.
+# `app/kinds.py` is not asked: importing the adapters would double the time that these commands take to start.
 _KINDS = [name.removeprefix("TOOL_KIND_").lower() for name in tool_pb2.ToolKind.keys()[1:]]
 _FORMATS = {
     "openai": pb.EXPORT_FORMAT_OPENAI,

@@ -32,6 +32,8 @@ _PACK_MAX_BYTES: Final = 512 * 1024 * 1024
 _SAID_CHARS: Final = 300
 _MODES: Final = frozenset({"100644", "100755", "120000"})
 _SHA1_DIGITS: Final = 40
+_NAME_CHARS: Final = 32
+_TREE: Final = "tree"
 _NOT_BY_ID: Final = re.compile(r"not our ref|unadvertised object")
 _ENTRY: Final = re.compile(rb"(\d{6}) (\w+) [0-9a-f]+ +(\d+|-)\t")
 # What a client behind a proxy or with a CA of its own needs.
@@ -44,6 +46,15 @@ _CONFIG: Final = (
     *("credential.helper=", "submodule.recurse=false", "fetch.recurseSubmodules=false", "transfer.fsckObjects=true"),
     *("http.followRedirects=false", "protocol.allow=never", "gc.auto=0", "maintenance.auto=false"),
 )
+
+
+def folder_of(kept: Path, entry: SkillEntry) -> Path:
+    """Where the files of the entry's commit are once it has been fetched into the folder `kept`."""
+    return _place_of(kept, entry) / _TREE / entry.path
+
+
+def _place_of(kept: Path, entry: SkillEntry) -> Path:
+    return kept / hashlib.sha256(f"{entry.git}\0{entry.commit}\0{entry.path}".encode()).hexdigest()[:_NAME_CHARS]
 
 
 @dataclass(slots=True)
@@ -60,12 +71,11 @@ class Checkouts:
 
     async def folder_of(self, entry: SkillEntry) -> Path:
         """Where the files of the entry's commit are. Raises ToolFailure for an operator."""
-        name = hashlib.sha256(f"{entry.git}\0{entry.commit}\0{entry.path}".encode()).hexdigest()[:32]
-        async with self._locks.setdefault(name, asyncio.Lock()):
-            place = self.folder / name
-            if not (place / "tree").is_dir():
+        place = _place_of(self.folder, entry)
+        async with self._locks.setdefault(place.name, asyncio.Lock()):
+            if not await asyncio.to_thread((place / _TREE).is_dir):
                 await self._fetch(entry, place)
-        return place / "tree" / entry.path
+        return folder_of(self.folder, entry)
 
     async def _fetch(self, entry: SkillEntry, place: Path) -> None:
         git = shutil.which(self.program)
@@ -103,7 +113,7 @@ class Checkouts:
             message = f"{entry.git} has no commit {entry.commit}: correct `commit`."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False) from None
         _check_listing(await git.run("ls-tree", "-r", "-l", "-z", entry.commit, "--", f"{entry.path or '.'}"))
-        await git.run("--work-tree=tree", "checkout", "--quiet", "--force", entry.commit, "--", entry.path or ".")
+        await git.run(f"--work-tree={_TREE}", "checkout", "--quiet", "--force", entry.commit, "--", entry.path or ".")
 
     def _environment(self, entry: SkillEntry, draft: Path) -> Mapping[str, str]:
         is_ssh = not entry.git.startswith(("https://", "file://"))
@@ -195,7 +205,7 @@ def _too_much() -> ToolFailure:
 def _make_anew(draft: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for folder in (draft, draft / "tree", draft / "home"):
+    for folder in (draft, draft / _TREE, draft / "home"):
         folder.mkdir(mode=0o700)
 
 
@@ -205,7 +215,7 @@ def _put(draft: Path, place: Path) -> None:
     try:
         draft.rename(place)
     except OSError:
-        if not (place / "tree").is_dir():
+        if not (place / _TREE).is_dir():
             raise
 
 
