@@ -16,6 +16,7 @@ from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.domain.artifact import ArtifactRecords, Blobs
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.inner_log import InnerLogStore
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.memory import MemoryStore
 from toolhub_service.domain.ports import KeyStore
@@ -25,14 +26,22 @@ from toolhub_service.domain.verdict import SharedCounts
 from toolhub_service.registry.usage_index import KEEP
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.stores.blobs_disk import DiskBlobs
-from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryKeys, MemoryPins, MemoryUsage
+from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
+from toolhub_service.stores.memory import (
+    MemoryApprovals,
+    MemoryArtifacts,
+    MemoryKeys,
+    MemoryPins,
+    MemoryRecords,
+    MemoryUsage,
+)
 from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_items import SqliteItems
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
-from toolhub_service.stores.sqlite_records import SqliteApprovals, SqliteArtifacts, SqlitePins, SqliteUsage
+from toolhub_service.stores.sqlite_records import SqliteApprovals, SqliteArtifacts, SqlitePins, SqliteRecords, SqliteUsage
 
 if TYPE_CHECKING:
     from toolhub_service.stores.redis_link import RedisLink
@@ -53,6 +62,7 @@ class Stores:
     pins: PinStore
     usage: UsageStore
     memory: MemoryStore
+    inner_log: InnerLogStore
     beneath: Sequence[Opened] = ()
     """Files and links that they share."""
     counts: SharedCounts | None = None
@@ -72,7 +82,7 @@ class Stores:
                 last_first.push_async_callback(each.close)
 
     def _all(self) -> Sequence[Opened]:
-        return (*self.beneath, self.jobs, self.approvals, self.artifacts, self.pins, self.usage, self.memory)
+        return (*self.beneath, self.jobs, self.approvals, self.artifacts, self.pins, self.usage, self.memory, self.inner_log)
 
 
 def make_stores(deps: Deps) -> Stores:
@@ -94,7 +104,7 @@ def _own(deps: Deps) -> Stores:
             )
         keys = MemoryKeys(deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes)
         records = (MemoryApprovals(), MemoryArtifacts(), MemoryPins(), MemoryUsage(KEEP), InProcessItems())
-        return Stores(MemoryJobs(), keys, *records)
+        return Stores(MemoryJobs(), keys, *records, InnerLogs(MemoryRecords(INNER_CALLS)))
     file = SqliteFile(deps.paths.stores)
     return Stores(
         SqliteJobs(file),
@@ -104,6 +114,7 @@ def _own(deps: Deps) -> Stores:
         SqlitePins(file),
         SqliteUsage(file, KEEP),
         SqliteItems(deps.paths.memory),
+        InnerLogs(SqliteRecords(file, INNER_CALLS)),
         beneath=[file],
     )
 
@@ -112,7 +123,14 @@ def _shared(deps: Deps) -> Stores:
     link, counts = _redis(deps)
     from toolhub_service.stores.redis_jobs import RedisJobs
     from toolhub_service.stores.redis_keys import RedisKeys
-    from toolhub_service.stores.redis_records import RedisApprovals, RedisArtifacts, RedisPins, RedisUsage
+    from toolhub_service.stores.redis_records import (
+        INNER_CALL_LAYOUT,
+        RedisApprovals,
+        RedisArtifacts,
+        RedisPins,
+        RedisRecords,
+        RedisUsage,
+    )
 
     return Stores(
         RedisJobs(link),
@@ -123,6 +141,7 @@ def _shared(deps: Deps) -> Stores:
         RedisUsage(link, KEEP),
         # Shared it is with stores.kind: postgres: Redis keeps all it has in memory, and what is remembered grows.
         InProcessItems() if deps.settings.stores.kind == "memory" else SqliteItems(deps.paths.memory),
+        InnerLogs(RedisRecords(link, INNER_CALLS, INNER_CALL_LAYOUT)),
         beneath=[link],
         counts=counts,
     )
@@ -143,10 +162,12 @@ def _with_postgres(deps: Deps, stores: Stores) -> Stores:
     try:
         from toolhub_service.stores.postgres_jobs import PostgresJobs
         from toolhub_service.stores.postgres_link import PostgresLink
+        from toolhub_service.stores.postgres_records import PostgresRecords
     except ModuleNotFoundError as missing:
         raise not_installed("stores.postgres_url", "postgres") from missing
     link = PostgresLink(deps.settings.stores.postgres_url)
-    return replace(stores, jobs=PostgresJobs(link), beneath=[*stores.beneath, link])
+    log = InnerLogs(PostgresRecords(link, INNER_CALLS))  # with the jobs: whoever may run them must know it
+    return replace(stores, jobs=PostgresJobs(link), inner_log=log, beneath=[*stores.beneath, link])
 
 
 def _in_postgres(deps: Deps) -> Stores:
@@ -166,6 +187,7 @@ def _in_postgres(deps: Deps) -> Stores:
             PostgresApprovals,
             PostgresArtifacts,
             PostgresPins,
+            PostgresRecords,
             PostgresUsage,
         )
     except ModuleNotFoundError as missing:
@@ -184,6 +206,7 @@ def _in_postgres(deps: Deps) -> Stores:
         PostgresPins(link),
         PostgresUsage(link, KEEP),
         PostgresItems(link),
+        InnerLogs(PostgresRecords(link, INNER_CALLS)),
         beneath=beneath,
         counts=counts,
     )

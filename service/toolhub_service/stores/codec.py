@@ -24,6 +24,7 @@ from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Question
 from toolhub_service.domain.errors import ToolError, ToolFailure, Violation
+from toolhub_service.domain.inner_log import KeptCall
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.key import KeyRecord
@@ -283,12 +284,14 @@ def decode_job(parts: Sequence[bytes]) -> Job:
         raise UnreadableRecord(str(error)) from None
 
 
-# Keys, pins, artifacts, remembered items and uses of tools.
+# Keys, kept inner calls, pins, artifacts, remembered items and uses of tools.
 
 KEY: Final = Form(KeyRecord, v=1, result=RESULT.optional)
+KEPT_CALL: Final = Form(KeptCall, v=1, answer=RESULT.optional)
 PIN: Final = Form(Pin, v=1, definition=_OBJECT)
 
 encode_key_record, decode_key_record = KEY.encode, KEY.decode
+encode_kept_call, decode_kept_call = KEPT_CALL.encode, KEPT_CALL.decode
 encode_pin, decode_pin = PIN.encode, PIN.decode
 
 

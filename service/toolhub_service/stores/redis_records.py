@@ -198,6 +198,21 @@ end
 )
 
 
+INNER_CALL_LAYOUT: Final = Layout(
+    kind="inner_call",
+    stored=("job",),
+    others=("expires",),
+    fields=lambda row: (row["job_id"], row["expires_at_unix_ms"]),
+    places="""
+local function places(name, row)
+  return {{'inner_calls:expiry', row.expires, name}, {'inner_calls:of:' .. row.job, 0, name}}
+end
+""",
+    lists={"": "inner_calls:expiry", "job_id": "inner_calls:of:"},
+    found=lambda _, facts: {"job_id": facts[0]},
+)
+
+
 class RedisApprovals(Approvals):
     def __init__(self, link: RedisLink) -> None:
         super().__init__(RedisRecords[Approval](link, APPROVALS, APPROVAL_LAYOUT))

@@ -121,10 +121,17 @@ _SHARES_OF_KEYS: Final = (
         DELETE FROM key_usage_of WHERE principal = old.principal AND keys = 0; END""",
 )
 Migrations: TypeAlias = tuple[tuple[str, ...], ...]
+_INNER_CALLS: Final = (
+    """CREATE TABLE inner_calls (
+        job_id TEXT NOT NULL, place TEXT NOT NULL, version INTEGER NOT NULL, expires_at_unix_ms INTEGER NOT NULL,
+        record BLOB NOT NULL, PRIMARY KEY (job_id, place))""",
+    "CREATE INDEX inner_calls_expiring ON inner_calls (expires_at_unix_ms, job_id, place)",
+)
 MIGRATIONS: Final[Migrations] = (
     (*_JOBS, *_KEYS, *_APPROVALS, *_ARTIFACTS),
     (*_PINS, *_USES),
     _SHARES_OF_KEYS,
+    _INNER_CALLS,
 )
 """From version n of the file to n + 1."""
 
