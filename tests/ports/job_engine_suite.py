@@ -210,6 +210,33 @@ class JobEngineSuite:
         await closing
         assert runner.begun == Counter({"job-1": 1})
 
+    async def test_a_run_that_waits_for_others_leaves_them_its_room(self, engines: Engines) -> None:
+        engine = engines(1)
+        waiting, may_go, went_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        runner = Runner()
+
+        async def run(job_id: str) -> None:
+            if job_id != "parent":
+                await runner.run(job_id)
+                return
+            async with engine.parked(job_id), engine.parked(job_id):
+                waiting.set()
+                await may_go.wait()
+            went_on.set()
+
+        await engine.start(run)
+        async with asyncio.timeout(LONG_S):
+            await engine.enqueue("parent")
+            await waiting.wait()
+            await engine.enqueue("child")
+            await runner.until(lambda: runner.ended["child"] == 1)
+            may_go.set()
+            await went_on.wait()
+            await engine.enqueue("later")
+            await runner.until(lambda: runner.ended["later"] == 1)
+        async with engine.parked("unknown"):
+            assert runner.most == 1
+
     async def test_idle_engine_closes_at_once(self, engines: Engines, runner: Runner) -> None:
         engine = engines(4)
         await engine.start(runner.run)

@@ -302,7 +302,7 @@ class CoreAdapter:
             reply=call.reply,
             call=asked,
             artifact_service=self._artifact_service,
-            calls=None if self.inner_calls is None else partial(self.inner_calls, call),
+            calls=None if self.inner_calls is None else partial(_once, self.inner_calls, call, []),
         )
 
     def _tool(self, planned: PlannedCall) -> AnyTool:
@@ -310,6 +310,13 @@ class CoreAdapter:
         if tool is None:
             raise not_loaded(planned.spec.name)
         return tool
+
+
+def _once(make: Callable[[GrantedCall], InnerCalls], call: GrantedCall, made: list[InnerCalls]) -> InnerCalls:
+    """Of one running call the same each time, or what it has used would be forgotten."""
+    if not made:
+        made.append(make(call))
+    return made[0]
 
 
 def _works_in_folder(spec: ToolSpec) -> bool:

@@ -28,6 +28,7 @@ from toolhub_service.runtime.approvals import Approvals
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.inner_calls import InnerCallDeps
+from toolhub_service.runtime.inner_log import DurableCallDeps, JobLogs
 from toolhub_service.runtime.jobs.accept import Acceptance, Submission
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
 from toolhub_service.runtime.jobs.reconcile import Decisions, OrphanedApprovals, Reconciler
@@ -61,6 +62,7 @@ class LongWork:
     heartbeat: Heartbeat
     locks: RunnerLocks
     stores: Stores
+    logs: JobLogs
     _reconciling: asyncio.Task[None] | None = field(default=None)
 
     def submission(self, invoker: Invoker, catalog: Catalog) -> Submission:
@@ -118,6 +120,10 @@ def make_long_work(
     approval_news.listen(decisions.on_event)
     approval_news.listen(approvals.on_event)
     acceptance = Acceptance(ledger, engine, deps.randomness, deps.redactor, trace_parent=current_traceparent)
+    job_service = PrincipalJobs(ledger, engine)
+    logs = JobLogs(stores.inner_log, stores.jobs, job_service)
+    ledger.forget_log = logs.forget
+    orphaned = OrphanedApprovals(stores.approvals, ledger)
     reconciler = Reconciler(
         ledger,
         engine,
@@ -125,17 +131,10 @@ def make_long_work(
         awaiting=decisions.check,
         give_up=runs.give_up,
         each_time=[approvals.sweep],
-        tidy=[
-            *tidy,
-            stores.memory.sweep,
-            OrphanedApprovals(stores.approvals, ledger).withdraw,
-            make_workspaces(deps.settings).sweep,
-        ],
+        tidy=[*tidy, stores.memory.sweep, logs.sweep, orphaned.withdraw, make_workspaces(deps.settings).sweep],
     )
-    job_service = PrincipalJobs(ledger, engine)
-    return LongWork(
-        engine, runs, watch, job_service, acceptance, approvals, approval_news, reconciler, heartbeat, locks, stores
-    )
+    asked = approvals, approval_news
+    return LongWork(engine, runs, watch, job_service, acceptance, *asked, reconciler, heartbeat, locks, stores, logs)
 
 
 def _engine(deps: Deps) -> JobEngine:
@@ -266,14 +265,24 @@ def _inner_calls(
     deps: Deps, toolbox: Toolbox, policy: PolicySource, pipeline: Pipeline, long_work: LongWork
 ) -> Callable[[GrantedCall], InnerCalls]:
     """What a running call makes its own calls with."""
+    durable = DurableCallDeps(
+        store=long_work.stores.inner_log,
+        approvals=long_work.stores.approvals,
+        running=long_work.runs,
+        known=pipeline.keys.known,
+        clock=deps.clock,
+        observer=long_work.watch.observer,
+    )
     inner = InnerCallDeps(
         invoker=pipeline,
         catalog=toolbox.catalog,
         policy=policy,
         jobs=long_work.job_service,
         follow=long_work.watch.watch,
+        parked=long_work.engine.parked,
         clock=deps.clock,
         randomness=deps.randomness,
+        durable=durable.of,
     )
     return inner.of
 

@@ -41,7 +41,13 @@ from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_items import SqliteItems
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
-from toolhub_service.stores.sqlite_records import SqliteApprovals, SqliteArtifacts, SqlitePins, SqliteRecords, SqliteUsage
+from toolhub_service.stores.sqlite_records import (
+    SqliteApprovals,
+    SqliteArtifacts,
+    SqlitePins,
+    SqliteRecords,
+    SqliteUsage,
+)
 
 if TYPE_CHECKING:
     from toolhub_service.stores.redis_link import RedisLink
@@ -82,7 +88,16 @@ class Stores:
                 last_first.push_async_callback(each.close)
 
     def _all(self) -> Sequence[Opened]:
-        return (*self.beneath, self.jobs, self.approvals, self.artifacts, self.pins, self.usage, self.memory, self.inner_log)
+        return (
+            *self.beneath,
+            self.jobs,
+            self.approvals,
+            self.artifacts,
+            self.pins,
+            self.usage,
+            self.memory,
+            self.inner_log,
+        )
 
 
 def make_stores(deps: Deps) -> Stores:

@@ -124,6 +124,14 @@ class Lineage(NamedTuple):
     """Full names of the only tools that it may call, and that calls which it makes in turn may."""
     calls_left: int
     """How many calls it may make in turn: no more than the call that makes it has left."""
+    bytes_left: int = 0
+    """How many bytes of answers those may bring."""
+    ancestors: tuple[tuple[str, str], ...] = ()
+    """Tool and sha256 (hex) over the arguments of each call above it, the caller's own first."""
+    job_id: str = ""
+    """The job whose run makes it, through whatever other calls; empty: none."""
+    is_kept: bool = False
+    """Whether that job's log keeps its answer, and the job waits where a person must approve it."""
 
 
 class Mode(Enum):
@@ -166,6 +174,13 @@ class Call(NamedTuple):
     unread: ReadArguments | None = None
     """Set: the arguments are large and still as they came; step 2 reads them beside other calls. `args` is empty."""
     unread_bytes: int = 0
+
+    @property
+    def waiting_job_id(self) -> str:
+        """The job that waits where a person is asked for this call: its own, or the one whose log keeps it."""
+        if self.job_id or self.lineage is None or not self.lineage.is_kept:
+            return self.job_id
+        return self.lineage.job_id
 
 
 class Preconditions(NamedTuple):

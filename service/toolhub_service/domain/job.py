@@ -84,6 +84,8 @@ class Job(Struct, frozen=True, gc=False):
     """W3C traceparent of the submitter; empty when it had none."""
     cancelled_by: str = ""
     """The principal who asked for cancellation; empty when nobody did, or the hub stops it for another reason."""
+    replays: bool = False
+    """As `ToolSpec.replays`, when it was accepted: its log is forgotten when it is over."""
 
     @property
     def state(self) -> JobState:
@@ -92,6 +94,11 @@ class Job(Struct, frozen=True, gc=False):
     @property
     def ref(self) -> JobRef:
         return JobRef(self.job_id, self.state)
+
+    @property
+    def waits_within(self) -> bool:
+        """Whether the approval it waits for is one of a call that it makes."""
+        return self.replays and self.approval_id != self.call.approval_id
 
 
 class JobFilter(Struct, frozen=True, gc=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 from toolhub_service.domain.call import Call, GrantedCall, Principal
@@ -90,6 +90,10 @@ class JobEngine(Protocol):
     async def enqueue(self, job_id: str) -> None:
         """Have the job delivered, at least once. Enqueueing one that is already waiting here changes nothing."""
 
+    def parked(self, job_id: str) -> AbstractAsyncContextManager[None]:
+        """While inside, the delivery of the job only waits, for other jobs, and takes no other's room; to leave may
+        take until there is room again. Does nothing for a job of which none is under way here."""
+
     @property
     def running(self) -> int:
         """Deliveries under way in this process."""
@@ -121,6 +125,12 @@ class RunningJobs(Protocol):
 
     async def keep_mark(self, job_id: str, mark: RemoteMark) -> None:
         """Durable when it returns."""
+
+    def suspends(self, job_id: str, approval_id: str) -> None:
+        """The run ends here, for a call that it makes waits for a person; it runs again after the decision."""
+
+    def goes_on_elsewhere(self, job_id: str) -> bool:
+        """Whether this run is being cut off and another one continues it: what it began is not to be stopped."""
 
     def stopping(self, job_id: str) -> asyncio.Event:
         """Set when the job is to be cancelled.

@@ -22,6 +22,7 @@ import os
 import platform
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import timedelta
@@ -183,6 +184,8 @@ class DocketEngine:
         self._followed: set[str] = set()
         # Jobs of which another one has come meanwhile.
         self._again: set[str] = set()
+        # How many parts of each run only wait for other jobs.
+        self._parked: Counter[str] = Counter()
         self._worker: Worker | None = None
         self._serving: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -213,6 +216,26 @@ class DocketEngine:
                 "Jobs cannot be handed out now: their queue does not answer. Try the same again in a moment.",
                 retry_after_s=_RETRY_S,
             ) from lost
+
+    @asynccontextmanager
+    async def parked(self, job_id: str) -> AsyncIterator[None]:
+        """The worker takes one more message meanwhile, and one less once it has room: there is no waiting to leave."""
+        if self._runs is None or self._runs.get(job_id) is None:
+            yield
+            return
+        self._parked[job_id] += 1
+        self._set_room()
+        try:
+            yield
+        finally:
+            self._parked[job_id] -= 1
+            if not self._parked[job_id]:
+                del self._parked[job_id]
+            self._set_room()
+
+    def _set_room(self) -> None:
+        if self._worker is not None and not self._closing.is_set():
+            self._worker.concurrency = self._max_running + len(self._parked)
 
     @property
     def running(self) -> int:

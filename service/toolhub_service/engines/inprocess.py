@@ -6,13 +6,17 @@ process ended is found in the store when the next one starts, and by the reconci
 A job that is enqueued while it runs is delivered once more when that run has ended, behind those that wait: whoever
 enqueues has changed the job in the store first (handed over, approved), and the run under way may have read it before
 that. It costs at most one delivery that finds nothing to do.
+
+A run that waits for other jobs is parked: those may need its place to run at all. It takes a place again before any
+job that has not begun.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from functools import partial
 
@@ -75,6 +79,12 @@ class InprocessEngine:
         self._waiting: OrderedDict[str, None] = OrderedDict()
         # Enqueued while they run.
         self._again: set[str] = set()
+        # How many parts of each run only wait.
+        self._parked: Counter[str] = Counter()
+        # Parked runs that are to go on, once there is room.
+        self._returning: OrderedDict[str, asyncio.Future[None]] = OrderedDict()
+        # Of those that were let go on a moment ago, and still count as parked.
+        self._let_on: set[str] = set()
         self._runs: Runs | None = None
         self._closed = False
 
@@ -92,6 +102,23 @@ class InprocessEngine:
         self._waiting[job_id] = None
         self._fill()
 
+    @asynccontextmanager
+    async def parked(self, job_id: str) -> AsyncIterator[None]:
+        if self._runs is None or self._runs.get(job_id) is None:
+            yield
+            return
+        self._parked[job_id] += 1
+        self._fill()
+        try:
+            yield
+            if self._parked[job_id] == 1:
+                await self._room(job_id)
+        finally:
+            self._let_on.discard(job_id)
+            self._parked[job_id] -= 1
+            if not self._parked[job_id]:
+                del self._parked[job_id]
+
     @property
     def running(self) -> int:
         return len(self._runs) if self._runs is not None else 0
@@ -107,6 +134,20 @@ class InprocessEngine:
         if self._runs is not None:
             await self._runs.end(grace_s)
 
+    async def _room(self, job_id: str) -> None:
+        """Until a parked run may go on."""
+        if self._closed or self._busy() < self._max_running:
+            return  # what waits here is in front of all that wait for their first delivery
+        returning = self._returning[job_id] = asyncio.get_running_loop().create_future()
+        try:
+            await returning
+        finally:
+            self._returning.pop(job_id, None)
+
+    def _busy(self) -> int:
+        """Runs that take room."""
+        return 0 if self._runs is None else len(self._runs) - len(self._parked) + len(self._let_on)
+
     def _ended(self, job_id: str) -> None:
         if job_id in self._again:
             self._again.remove(job_id)
@@ -117,6 +158,13 @@ class InprocessEngine:
         """Start as many of those that wait as there is room for."""
         if self._runs is None:
             return
-        while self._waiting and len(self._runs) < self._max_running:
+        room = self._max_running - self._busy()
+        while self._returning and room > 0:
+            room -= 1
+            returning_id, returning = self._returning.popitem(last=False)
+            self._let_on.add(returning_id)
+            returning.set_result(None)
+        while self._waiting and room > 0:
+            room -= 1
             job_id, _ = self._waiting.popitem(last=False)
             self._runs.start(job_id)

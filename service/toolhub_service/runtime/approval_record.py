@@ -174,13 +174,22 @@ def binding_of(planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | No
         spec.digest,
         planned.args_digest,
         verdict.policy_revision,
-        call.job_id,
+        call.waiting_job_id,
         agent_id,
         user_id,
         "" if asked is None else asked.digest,
         planned.preconditions.workspace,
         planned.preconditions.state,
     )
+
+
+def compared_to(given: Binding, planned: PlannedCall, verdict: Verdict) -> Binding:
+    """What `given` must equal, for this call. One that a job was given for a call of its own holds for the job that
+    this call has become."""
+    asked, lineage = binding_of(planned, verdict), planned.call.lineage
+    if lineage is not None and lineage.is_kept and given.job_id == lineage.job_id:
+        return structs.replace(asked, job_id=given.job_id)
+    return asked
 
 
 def question(
@@ -243,7 +252,7 @@ def decided(
 def used(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
     """A job's may be needed once more: see `is_rerun`."""
     return structs.replace(
-        approval if call.job_id else without_reply(approval),
+        approval if call.waiting_job_id else without_reply(approval),
         state=ApprovalState.USED,
         used_at_unix_ms=now_unix_ms,
         used_by_call_id=call.call_id,
@@ -283,7 +292,7 @@ def was_decided(approval: Approval) -> Decision | None:
 
 def is_rerun(approval: Approval, call: Call) -> bool:
     """Whether the call is the run of a job that has used the approval up before: the same effect, not a second one."""
-    return bool(call.job_id) and approval.used_by_call_id == call.call_id
+    return bool(call.waiting_job_id) and approval.used_by_call_id == call.call_id
 
 
 def differences(given: Binding, asked: Binding, *, is_done: bool = False) -> list[str]:

@@ -39,6 +39,7 @@ from toolhub_service.runtime.approval_record import (
     answer_to,
     asked_question,
     binding_of,
+    compared_to,
     decided,
     differences,
     is_over,
@@ -137,8 +138,7 @@ class Approvals:
         if not approval_id:
             raise refusals.required(planned, verdict, await self.ask(planned, verdict))
         approval = await self._store.get(approval_id)
-        asked = binding_of(planned, verdict)
-        is_known = approval is not None and approval.binding.principal == asked.principal
+        is_known = approval is not None and approval.binding.principal == planned.call.principal.id
         if approval is not None and approval.question is not None and is_known:
             return await self._answered(approval, planned, verdict)
         if verdict.allows:
@@ -146,6 +146,7 @@ class Approvals:
         if approval is None or not is_known:
             why = f"There is no approval {approval_id[:_ID_MAX]!r} that you requested."
             raise await self._anew(planned, verdict, why)
+        asked = compared_to(approval.binding, planned, verdict)
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if differs:
             raise await self._anew(planned, verdict, refusals.differing(approval, differs), differs=differs)
@@ -258,7 +259,7 @@ class Approvals:
 
         An answer that is void for a rule is asked for by the rule first; a job whose answer is void begins anew.
         """
-        asked = binding_of(planned, verdict)
+        asked = compared_to(approval.binding, planned, verdict)
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if verdict.effect is Effect.REQUIRE_APPROVAL and approval.covers_rule_id != verdict.rule_id:
             why = (
@@ -270,7 +271,7 @@ class Approvals:
             return await self._granted(approval, planned, verdict)
         if verdict.effect is Effect.REQUIRE_APPROVAL:
             raise await self._anew(planned, verdict, refusals.differing(approval, differs), differs=differs)
-        if planned.call.job_id and approval.binding.job_id == planned.call.job_id:
+        if planned.call.waiting_job_id and approval.binding.job_id == planned.call.waiting_job_id:
             return None
         raise refusals.void(approval, refusals.differing(approval, differs))
 
@@ -281,7 +282,7 @@ class Approvals:
             case ApprovalState.APPROVED:
                 return approval
             case ApprovalState.PENDING:
-                if approval.binding.job_id != planned.call.job_id:  # nobody would tell the job of the decision
+                if approval.binding.job_id != planned.call.waiting_job_id:  # nobody would tell the job of the decision
                     why = f"Approval {approval.approval_id} is not granted yet. A job waits only for its own approval."
                     raise await self._otherwise(approval, planned, verdict, why)
                 self._arguments.keep(approval, planned.args_json)  # another hub may have asked

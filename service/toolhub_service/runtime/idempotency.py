@@ -115,7 +115,7 @@ class Idempotency:
         if key is None or planned.call.mode is not Mode.EXECUTE:
             return None, None
         is_safe = planned.spec.annotations.safe_to_repeat or not adapter.has_side_effects(planned)
-        claim = Claim(key, planned.call.job_id or self._randomness.token_hex(16), is_safe)
+        claim = Claim(key, planned.call.waiting_job_id or self._randomness.token_hex(16), is_safe)
         try:
             stored = await self._claim(claim, planned)
         except _StoreRefused as refused:
@@ -126,6 +126,21 @@ class Idempotency:
         if stored is None:
             return claim, None
         return None, replayed(stored, planned.call.call_id, self._clock.unix_ms())
+
+    async def known(self, key: EffectKey) -> ToolResult | None:
+        """The answer that is stored under a key; None where there is none. Raises ToolFailure as the store does."""
+        now_unix_ms, owner = self._clock.unix_ms(), self._randomness.token_hex(16)
+        looks = KeyRecord(owner, "", "", "", now_unix_ms, now_unix_ms + _GRACE_MS)
+        try:
+            standing = await self._store.claim(key, looks)
+        except ToolFailure as refused:
+            if refused.error.kind is not ErrorKind.RATE_LIMITED:
+                raise
+            return None  # the store is full, and what stands there would have been found
+        if standing is None:
+            await self._store.release(key, owner)
+            return None
+        return standing.result
 
     async def end(self, claim: Claim, state: CallState, answer: ToolResult | Plan | None) -> None:
         """The call is over: store its answer, or release the key where a later call may run. None: it was cut off.
@@ -151,7 +166,7 @@ class Idempotency:
         now_s = self._clock.monotonic_s()
         deadline_s = effective_deadline_s(planned, now_s, self._max_timeout_s)
         lease_ms = round((deadline_s - now_s) * 1_000) + _GRACE_MS
-        replacing = planned.call.job_id  # an earlier run of the same job, which has died, claimed it under this name
+        replacing = planned.call.waiting_job_id  # an earlier run of the job, which has died, claimed it under this name
         while (standing := await self._try(claim, planned, lease_ms, replacing)) is not None:
             _check_same(planned, standing)
             if standing.result is not None:

@@ -7,22 +7,27 @@ step 4, never by the one who asks for it:
     permissions                        the running call's own, as far as it had any
     tools                              those it was narrowed to, by full name; anything else is POLICY_DENIED
     deadline                           the running call's, and the tool's own timeout
-    calls                              counted here, and with all others of the request where its caller bounds them
+    calls, bytes of answers            taken from what the running call and all above it have left, for good; calls also
+                                       from those of the request where its caller bounds them
     approvals, plans                   none: what needs one asks, or is refused
     depth                              one more, DEPTH_MAX at most, however a tool calls itself through others
+    cycles                             none: no call above it may be of the same tool with the same arguments
+
+What was taken by calls that run as jobs in another process is not seen here: they bring a share of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 from toolhub_service.budget.limits import all_used
 from toolhub_service.domain.call import BudgetRequest, Call, GrantedCall, Lineage, Mode
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.job_ports import JobService
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -32,13 +37,47 @@ from toolhub_service.domain.tool import ToolSpec, ToolState, canonical_capabilit
 from toolhub_service.policy.table import Holdings
 from toolhub_service.registry.cooperative import TimeSlice
 from toolhub_service.runtime.steps import SILENT, to_its_end
+from toolhub_service.schema.canonical_json import digest, dumps
 
 DEPTH_MAX: Final = 4
 """Calls within calls: far more than anybody needs, and an end for tools that call one another for ever."""
 CALLS_MAX: Final = 1_000
-"""Of one running call, whatever it was narrowed to."""
+"""Of one running call and all that its calls make in turn, whatever it was narrowed to."""
+BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of all answers that one running call gets, canonical JSON."""
 
+_LEAVING_LOOK_S: Final = 0.2
 _REFERENCE: Final = "$artifact"
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Account:
+    """What the calls of a running call may use: whatever one takes, all above it have less of."""
+
+    calls: int
+    bytes: int
+    above: Account | None = None
+    used_calls: int = 0
+    used_bytes: int = 0
+
+    @property
+    def calls_left(self) -> int:
+        return max(0, min(each.calls - each.used_calls for each in self._all()))
+
+    @property
+    def bytes_left(self) -> int:
+        return max(0, min(each.bytes - each.used_bytes for each in self._all()))
+
+    def take(self, *, calls: int = 0, bytes: int = 0) -> None:
+        for each in self._all():
+            each.used_calls += calls
+            each.used_bytes += bytes
+
+    def _all(self) -> Iterator[Account]:
+        each: Account | None = self
+        while each is not None:
+            yield each
+            each = each.above
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +90,62 @@ class InnerCallDeps:
     jobs: JobService
     follow: Callable[[Job, int], AsyncGenerator[JobStatus, None]]
     """A job's history from a place on, to its end."""
+    parked: Callable[[str], AbstractAsyncContextManager[None]]
+    """As `JobEngine.parked`."""
     clock: Clock
     randomness: Randomness
+    durable: Callable[[CallsWithin], InnerCalls]
+    """Those of a job whose tool replays."""
+    _accounts: WeakValueDictionary[str, Account] = field(default_factory=WeakValueDictionary)
+    """By the call that is running."""
 
     def of(self, running: GrantedCall) -> InnerCalls:
-        """Everything that the running call may do itself; to be narrowed."""
+        """Everything that the running call may do itself; to be narrowed. To be asked for once in a running call."""
         lineage = running.call.lineage
-        left = CALLS_MAX if lineage is None else lineage.calls_left
-        return CallsWithin(self, running, None if lineage is None else lineage.tools, left)
+        if lineage is None:
+            account = Account(CALLS_MAX, BYTES_MAX)
+        else:
+            above = self._accounts.get(lineage.parent_call_id)
+            account = Account(lineage.calls_left, lineage.bytes_left, above)
+        self._accounts[running.call.call_id] = account
+        return CallsWithin(self, running, None if lineage is None else lineage.tools, account)
 
 
 class CallsWithin:
     """Implements `InnerCalls`."""
 
-    def __init__(self, deps: InnerCallDeps, running: GrantedCall, tools: frozenset[str] | None, max_calls: int) -> None:
-        """`tools`: None: all that the principal may call."""
-        self._deps = deps
-        self._running = running
+    def __init__(
+        self,
+        deps: InnerCallDeps,
+        running: GrantedCall,
+        tools: frozenset[str] | None,
+        account: Account,
+        root: Account | None = None,
+    ) -> None:
+        """`tools`: None: all that the principal may call. `root`: the account that this one was cut from."""
+        self.deps = deps
+        self.running = running
         self._tools = tools
-        self._max_calls = max_calls
-        self._used = 0
+        self._account = account
+        self.root = root or account
+        """The same for all handles of one running call."""
         permissions = running.call.context.permissions
         self._held = None if permissions is None else Holdings(permissions)
 
     @property
     def depth(self) -> int:
-        lineage = self._running.call.lineage
+        lineage = self.running.call.lineage
         return 0 if lineage is None else lineage.depth
+
+    @property
+    def job_id(self) -> str:
+        """The job in whose run all this happens; empty: none."""
+        call = self.running.call
+        return call.job_id or ("" if call.lineage is None else call.lineage.job_id)
 
     async def offered(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
         found, time_slice = [], TimeSlice()
-        for spec in self._deps.catalog.all():
+        for spec in self.deps.catalog.all():
             if wanted(spec) and self._may_call(spec):
                 found.append(spec)
             await time_slice.pause_if_due()
@@ -89,57 +153,87 @@ class CallsWithin:
 
     def narrowed(self, tools: Iterable[str], max_calls: int) -> CallsWithin:
         if self.depth >= DEPTH_MAX:
-            message = f"Calls are nested {DEPTH_MAX} deep already. Do the work here, without another call in between."
-            raise refuse(ErrorKind.BUDGET_EXCEEDED, message)
-        specs = map(self._deps.catalog.get, tools)
+            raise ToolFailure(_too_deep())
+        specs = map(self.deps.catalog.get, tools)
         held = frozenset(spec.name for spec in specs if spec is not None and self._may_call(spec))
-        return CallsWithin(self._deps, self._running, held, min(max_calls, self._max_calls - self._used))
+        left = self._account
+        account = Account(min(max_calls, left.calls_left), left.bytes_left, left)
+        return CallsWithin(self.deps, self.running, held, account, self.root)
 
-    def durable(self) -> CallsWithin:
-        return self
+    def durable(self) -> InnerCalls:
+        if not self.running.call.job_id or not self.running.spec.replays:
+            return self
+        return self.deps.durable(self)
 
     async def invoke(self, tool: str, args: JsonObject, *, purpose: str) -> ToolResult:
-        call = self._call(tool, args, purpose)
-        if (refused := self._taken(call)) is not None:
-            return refused
-        result = await self._deps.invoker.invoke(call, SILENT)
+        call = self.call(tool, args, purpose)
+        if (refusal := self.taken(call)) is not None:
+            return refused(call, refusal)
+        result = await self.deps.invoker.invoke(call, SILENT)
         assert isinstance(result, ToolResult)  # a plan answers a dry run only
-        return result if result.job is None else await self._ended(result, result.job)
+        if result.job is not None:
+            result = await self.ended(result, result.job, stops=lambda: True)
+        return self.weighed(call, result)
 
     async def plan(self, tool: str, args: JsonObject, *, purpose: str) -> Plan | ToolResult:
-        call = self._call(tool, args, purpose)._replace(mode=Mode.DRY_RUN)
-        if (refused := self._taken(call)) is not None:
-            return refused
-        plan = await self._deps.invoker.invoke(call, SILENT)
+        call = self.call(tool, args, purpose)._replace(mode=Mode.DRY_RUN)
+        if (refusal := self.taken(call)) is not None:
+            return refused(call, refusal)
+        plan = await self.deps.invoker.invoke(call, SILENT)
         assert isinstance(plan, Plan)
         error = None if plan.plan_digest else plan.steps[-1].error
-        return plan if error is None else _refused(call, error)
+        return plan if error is None else refused(call, error)
 
-    def _taken(self, call: Call) -> ToolResult | None:
-        """The refusal of a call for which nothing is left; None when it has been counted."""
-        if self._used >= self._max_calls:
-            return _refused(call, all_used(self._max_calls, self._used).error)
-        self._used += 1
-        return None
+    def taken(self, call: Call) -> ToolError | None:
+        """Why the call may not be made at all; None when it may, and is counted."""
+        account = self._account
+        if self.depth >= DEPTH_MAX:
+            return _too_deep()
+        if not account.calls_left:
+            return all_used(account.calls, account.used_calls).error
+        if not account.bytes_left:
+            return _no_bytes(account, f"{account.bytes} bytes of answers have been read")
+        account.take(calls=1)
+        assert call.lineage is not None  # every inner call has one
+        above = [ancestor for ancestor in call.lineage.ancestors if ancestor[0] == call.tool]
+        return _cycle(call) if above and (call.tool, digest(call.args)) in above else None
+
+    def weighed(self, call: Call, result: ToolResult) -> ToolResult:
+        """The answer, when there is room left for it."""
+        size_bytes = 0 if result.value is None else len(dumps(result.value))
+        account, left = self._account, self._account.bytes_left
+        account.take(bytes=min(size_bytes, left))
+        if size_bytes <= left:
+            return result
+        what = f"the call was made, and its answer is {size_bytes} bytes, where {left} are left"
+        return refused(call, _no_bytes(account, what))
+
+    def read(self, result: ToolResult) -> None:
+        """An answer that was weighed in an earlier run is read again."""
+        self._account.take(bytes=0 if result.value is None else len(dumps(result.value)))
 
     def _may_call(self, spec: ToolSpec) -> bool:
-        call = self._running.call
+        call = self.running.call
         if spec.state is not ToolState.ACTIVE or (self._tools is not None and spec.name not in self._tools):
             return False
         if self._held is not None and self._held.lack(canonical_capabilities(spec.capabilities)):
             return False
-        return self._deps.policy.could_allow(call.principal.id, spec)
+        return self.deps.policy.could_allow(call.principal.id, spec)
 
-    def _call(self, tool: str, args: JsonObject, purpose: str) -> Call:
-        running, deps = self._running.call, self._deps
+    def call(self, tool: str, args: JsonObject, purpose: str) -> Call:
+        """The call as it would be made now, had it been taken."""
+        running, deps, account = self.running.call, self.deps, self._account
         lineage = Lineage(
             parent_call_id=running.call_id,
             root_call_id=running.call_id if running.lineage is None else running.lineage.root_call_id,
             depth=self.depth + 1,
             tools=frozenset() if self._tools is None else self._tools,
-            calls_left=max(0, self._max_calls - self._used - 1),
+            calls_left=max(0, account.calls_left - 1),
+            bytes_left=account.bytes_left,
+            ancestors=self._ancestors(),
+            job_id=self.job_id,
         )
-        left_s = max(0.0, self._running.deadline_s - deps.clock.monotonic_s())
+        left_s = max(0.0, self.running.deadline_s - deps.clock.monotonic_s())
         spec = deps.catalog.get(tool)
         own_s = left_s if spec is None or spec.cost.is_async else min(left_s, spec.limits.timeout_s)
         asked = running.context.budget
@@ -151,36 +245,50 @@ class CallsWithin:
             principal=running.principal,
             context=running.context._replace(budget=budget),
             purpose=purpose,
-            deadline_s=self._running.deadline_s,
+            deadline_s=self.running.deadline_s,
             names_artifacts=_names_artifacts(args),
             lineage=lineage,
         )
 
-    async def _ended(self, accepted: ToolResult, ref: JobRef) -> ToolResult:
-        """What became of a job that the call has become."""
-        principal, jobs = self._running.call.principal, self._deps.jobs
+    def _ancestors(self) -> tuple[tuple[str, str], ...]:
+        lineage = self.running.call.lineage
+        own = (self.running.spec.name, digest(self.running.call.args))
+        return (own,) if lineage is None else (*lineage.ancestors, own)
+
+    async def ended(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
+        """What became of a job that the call has become. `stops`: whether it is to be stopped where nobody waits for it
+        any more. The running call's own job leaves its room to others meanwhile."""
         is_over = False
         try:
-            async with asyncio.timeout_at(self._running.deadline_s):
-                async with aclosing(self._deps.follow(await jobs.get(principal, ref.job_id), 0)) as history:
-                    async for status in history:
-                        if status.result is not None:
-                            is_over = True
-                            return status.result
-            return accepted
+            async with self.deps.parked(self.job_id), asyncio.timeout_at(self.running.deadline_s):
+                result = await self._result_of(ref.job_id)
+            is_over = True
+            return result
         except TimeoutError:
             message = f"Job {ref.job_id} of {accepted.tool} was not over in time, and was asked to stop."
             return accepted._replace(ok=False, error=ToolError(ErrorKind.TIMEOUT, message, retryable=False))
         except ToolFailure as lost:
             return accepted._replace(ok=False, error=lost.error)
         finally:
-            if not is_over:
+            if not is_over and stops():
                 await to_its_end(self._stop(ref.job_id))
+
+    async def _result_of(self, job_id: str) -> ToolResult:
+        """Of a job, when it is over."""
+        principal, jobs = self.running.call.principal, self.deps.jobs
+        with suppress(HubFailure):  # this process leaves, and sends watchers away: its jobs have their grace yet
+            async with aclosing(self.deps.follow(await jobs.get(principal, job_id), 0)) as history:
+                async for status in history:
+                    if status.result is not None:
+                        return status.result
+        while (result := (await jobs.get(principal, job_id)).status.result) is None:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_LEAVING_LOOK_S)
+        return result
 
     async def _stop(self, job_id: str) -> None:
         try:
             why = "The call that made it has ended."
-            await self._deps.jobs.cancel(self._running.call.principal, job_id, why)
+            await self.deps.jobs.cancel(self.running.call.principal, job_id, why)
         except ToolFailure:
             return  # its own deadline, which is no later than that of the call, ends it
 
@@ -192,5 +300,23 @@ def _names_artifacts(value: JsonValue) -> bool:
     return isinstance(value, list) and any(map(_names_artifacts, value))
 
 
-def _refused(call: Call, error: ToolError) -> ToolResult:
+def refused(call: Call, error: ToolError) -> ToolResult:
+    """The answer to a call that was not made, or whose answer is not shown."""
     return ToolResult(ok=False, call_id=call.call_id, tool=call.tool, error=error, request_id=call.context.request_id)
+
+
+def _too_deep() -> ToolError:
+    message = f"Calls are nested {DEPTH_MAX} deep already. Do the work here, without another call in between."
+    return refuse(ErrorKind.BUDGET_EXCEEDED, message).error
+
+
+def _cycle(call: Call) -> ToolError:
+    assert call.lineage is not None
+    chain = " > ".join([*(tool for tool, _ in call.lineage.ancestors), call.tool])
+    message = f"{chain}: the call comes back to itself with the same arguments. Call it with others, or not at all."
+    return refuse(ErrorKind.BUDGET_EXCEEDED, message).error
+
+
+def _no_bytes(account: Account, what: str) -> ToolError:
+    message = f"{what[0].upper()}{what[1:]}. Ask for less at once, or have large results kept as artifacts."
+    return refuse(ErrorKind.BUDGET_EXCEEDED, message, quota_bytes=account.bytes, used_bytes=account.used_bytes).error

@@ -26,7 +26,16 @@ from typing import Any, NoReturn, TypeVar
 
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import ApprovalGate
-from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, Mode, PlannedCall, Question, QuestionAsked
+from toolhub_service.domain.call import (
+    NO_PRECONDITIONS,
+    Call,
+    GrantedCall,
+    Mode,
+    PlannedCall,
+    Question,
+    QuestionAsked,
+    Suspended,
+)
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job_ports import JobAcceptance, RunningJobs
 from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
@@ -178,8 +187,8 @@ class Pipeline:
         begun_ns[EXECUTE] = perf_counter_ns()
         try:
             outcome = state.outcome = await self.executor.execute(state, granted, state.lease, route.adapter, sink)
-        except QuestionAsked as asked:
-            await self._ask_person(state, granted, asked.question)
+        except (QuestionAsked, Suspended) as asked:
+            await self._wait(state, granted, asked)
         begun_ns[VALIDATE_OUTPUT] = perf_counter_ns()
         if outcome.is_large:
             await in_thread(validate_output, spec, outcome, route.schemas)
@@ -298,6 +307,15 @@ class Pipeline:
             return
         if await self.running.mark(job_id) is None:  # a mark is proof, whatever the adapter knows of the tool by now
             await self.running.begins(job_id)
+
+    async def _wait(self, state: CallState, granted: GrantedCall, asked: QuestionAsked | Suspended) -> NoReturn:
+        """Step 6 has ended because a person must say something first. Raises APPROVAL_REQUIRED."""
+        if isinstance(asked, QuestionAsked):
+            await self._ask_person(state, granted, asked.question)
+        state.asks = True
+        self.running.suspends(state.call.job_id, asked.approval_id)
+        message = f"A call that {state.call.tool} makes waits for a person. The job goes on after the decision."
+        raise refuse(ErrorKind.APPROVAL_REQUIRED, message, approval_id=asked.approval_id)
 
     async def _ask_person(self, state: CallState, granted: GrantedCall, question: Question) -> NoReturn:
         """Step 6 has ended with a question: nothing happens before its answer, whoever brings it, and whatever dies

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import Approval
-from toolhub_service.domain.call import Call, GrantedCall, Mode, PlannedCall, QuestionAsked
+from toolhub_service.domain.call import Call, GrantedCall, Mode, PlannedCall, QuestionAsked, Suspended
 from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.key import Claim
@@ -251,7 +251,8 @@ class Executor:
     async def execute(
         self, state: CallState, granted: GrantedCall, lease: Lease, adapter: Adapter, sink: EventSink
     ) -> Outcome:
-        """The outcome of the last attempt. Raises ToolFailure with the last attempt's error, or QuestionAsked."""
+        """The outcome of the last attempt. Raises ToolFailure with the last attempt's error, QuestionAsked or
+        Suspended."""
         state.granted = granted
         while True:
             state.attempts += 1
@@ -261,7 +262,7 @@ class Executor:
                         outcome = await within(granted.deadline_s, adapter.execute(granted, sink))
                     except TimeoutError as expired:
                         raise ToolFailure(_timed_out(granted)) from expired
-                    except QuestionAsked as asked:
+                    except (QuestionAsked, Suspended) as asked:
                         question = asked  # the attempt has not failed, and its span is not to say so
                     else:
                         if outcome.upstream_fails:

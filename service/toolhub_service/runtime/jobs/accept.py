@@ -224,6 +224,7 @@ class Acceptance:
             state_since_unix_ms=now_unix_ms,
             approval_id=call.approval_id,
             trace_parent=self._trace_parent(),
+            replays=spec is not None and spec.replays,
         )
 
 

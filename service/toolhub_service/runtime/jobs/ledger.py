@@ -114,6 +114,8 @@ class JobLedger:
         self.terms = terms
         self._audit = audit
         self._withdraw = withdraw
+        self.forget_log: Callable[[Job], Awaitable[None]] | None = None
+        """Of a job that replays and is over; given by the composition, for what it stops are jobs."""
 
     async def create(self, job: Job) -> Job | None:
         """As `JobStore.create`; a job that is there already, because its confirmation was lost, counts as created."""
@@ -140,6 +142,8 @@ class JobLedger:
             self._audit_event(EventType.JOB_STATE, before, job, attributes)
         if kept and job.approval_id and _waits_no_more(before, job):
             await self.withdraw(job, job.approval_id)
+        if kept and job.replays and job.state.is_final:
+            await self._forget_log(job)
         return kept
 
     async def change(
@@ -161,6 +165,15 @@ class JobLedger:
         """Nobody is asked any more what this job does not wait for. What fails here is found by the sweep."""
         try:
             await self._withdraw(approval_id, job.job_id, _why_withdrawn(job))
+        except ToolFailure as away:
+            self.observer.troubled(job.job_id, away)
+
+    async def _forget_log(self, job: Job) -> None:
+        """What fails here is found by the sweep."""
+        if self.forget_log is None:
+            return
+        try:
+            await self.forget_log(job)
         except ToolFailure as away:
             self.observer.troubled(job.job_id, away)
 
@@ -247,6 +260,10 @@ class LiveJob:
         """The pipeline's run of its call."""
         self.is_cancelled = False
         """Whether the work was cancelled."""
+        self.is_superseded = False
+        """Whether somebody else runs it."""
+        self.waits_within = ""
+        """The approval that a call of its run waits for."""
         self.ending: Step | None = None
         """The last entry, once it is known."""
         self.cause = ""
@@ -319,6 +336,7 @@ class LiveJob:
         job = await self._ledger.store.get(self.job.job_id)
         if job is None or job.state.is_final or job.runner != self._runner:
             self.stops_itself = False
+            self.is_superseded = job is not None and not job.state.is_final
             self.stop()
             raise Superseded
         self.job = job

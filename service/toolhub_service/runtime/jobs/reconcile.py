@@ -98,7 +98,8 @@ class Decisions:
         if job.state is not JobState.AWAITING_APPROVAL or job.approval_id != approval.approval_id:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
-        if approval.state in (ApprovalState.APPROVED, ApprovalState.USED):
+        # A call within it learns of a denial itself, and what the job then does is for its program to say.
+        if approval.state in (ApprovalState.APPROVED, ApprovalState.USED) or job.waits_within:
             waited_ms = now_unix_ms - job.status.at_unix_ms
             return moved(job, JobState.QUEUED, now_unix_ms, deadline_unix_ms=job.deadline_unix_ms + waited_ms)
         if approval.state is ApprovalState.REJECTED:

@@ -241,6 +241,13 @@ class JobRuns:
     async def keep_mark(self, job_id: str, mark: RemoteMark) -> None:
         await self._change(job_id, lambda job: amended(job, remote=mark))
 
+    def suspends(self, job_id: str, approval_id: str) -> None:
+        self._held(job_id).waits_within = approval_id
+
+    def goes_on_elsewhere(self, job_id: str) -> bool:
+        live = self._live.get(job_id)
+        return live is not None and live.is_cancelled and (live.is_superseded or not live.stopping.is_set())
+
     def stopping(self, job_id: str) -> asyncio.Event:
         live = self._held(job_id)
         live.stops_itself = True

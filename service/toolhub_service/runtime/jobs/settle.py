@@ -233,7 +233,8 @@ class JobSettlement:
         """Persist how the work ended, for as long as it takes."""
         if live.ending is None:
             result = self._result(live)
-            live.ending, live.cause = self._ending(result, progress), cause_of(result.error) if result.error else ""
+            live.ending = self._ending(result, progress, live.waits_within)
+            live.cause = cause_of(result.error) if result.error else ""
         try:
             await self._persist(live, live.ending, live.cause)
         except Exception as defect:  # noqa: BLE001 - a result that no store can keep must not leave the job RUNNING
@@ -286,12 +287,14 @@ class JobSettlement:
             error = broke_off(job.call.tool, job.call.call_id, error)
         return without_answer(job, error, self._clock.unix_ms())
 
-    def _ending(self, result: ToolResult, progress: Progress | None) -> Step:
+    def _ending(self, result: ToolResult, progress: Progress | None, waits_within: str = "") -> Step:
+        """`waits_within`: the approval of a call that the job makes, where the run has ended because of that."""
         error = result.error
         if error is not None and error.kind is ErrorKind.APPROVAL_REQUIRED:
             approval_id = str(error.details.get("approval_id", ""))
             if approval_id:
-                return lambda job: self._waiting(job, result, approval_id)
+                is_own = approval_id != waits_within
+                return lambda job: self._waiting(job, result, approval_id, is_own=is_own)
         return lambda job: self._done(job, result, progress)
 
     def _done(self, job: Job, result: ToolResult, progress: Progress | None) -> Job:
@@ -303,13 +306,14 @@ class JobSettlement:
         state = final_state(job, result, now_unix_ms)
         return ended(job, state, result, now_unix_ms, self._ledger.terms.keep_ms, progress)
 
-    def _waiting(self, job: Job, result: ToolResult, approval_id: str) -> Job:
-        """A person has been asked: its tool has a question, or policy has changed since it was accepted."""
+    def _waiting(self, job: Job, result: ToolResult, approval_id: str, *, is_own: bool) -> Job:
+        """A person has been asked: its tool has a question, or policy has changed since it was accepted; or, not its
+        own, a call that it makes is to be approved."""
         now_unix_ms = self._clock.unix_ms()
         if job.state is not JobState.RUNNING:  # it is to be cancelled, and nobody waits any more
             asked = structs.replace(job, approval_id=approval_id)
             return self._done(asked, without_answer(job, stopped(job), now_unix_ms), None)
-        call = job.call._replace(approval_id=approval_id)
+        call = job.call._replace(approval_id=approval_id) if is_own else job.call
         return moved(
             job,
             JobState.AWAITING_APPROVAL,

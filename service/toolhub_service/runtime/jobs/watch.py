@@ -24,7 +24,7 @@ from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.runtime.failures import mended
 from toolhub_service.runtime.jobs.accept import deliver
 from toolhub_service.runtime.jobs.ledger import JobLedger
-from toolhub_service.runtime.jobs.settle import ended_unanswered, never_ran
+from toolhub_service.runtime.jobs.settle import ended_unanswered, never_ran, stopped
 
 TAIL_ENTRIES = 64
 OPEN_STATES = frozenset(JobState) - FINAL_STATES
@@ -131,7 +131,7 @@ class JobWatch:
 
     def __init__(self, store: JobStore, observer: JobObserver) -> None:
         self._store = store
-        self._observer = observer
+        self.observer = observer
         self._topics: dict[str, _WatchedJob] = {}
         self._several: set[_Several] = set()
         self._is_draining = False
@@ -283,7 +283,7 @@ class JobWatch:
 
     def _count(self, change: int) -> None:
         self.watchers += change
-        self._observer.watching(self.watchers)
+        self.observer.watching(self.watchers)
 
     async def _since(self, job_id: str, topic: _WatchedJob, sequence: int) -> Sequence[JobStatus]:
         cached = topic.since(sequence)
@@ -319,7 +319,7 @@ class JobWatch:
             try:
                 return await read()
             except ToolFailure as away:
-                self._observer.troubled(job_id, away)
+                self.observer.troubled(job_id, away)
                 await asyncio.sleep(_RETRY_S)
         return None
 
@@ -386,5 +386,6 @@ class PrincipalJobs:
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.state is JobState.RUNNING or job.remote is not None:
             return moved(job, JobState.CANCELLING, now_unix_ms, cancel_reason=reason, cancelled_by=by)
-        over = ended_unanswered(self._ledger, job, JobState.CANCELLED, never_ran())
+        error = stopped(job) if job.runs and job.replays else never_ran()
+        over = ended_unanswered(self._ledger, job, JobState.CANCELLED, error)
         return replace(over, cancel_reason=reason, cancelled_by=by)
