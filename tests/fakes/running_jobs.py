@@ -105,6 +105,11 @@ class FakeRunningJobs:
 
         await self._life.around("keep_mark", keep)
 
+    def suspends(self, job_id: str, approval_id: str) -> None: ...
+
+    def goes_on_elsewhere(self, job_id: str) -> bool:
+        return False
+
     def stopping(self, job_id: str) -> asyncio.Event:
         return self.kept.cancelled
 

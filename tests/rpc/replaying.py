@@ -136,18 +136,21 @@ def _referring(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def told(result: ToolResult) -> str:
-    """What it says, or the kind of its error."""
+    """What it says, as far as it is short, or its error."""
     if result.error is not None:
         return f"{result.error.kind.value}: {result.error.message}"
-    return str(result.value["said"]) if isinstance(result.value, Mapping) and "said" in result.value else "ok"
+    return str(result.value["said"])[:500] if isinstance(result.value, Mapping) and "said" in result.value else "ok"
+
+
+Actors = tuple[Script, Effect, Asked, Nap, Now]
 
 
 class Stage:
     """A hub with these tools, robot who calls them, and judge who decides."""
 
-    def __init__(self, running: RunningHub, tools: Sequence[Tool[Any, Any, Any]], keys: Keys | None = None) -> None:
+    def __init__(self, running: RunningHub, actors: Actors, keys: Keys | None = None) -> None:
         self.running = running
-        self.script, self.effect, self.asked, self.nap, self.now = tools[:5]
+        self.script, self.effect, self.asked, self.nap, self.now = actors
         file = Paths(running.hub.settings).key_file()
         self.keys = keys or {name: (("authorization", f"Bearer {file.create(name)}"),) for name in PEOPLE}
         reload_keys(running.hub, file)
@@ -201,10 +204,6 @@ class Stage:
         await self.approvals.DecideApproval(asked, metadata=self.by("judge"), timeout=60)
 
 
-def actors() -> list[Tool[Any, Any, Any]]:
-    return [Script(), Effect(), Asked(), Nap(), Now()]
-
-
 @asynccontextmanager
 async def a_stage(
     home: Path,
@@ -215,11 +214,11 @@ async def a_stage(
     **jobs: Any,
 ) -> AsyncIterator[Stage]:
     """`tools`: besides those above. `grace_s`: what runs has so long when the hub leaves."""
-    offered = [*actors(), *tools]
+    actors: Actors = (Script(), Effect(), Asked(), Nap(), Now())
     settings = {
         "auth": {"modes": ["api-key"]},
         "server": {"drain_s": grace_s},
         "jobs": {"heartbeat_s": 0.1, "dead_after_s": 0.5, **jobs},
     }
-    async with running_hub(home, policy=POLICY + policy, settings=settings, tools=offered) as running:
-        yield Stage(running, offered, keys)
+    async with running_hub(home, policy=POLICY + policy, settings=settings, tools=[*actors, *tools]) as running:
+        yield Stage(running, actors, keys)

@@ -96,8 +96,8 @@ class InnerCallDeps:
     randomness: Randomness
     durable: Callable[[CallsWithin], InnerCalls]
     """Those of a job whose tool replays."""
-    _accounts: WeakValueDictionary[str, Account] = field(default_factory=WeakValueDictionary)
-    """By the call that is running."""
+    accounts: WeakValueDictionary[str, Account] = field(default_factory=WeakValueDictionary)
+    """By inner call: what it was taken from, and what it makes in turn is."""
 
     def of(self, running: GrantedCall) -> InnerCalls:
         """Everything that the running call may do itself; to be narrowed. To be asked for once in a running call."""
@@ -105,9 +105,8 @@ class InnerCallDeps:
         if lineage is None:
             account = Account(CALLS_MAX, BYTES_MAX)
         else:
-            above = self._accounts.get(lineage.parent_call_id)
+            above = self.accounts.get(running.call.call_id)
             account = Account(lineage.calls_left, lineage.bytes_left, above)
-        self._accounts[running.call.call_id] = account
         return CallsWithin(self, running, None if lineage is None else lineage.tools, account)
 
 
@@ -194,6 +193,7 @@ class CallsWithin:
         if not account.bytes_left:
             return _no_bytes(account, f"{account.bytes} bytes of answers have been read")
         account.take(calls=1)
+        self.deps.accounts[call.call_id] = account
         assert call.lineage is not None  # every inner call has one
         above = [ancestor for ancestor in call.lineage.ancestors if ancestor[0] == call.tool]
         return _cycle(call) if above and (call.tool, digest(call.args)) in above else None

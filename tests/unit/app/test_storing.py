@@ -17,7 +17,15 @@ from toolhub_service.app.wiring_stores import Stores, make_stores
 from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryKeys, MemoryPins, MemoryUsage
+from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
+from toolhub_service.stores.memory import (
+    MemoryApprovals,
+    MemoryArtifacts,
+    MemoryKeys,
+    MemoryPins,
+    MemoryRecords,
+    MemoryUsage,
+)
 from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.stores.memory_jobs import MemoryJobs
 
@@ -139,7 +147,14 @@ class Opened:
 
 def _stores(*beneath: Opened) -> Stores:
     keys, pins = MemoryKeys(SystemClock()), MemoryPins()
-    records = (MemoryApprovals(), MemoryArtifacts(), pins, MemoryUsage(30), InProcessItems())
+    records = (
+        MemoryApprovals(),
+        MemoryArtifacts(),
+        pins,
+        MemoryUsage(30),
+        InProcessItems(),
+        InnerLogs(MemoryRecords(INNER_CALLS)),
+    )
     return Stores(MemoryJobs(), keys, *records, beneath=beneath)
 
 

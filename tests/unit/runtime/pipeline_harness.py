@@ -339,6 +339,11 @@ class NoJobs:
     async def keep_mark(self, job_id: str, mark: RemoteMark) -> None:
         raise AssertionError("no job runs here")
 
+    def suspends(self, job_id: str, approval_id: str) -> None: ...
+
+    def goes_on_elsewhere(self, job_id: str) -> bool:
+        return False
+
     def stopping(self, job_id: str) -> asyncio.Event:
         raise AssertionError("no job runs here")
 
