@@ -21,7 +21,7 @@ from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.source import Discovery
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.sandbox.confinement import HiddenFolder
+from toolhub_service.sandbox.hidden import HiddenPaths
 
 FAKES = "tests.fakes.langchain_tools"
 REDACTOR = Redactor(["hunter2-known"])
@@ -59,10 +59,11 @@ def a_source(
     entry_points: Sequence[str] = (),
     max_result_bytes: int = 100_000,
     keep_warm: bool = False,
-    hides: HiddenFolder | None = None,
+    hides: HiddenPaths | None = None,
     secrets: frozenset[str] = frozenset(),
     **terms: Any,
 ) -> LangChainToolSource:
+    terms = {"in_hub": True, **terms}
     entry = LangChainSource(
         load=load, args=dict(args or {}), entry_points=tuple(entry_points), tools=dict(tools or {}), **terms
     )

@@ -59,6 +59,14 @@ async def echo(text: str = "") -> str:
 
 
 @tool
+async def peeks(file_path: str) -> str:
+    """Read a file of the machine."""
+    await asyncio.sleep(0)
+    with open(file_path) as file:  # noqa: ASYNC230, PTH123 - as many async tools do
+        return file.read()
+
+
+@tool
 async def refuses() -> str:
     """Refuse, in words for a model."""
     raise ToolException("There is no such order. Ask for a number from the list.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from tests.fakes.langchain_source import Opened, opened
 from tests.rpc.real_servers import sourced_hub
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.sandbox import confinement
-from toolhub_service.sandbox.confinement import HiddenFolder
+from toolhub_service.sandbox import hidden
+from toolhub_service.sandbox.hidden import HiddenPaths
 
-GRANTED = "grants: [{principals: [local], capabilities: ['langchain:files']}]"
+PEEKS = "tests.fakes.langchain_tools:peeks"
+GRANTED = "grants: [{principals: [local], capabilities: ['langchain:*']}]"
 FILES = "langchain_community.agent_toolkits:FileManagementToolkit"
 
 pytestmark = [
@@ -37,7 +39,7 @@ async def test_workers_see_no_file_of_the_data_folder_and_write_none(tmp_path: P
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "a.txt").write_text("paper")
     (tmp_path / "papers" / "link").symlink_to("../data/audit.key")
-    hides = HiddenFolder(str(data), bubblewrap)
+    hides = HiddenPaths([str(data)], bubblewrap)
     async with opened(FILES, trusted=("langchain_community",), processes=1, hides=hides) as desk:
         for path in (data / "audit.key", tmp_path / "papers" / "link", Path(f"/proc/self/root{data}/audit.key")):
             assert "c4nary" not in await said(desk, "read_file", file_path=str(path))
@@ -58,19 +60,36 @@ async def test_workers_see_no_file_of_the_data_folder_and_write_none(tmp_path: P
 async def test_a_worker_does_not_start_where_nothing_can_hide_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confinement, "landlock_abi", lambda: 0)
-    hides = HiddenFolder(str(tmp_path), "")
+    monkeypatch.setattr(hidden, "landlock_abi", lambda: 0)
+    hides = HiddenPaths([str(tmp_path)], "")
     async with opened(FILES, trusted=("langchain_community",), processes=1, hides=hides) as desk:
         error = await desk.refused("read_file", file_path=str(tmp_path / "any"))
     assert error.kind is ErrorKind.TOOL_UNAVAILABLE
 
 
-async def test_a_hub_keeps_its_own_folder_from_the_workers_of_its_sources(tmp_path: Path) -> None:
-    """Fails at befa727: the answer is the key of the audit log."""
-    sources = {"files": {"kind": "langchain", "load": [FILES]}}
-    settings = {"tools": {"trusted_namespaces": ["langchain_community"]}}
+@pytest.mark.promise("sandbox.hub-out-of-reach")
+@pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
+async def test_a_hub_keeps_its_files_from_sync_and_async_tools_however_they_lie(tmp_path: Path, level: str) -> None:
+    """At befa727 an answer was the key of the audit log, and at 7aafec6 still that of an async tool."""
+    bubblewrap = confinement_of(level).bubblewrap
+    for name in ("elsewhere", "conf", "papers"):
+        (tmp_path / name).mkdir(mode=0o700)
+    (tmp_path / "hub").symlink_to("elsewhere")  # the data folder
+    (tmp_path / "papers" / "a.txt").write_text("paper")
+    (tmp_path / "papers" / "link").symlink_to("../hub/audit.key")
+    settings = {
+        "tools": {"trusted_namespaces": ["langchain_community", "tests.fakes"], "bubblewrap": bubblewrap or "off"},
+        "policy": {"file": str(tmp_path / "conf" / "policy.yaml")},
+    }
+    sources = {"files": {"kind": "langchain", "load": [FILES]}, "async": {"kind": "langchain", "load": [PEEKS]}}
     async with sourced_hub(tmp_path, sources, policy=GRANTED, settings=settings) as hub:
-        key = Paths(hub.hub.settings).audit_key
-        result = await hub.invoke("files/read_file", {"file_path": str(key)})
-        assert "Error: no such file" in str(result)
-        assert key.read_text().strip() not in str(result)
+        paths = Paths(hub.hub.settings)
+        key, kept = paths.audit_key, paths.audit_key.read_text().strip()
+        places = [key, key.resolve(), paths.policy, paths.sources, tmp_path / "papers" / "link", paths.plan_key]
+        places += [tmp_path / "papers" / ".." / "hub" / "audit.key", Path(f"/proc/{os.getpid()}/root{key.resolve()}")]
+        for place in places:
+            for tool in ("files/read_file", "async/peeks"):
+                seen = str(await hub.invoke(tool, {"file_path": str(place)}))
+                assert not any(word in seen for word in (kept, "grants", "langchain_community")), (tool, place)
+        for tool in ("files/read_file", "async/peeks"):
+            assert "paper" in str(await hub.invoke(tool, {"file_path": str(tmp_path / "papers" / "a.txt")}))

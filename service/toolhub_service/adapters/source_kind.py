@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from toolhub_service.domain.artifact import ArtifactService
     from toolhub_service.domain.job_ports import RunningJobs
     from toolhub_service.guards.secrets import Redactor
-    from toolhub_service.sandbox.confinement import HiddenFolder
+    from toolhub_service.sandbox.hidden import HiddenPaths
     from toolhub_service.sandbox.ladder import Ladder
 
 
@@ -61,7 +61,7 @@ class SourceDeps:
     """Path of the interpreter of skills' scripts; empty: the hub's own."""
     data_dir: Path
     """The hub's data folder: a kind may keep what it fetches in a folder of its own there."""
-    hides: Callable[[], HiddenFolder | None]
+    hides: Callable[[], HiddenPaths | None]
     """The data folder, as worker processes are kept from it; None: they are not."""
     ladder: Ladder
     """Confines the code of sources that see nothing but what they are shown."""

@@ -20,6 +20,7 @@ from toolhub_service.app.deps import Deps
 from toolhub_service.app.files import stamp_of
 from toolhub_service.app.kinds import BY_TOOL_KIND, kind_of
 from toolhub_service.app.sources_file import SourcesDocument, SourcesFile, values_of
+from toolhub_service.app.wiring_sandbox import own_files
 from toolhub_service.app.wiring_stores import not_installed
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.artifact import ArtifactService
@@ -32,7 +33,8 @@ from toolhub_service.domain.source import Pin, PinFilter, SourceState, SourceSta
 from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec
 from toolhub_service.registry.catalog import check_name, check_not_reserved
 from toolhub_service.registry.discovery import Sources
-from toolhub_service.sandbox.confinement import Confinement, HiddenFolder
+from toolhub_service.sandbox.confinement import Confinement
+from toolhub_service.sandbox.hidden import HiddenPaths
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.observer import SourceTelemetry
@@ -196,15 +198,15 @@ class SourceRuntime:
             inner_calls=self.inner_calls,
             skills_python=deps.settings.skills.python,
             data_dir=deps.paths.data_dir.absolute(),
-            hides=self._hidden_folder,
+            hides=self._hidden_paths,
             ladder=deps.ladder,
         )
 
-    def _hidden_folder(self) -> HiddenFolder | None:
+    def _hidden_paths(self) -> HiddenPaths | None:
         tools = self.deps.settings.tools
         if tools.unconfined_workers:
             return None
-        return HiddenFolder(str(self.deps.paths.data_dir.resolve()), Confinement(self.deps.paths.bubblewrap).bubblewrap)
+        return HiddenPaths(own_files(self.deps.settings), Confinement(self.deps.paths.bubblewrap).bubblewrap)
 
     def _open(self, name: str, entry: Source) -> None:
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from fnmatch import fnmatchcase
+from typing import Literal, NamedTuple, Protocol
 
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
@@ -74,6 +75,11 @@ class DeniedCommand:
     """RE2, searched in the words of the command, and of each command that it starts, joined by single spaces."""
 
 
+Level = Literal["rlimits", "landlock", "bubblewrap"]
+LEVELS: tuple[Level, ...] = ("rlimits", "landlock", "bubblewrap")
+"""What may hold a program, from the weakest to the strongest (the package `sandbox`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sandbox:
     """Bounds on what a tool may take from the machine."""
@@ -90,6 +96,17 @@ class Sandbox:
     command_processes: int = 64
     require_bubblewrap: bool = False
     """Refuse to run commands where bubblewrap is missing instead of running them with rlimits alone."""
+    minimum: Level = "rlimits"
+    """What must hold every program that a tool starts with code or arguments of others."""
+    minimum_for: Mapping[str, Level] = field(default_factory=dict)
+    """More for tools by name, `*` for any characters; the strongest of those that match holds."""
+
+    def minimum_of(self, tool: str) -> Level:
+        """For a tool by its full name."""
+        wanted = [self.minimum, *(level for name, level in self.minimum_for.items() if fnmatchcase(tool, name))]
+        if self.require_bubblewrap and tool == "core/exec.run":
+            wanted.append("bubblewrap")
+        return max(wanted, key=LEVELS.index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.tool import READ_FS, READ_MEMORY, SEND_MESSAGE, WRITE_FS, WRITE_MEMORY
+from toolhub_service.domain.verdict import Level
 
 # Globs over names: `*` matches any run of characters (also `/`), everything else for itself.
 #
@@ -278,6 +279,14 @@ class SandboxRule(Section, frozen=True, kw_only=True):
     command_file_bytes: Annotated[Bytes, Meta(description="Largest file a command writes.")] = 100 * 1024 * 1024
     command_processes: Annotated[int, Meta(ge=1, le=65_536, description="Processes of a command.")] = 64
     require_bubblewrap: Annotated[bool, Meta(description="Refuse commands where bubblewrap is missing.")] = False
+    minimum: Annotated[
+        Level,
+        Meta(description="What must hold commands, skills, programs and LangChain workers, or they are refused."),
+    ] = "rlimits"
+    minimum_for: Annotated[
+        dict[Annotated[str, Meta(max_length=256)], Level],
+        Meta(max_length=1_000, description="More for tools by name, such as `skill/*: bubblewrap`."),
+    ] = {}
 
 
 class PolicyDocument(Section, frozen=True, kw_only=True):
@@ -333,6 +342,7 @@ def document_schema() -> dict[str, Any]:
 # A key of this list whose default changes its meaning has to leave it.
 _ADDED = ("approval_by_default", "blocked_cidrs", "denied_commands")
 _ADDED_TO_EGRESS = ("retry_with_key",)
+_ADDED_TO_SANDBOX = ("minimum", "minimum_for")
 
 
 def canonical_bytes(document: PolicyDocument) -> bytes:
@@ -340,6 +350,7 @@ def canonical_bytes(document: PolicyDocument) -> bytes:
     a revision is the digest of."""
     written = msgspec.to_builtins(document, order="deterministic")
     _leave_out(written, document, _ADDED)
+    _leave_out(written["sandbox"], document.sandbox, _ADDED_TO_SANDBOX)
     for entry, rule in zip(written["egress"], document.egress, strict=True):
         _leave_out(entry, rule, _ADDED_TO_EGRESS)
     return msgspec.json.encode(written)
@@ -348,7 +359,9 @@ def canonical_bytes(document: PolicyDocument) -> bytes:
 def _leave_out(written: dict[str, Any], section: Section, names: Iterable[str]) -> None:
     """The keys of that name that stand at their default."""
     for each in msgspec.structs.fields(section):
-        if each.name in names and getattr(section, each.name) == each.default:
+        made = each.default_factory
+        default = each.default if made is msgspec.NODEFAULT else made()
+        if each.name in names and getattr(section, each.name) == default:
             del written[each.name]
 
 

@@ -23,7 +23,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
-    READ_FOLDERS,
     call_filter,
     filter_calls,
     forbid_new_privileges,
@@ -40,46 +38,6 @@ from toolhub_service.sandbox.kernel_walls import (
 )
 from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.sandbox.request import Level
-
-# Starts a program that sees all of the machine but one folder: the hub's own.
-#
-# By bubblewrap where it works: the folder is covered by an empty one, all else stays as it is. Else by Landlock, which
-# can only allow: all that stands beside the folder and beside those above it when the program starts, so that it can
-# make no new entries in the folders above. Both hold for whatever the program starts.
-
-# Root's bubblewrap leaves capabilities: with these the cover could be taken off, or the hub be read around it.
-_DROPPED = ("CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RAWIO", "CAP_SYS_MODULE", "CAP_MKNOD")
-
-
-class CannotHide(OSError):
-    """Neither bubblewrap nor Landlock works here."""
-
-
-@dataclass(slots=True)
-class HiddenFolder:
-    """What is kept from programs."""
-
-    folder: str
-    """Absolute, without links."""
-    bubblewrap: str
-    """Its absolute path; empty to do without it."""
-    landlock: bool = True
-    _works: bool | None = None
-
-    async def hidden_from(self, program: Program) -> Program:
-        """The program that does not see the folder. Raises CannotHide."""
-        if self._works is None:
-            self._works = bool(self.bubblewrap) and await succeeds(Program(self._covered(("/bin/true",)), {}, "/"))
-        if self._works:
-            return replace(program, argv=self._covered(program.argv))
-        if self.landlock and landlock_abi():
-            return replace(program, confine=partial(_restrict, self.folder))
-        raise CannotHide
-
-    def _covered(self, argv: Sequence[str]) -> tuple[str, ...]:
-        dropped = (word for name in _DROPPED for word in ("--cap-drop", name))
-        cover = ("--dev-bind", "/", "/", "--tmpfs", self.folder, "--remount-ro", self.folder)
-        return (self.bubblewrap, "--die-with-parent", *dropped, *cover, "--", *argv)
 
 
 async def succeeds(probe: Program) -> bool:
@@ -94,16 +52,6 @@ async def succeeds(probe: Program) -> bool:
     except OSError:
         return False
     return finished.exit_code == 0
-
-
-def _restrict(folder: str) -> None:
-    """Allow this thread all but the folder, and the names of what stands in the folders above."""
-    beside, above = [], Path(folder)
-    while above != above.parent:
-        with os.scandir(above.parent) as entries:
-            beside += [entry.path for entry in entries if entry.name != above.name and not entry.is_symlink()]
-        above = above.parent
-    restrict_files([("/", READ_FOLDERS)], beside, tcp=True)
 
 
 PROGRAM_FOLDERS = "/usr/bin:/bin:/usr/local/bin"

@@ -38,6 +38,7 @@ from toolhub_service.sandbox.confinement import (
     system_folders,
     tasks_now,
 )
+from toolhub_service.sandbox.hidden import lies_in, with_other_names
 from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
@@ -47,7 +48,7 @@ from toolhub_service.sandbox.kernel_walls import (
     restrict_files,
 )
 from toolhub_service.sandbox.process import Program
-from toolhub_service.sandbox.request import LEVELS, Level, SandboxRequest
+from toolhub_service.sandbox.request import LEVELS, Level, SandboxRequest, too_weak
 
 _Way = Literal["mounts by root", "user before", "own user"]
 _SEPARATE = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
@@ -95,7 +96,7 @@ class Ladder:
         self.reasons: dict[Level, str] = {}
         """Why a level does not work here; known after `level`."""
         self._drops = self.user != os.geteuid()
-        self._hidden = tuple(os.path.realpath(path) for path in hidden)
+        self._hidden = tuple(hidden)
         self._shown = tuple(os.path.realpath(path) for path in shown)
         self._prlimit = shutil.which("prlimit", path=PROGRAM_FOLDERS) or ""
         self._setpriv = shutil.which("setpriv", path=PROGRAM_FOLDERS) or ""
@@ -125,12 +126,18 @@ class Ladder:
         return self._level
 
     @asynccontextmanager
-    async def confined(self, request: SandboxRequest, *, minimum: Level = "landlock") -> AsyncIterator[Confined]:
-        """What is to be started within the context. Raises ToolFailure TOOL_UNAVAILABLE when it cannot be held."""
+    async def confined(
+        self, request: SandboxRequest, *, minimum: Level = "landlock", tool: str = "This tool"
+    ) -> AsyncIterator[Confined]:
+        """What is to be started within the context. Raises ToolFailure TOOL_UNAVAILABLE when it cannot be held.
+
+        `minimum`: what policy demands (`Sandbox.minimum_of`); never less than Landlock. `tool`: its name.
+        """
         level = await self.level()
-        if level is None or LEVELS.index(level) < LEVELS.index(minimum):
-            best = f"the best that works here is {level}" if level else "nothing that could hold it works here"
-            raise _refusal(f"it must be held by {minimum} at least, and {best}")
+        minimum = max(minimum, "landlock", key=LEVELS.index)
+        if refusal := too_weak(tool, level, minimum):
+            raise refusal
+        assert level is not None
         self._check(request)
         if level == "bubblewrap":
             with readable(call_filter()) as calls:
@@ -219,7 +226,7 @@ class Ladder:
             yield from ("--ro-bind-try", path, path)
         named = [("--ro-bind", path) for path in request.reads]
         binary, folders = request.argv[0], ("/usr", *SYSTEM_LINKS, *request.reads, *request.writes)
-        named += [] if any(_lies_in(binary, folder) for folder in folders) else [("--ro-bind", binary)]
+        named += [] if any(lies_in(binary, folder) for folder in folders) else [("--ro-bind", binary)]
         named += [("--bind", path) for path in (*request.writes, *request.sockets)]
         for how, path in sorted(named, key=lambda each: each[1].count("/")):
             # Else bubblewrap makes the folders above its user's alone.
@@ -249,12 +256,13 @@ class Ladder:
 
     def _check(self, request: SandboxRequest) -> None:
         """Nothing that is shown may hold, or lie in, what is the hub's or the kernel's. Raises ToolFailure."""
-        if any(_lies_in(hidden, system) for hidden in self._hidden for system in ("/usr", *SYSTEM_LINKS)):
+        own = with_other_names(self._hidden)
+        if any(lies_in(hidden, system) for hidden in own for system in ("/usr", *SYSTEM_LINKS)):
             raise _refusal("the hub's data folder or settings lie in a folder of the system, which every program sees")
         for path in map(os.path.realpath, _named(request)):
-            allowed = any(_lies_in(path, shown) for shown in self._shown)
-            for hidden in (*self._hidden, *_NEVER_SHOWN):
-                if _lies_in(hidden, path) or (_lies_in(path, hidden) and not allowed):
+            allowed = any(lies_in(path, shown) for shown in self._shown)
+            for hidden in (*own, *_NEVER_SHOWN):
+                if lies_in(hidden, path) or (lies_in(path, hidden) and not allowed):
                     raise _refusal("what it is to be shown holds, or lies in, the hub's own data folder or settings")
 
     def _check_reach(self, request: SandboxRequest) -> None:
@@ -273,11 +281,6 @@ def _named(request: SandboxRequest) -> tuple[str, ...]:
 def _refusal(why: str) -> ToolFailure:
     advice = "Operators see by `toolhub doctor` what this machine lacks. Use another tool."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, f"The program was not started: {why}. {advice}", retryable=False)
-
-
-def _lies_in(path: str, folder: str) -> bool:
-    """Whether it is the folder or within it; both without links."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _reaches(user: int, path: str) -> bool:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-Level = Literal["bubblewrap", "landlock", "rlimits"]
-LEVELS: tuple[Level, ...] = ("rlimits", "landlock", "bubblewrap")
-"""From the weakest to the strongest."""
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.verdict import LEVELS, Level
+
+__all__ = ["LEVELS", "Bounds", "Level", "SandboxRequest", "interpreter_reads", "too_weak"]
 
 _MIB = 1024 * 1024
 
@@ -61,3 +61,16 @@ def interpreter_reads() -> tuple[str, ...]:
     places = (sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent))
     resolved = dict.fromkeys(os.path.realpath(place) for place in places)
     return tuple(place for place in resolved if place != "/usr" and not place.startswith("/usr/"))
+
+
+def too_weak(tool: str, level: Level | None, minimum: Level) -> ToolFailure | None:
+    """Why the tool may not start what this level would hold; None: it may. `level`: None where nothing works."""
+    if level is not None and LEVELS.index(level) >= LEVELS.index(minimum):
+        return None
+    best = f"the best that works is {level}" if level else "nothing that could hold it works"
+    return refuse(
+        ErrorKind.TOOL_UNAVAILABLE,
+        f"{tool} starts only what {minimum} holds, and here {best}. Use another tool. Operators see by "
+        "`toolhub doctor` what this machine lacks for it.",
+        retryable=False,
+    )

@@ -34,7 +34,7 @@ from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_comman
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.process import FLOOD_BYTES, Capture, Finished, run_process
-from toolhub_service.sandbox.request import Level
+from toolhub_service.sandbox.request import Level, too_weak
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import Workspace
@@ -169,13 +169,8 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     async def _level_for(self, context: ToolContext) -> Level:
         sandbox = context.constraints.sandbox
         level = await self._confinement.level(sandbox, context.workspace.folder)
-        if level != "bubblewrap" and sandbox.require_bubblewrap:
-            raise refuse(
-                ErrorKind.TOOL_UNAVAILABLE,
-                "The policy requires bubblewrap for commands, and it does not work on this machine. Use the file "
-                "tools; an operator must install bubblewrap or allow user namespaces.",
-                retryable=False,
-            )
+        if refusal := too_weak(self.name, level, sandbox.minimum_of(self.name)):
+            raise refusal
         return level
 
     async def _start(

@@ -1,4 +1,4 @@
-"""Step 6 for LangChain tools: async ones on the event loop, all others in their source's worker processes.
+"""Step 6 for LangChain tools: in their source's worker processes; async ones on the event loop where `in_hub` says so.
 
 Cancelling a call, as the runtime does at its deadline, cancels the coroutine or kills the worker. Arguments that only
 the hub may set are dropped from what the caller sent and filled from the call itself.
@@ -23,9 +23,10 @@ from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_fai
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redact
+from toolhub_service.sandbox.request import too_weak
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
@@ -202,8 +203,11 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source, tool = self._found(call.spec)
+        level = await source.level_of(tool)
+        if refusal := too_weak(call.spec.name, level, call.verdict.constraints.sandbox.minimum_of(call.spec.name)):
+            raise refusal
         request = self._request(call, source, tool)
-        if tool.on_loop:
+        if source.runs_in_hub(tool):
             reply = await self._on_loop(call, source, tool, request)
         else:
             reply = await self._in_worker(call, source, request)
@@ -216,7 +220,11 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         value, finds_error = reply["value"], source.overrides.finds_error(call.spec.resource_id)
         if reply["status"] == "error" or (finds_error is not None and finds_error(value["text"][:_MATCHED_CHARS])):
             raise reported_failure(call.spec.name, value["text"], self._redact)
-        return Outcome(value=value)
+        held = {"confinement": level or "", "in_hub": str(source.runs_in_hub(tool)).lower()}
+        summary = f"Called {call.spec.resource_id} of the source {source.name}."
+        return Outcome(
+            value=value, evidence=(Evidence(EvidenceType.TOOL, call.call.call_id, summary, attributes=held),)
+        )
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         self._found(call.spec)

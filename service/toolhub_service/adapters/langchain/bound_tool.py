@@ -242,7 +242,11 @@ class BoundTool:
         """Call it in this thread, for as long as it takes. For workers."""
         recorder = RunRecorder() if call["traced"] else None
         try:
-            return _reply_of(self.tool.invoke(_tool_call(call), config=_config(call, recorder)), max_bytes, recorder)
+            if self.on_loop:
+                answer = _loop().run(self.tool.ainvoke(_tool_call(call), config=_config(call, recorder)))
+            else:
+                answer = self.tool.invoke(_tool_call(call), config=_config(call, recorder))
+            return _reply_of(answer, max_bytes, recorder)
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001
             trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
             return self._failed(error, recorder) | {"trace": _printable(trace)}
@@ -291,6 +295,12 @@ def bound(tool: BaseTool, given: frozenset[str]) -> BoundTool:
         except Exception as error:  # noqa: BLE001  likewise
             problem = f"It cannot be prepared for calls: {type(error).__name__}."
     return BoundTool(called, tool.name, tool.description or "", on_loop, contract, problem)
+
+
+@functools.cache
+def _loop() -> asyncio.Runner:
+    """One for all calls of a worker: what a tool keeps, such as a connection, belongs to its loop."""
+    return asyncio.Runner()
 
 
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:

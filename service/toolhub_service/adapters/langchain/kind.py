@@ -41,7 +41,13 @@ class LangChainSource(Source, frozen=True, tag="langchain"):
         dict[str, Injected],
         Meta(description="Injected arguments by name, and the field of the call that each is filled with."),
     ] = msgspec.field(default_factory=dict)
-    processes: Annotated[int, Meta(description="Worker processes for tools without async code.", ge=1, le=64)] = 2
+    processes: Annotated[int, Meta(description="Worker processes; each runs one call at a time.", ge=1, le=64)] = 2
+    in_hub: Annotated[
+        bool,
+        Meta(
+            description="Run async tools inside the hub, any number at once: their code then sees the hub's own keys."
+        ),
+    ] = False
 
 
 def _check(place: str, source: LangChainSource) -> None:

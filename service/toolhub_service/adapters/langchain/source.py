@@ -23,7 +23,8 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Mask, Redact
-from toolhub_service.sandbox.confinement import HiddenFolder
+from toolhub_service.sandbox.hidden import HiddenPaths
+from toolhub_service.sandbox.request import Level
 from toolhub_service.schema.compiled import compile_schema
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class LangChainToolSource:
         troubled: Callable[[str, BaseException], None] | None = None,
         max_result_bytes: int = 8 * 1024 * 1024,
         keep_warm: bool = True,
-        hides: HiddenFolder | None = None,
+        hides: HiddenPaths | None = None,
     ) -> None:
         """`secrets`: what stands in `entry.args` and must not stand in a definition.
 
@@ -119,6 +120,14 @@ class LangChainToolSource:
         """What was loaded under the tool's own name."""
         return self._tools.get(own_name)
 
+    def runs_in_hub(self, tool: BoundTool) -> bool:
+        """Whether it is called on the hub's event loop; else in a worker, from which the hub's data is hidden."""
+        return tool.on_loop and self.entry.in_hub
+
+    async def level_of(self, tool: BoundTool) -> Level | None:
+        """What keeps the tool from the hub's own files; `rlimits` where the operator wants nothing to."""
+        return "rlimits" if self._hides is None or self.runs_in_hub(tool) else await self._hides.level()
+
     def _read(self) -> Read:
         disable_tracing()
         from toolhub_service.adapters.langchain.loading import Reader
@@ -135,7 +144,7 @@ class LangChainToolSource:
             return
         read = reading.result()
         self._tools = read.tools
-        if self._keep_warm and any(not tool.on_loop and not tool.problem for tool in read.tools.values()):
+        if self._keep_warm and any(not self.runs_in_hub(tool) and not tool.problem for tool in read.tools.values()):
             self.pool.warm()
         if self._troubled is not None:
             for problem in read.unloaded:

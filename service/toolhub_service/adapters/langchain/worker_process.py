@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolhub_service.adapters.langchain.worker import ChannelClosed, FrameProtocol
-from toolhub_service.sandbox.confinement import CannotHide, HiddenFolder
+from toolhub_service.sandbox.hidden import CannotHide, HiddenPaths
 from toolhub_service.sandbox.process import Child, Program, spawn, within
 from toolhub_service.sandbox.strays import kill_strays
 
@@ -39,7 +39,7 @@ class WorkerTerms:
     start_timeout_s: float = 60.0
     max_frame_bytes: int = 16 * 1024 * 1024
     """Of an answer."""
-    hides: HiddenFolder | None = None
+    hides: HiddenPaths | None = None
     """What the worker must not see."""
 
 

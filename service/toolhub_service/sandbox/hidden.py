@@ -1,0 +1,169 @@
+"""Hides the hub's own folders and files from programs that otherwise see all of the machine.
+
+By bubblewrap where it works: they are covered by nothing, all else stays as it is. Else by Landlock, which can only
+allow: all that stands beside them and beside the folders above when the program starts, so that it can make no new
+entries in the folders above. Both hold for whatever the program starts, and however a path leads there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from toolhub_service.sandbox.confinement import PROGRAM_FOLDERS, succeeds
+from toolhub_service.sandbox.kernel_walls import READ_FOLDERS, landlock_abi, restrict_files
+from toolhub_service.sandbox.process import Program
+from toolhub_service.sandbox.request import Level
+
+# Of root's: with these the cover could be taken off, or the hub and the disk be read around it.
+_DROPPED = ("sys_admin", "sys_ptrace", "sys_rawio", "sys_module", "mknod")
+# What root needs none of: the disk itself, beneath all files.
+_OF_PROCESSORS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - libraries of several processes need the machine's
+_MEMORY = ("/dev/mem", "/dev/kmem", "/dev/port")
+
+
+class CannotHide(OSError):
+    """Neither bubblewrap nor Landlock works here."""
+
+
+@dataclass(slots=True)
+class HiddenPaths:
+    """What is kept from programs."""
+
+    paths: Sequence[str]
+    """Folders and files, absolute; what is not there is left out."""
+    bubblewrap: str
+    """Its absolute path; empty to do without it."""
+    landlock: bool = True
+    _works: bool | None = None
+
+    async def level(self) -> Level | None:
+        """The best that works here; None when nothing does."""
+        if self._works is None:
+            probe = Program(self._covered(_there(self.paths), ("/bin/true",)), {}, "/")
+            self._works = bool(self.bubblewrap) and await succeeds(probe)
+        if self._works:
+            return "bubblewrap"
+        return "landlock" if self.landlock and landlock_abi() else None
+
+    async def hidden_from(self, program: Program) -> Program:
+        """The program that does not see them. Raises CannotHide."""
+        level, hidden = await self.level(), _there(self.paths)
+        if level == "bubblewrap":
+            return replace(program, argv=self._covered(hidden, program.argv))
+        if level == "landlock":
+            argv = (*_without_capabilities(), *program.argv)
+            return replace(program, argv=argv, confine=partial(_allow_all_but, (*hidden, *_devices_of_root())))
+        raise CannotHide
+
+    def _covered(self, hidden: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
+        dropped = (word for name in _DROPPED for word in ("--cap-drop", f"CAP_{name.upper()}"))
+        devices = () if os.geteuid() else tuple(_own_devices())
+        covers = (word for path in hidden for word in _cover(path))
+        return (self.bubblewrap, "--die-with-parent", *dropped, "--dev-bind", "/", "/", *devices, *covers, "--", *argv)
+
+
+def _there(paths: Sequence[str]) -> list[str]:
+    """The outermost that are there."""
+    found = [path for path in with_other_names(paths) if Path(path).exists()]
+    return [path for path in found if not any(path != other and lies_in(path, other) for other in found)]
+
+
+def with_other_names(paths: Sequence[str]) -> tuple[str, ...]:
+    """The paths without links, and where else mounts show the same folders and files (proc_pid_mountinfo(5))."""
+    resolved = dict.fromkeys(os.path.realpath(path) for path in paths)
+    mounts = tuple(_mounts())
+    others = (other for path in resolved for other in _other_names(path, mounts))
+    return tuple(dict.fromkeys((*resolved, *others)))
+
+
+def lies_in(path: str, folder: str) -> bool:
+    """Whether it is the folder or within it; both without links."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _mounts() -> Iterator[tuple[str, str, str]]:
+    """Device, the folder of it that is mounted, and where; in the order in which they were made."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, device, root, place, *_ = line.split(" ")
+        yield device, _unescaped(root), _unescaped(place)
+
+
+def _unescaped(field: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        field = field.replace(code, character)
+    return field
+
+
+def _other_names(path: str, mounts: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    around = [mount for mount in mounts if lies_in(path, mount[2])]
+    if not around:
+        return
+    device, root, place = max(around, key=lambda mount: len(mount[2]))
+    on_device = _joined(root, os.path.relpath(path, place))
+    for other, other_root, other_place in mounts:
+        if other != device or other_place == place:
+            continue
+        if lies_in(on_device, other_root):
+            yield _joined(other_place, os.path.relpath(on_device, other_root))
+        elif lies_in(other_root, on_device):
+            yield other_place
+
+
+def _joined(folder: str, below: str) -> str:
+    return folder if below == "." else f"{folder.rstrip('/')}/{below}"
+
+
+def _cover(path: str) -> tuple[str, ...]:
+    if Path(path).is_dir():
+        return ("--tmpfs", path, "--remount-ro", path)
+    return ("--ro-bind", "/dev/null", path)
+
+
+def _own_devices() -> Iterator[str]:
+    """A /dev without disks and memory."""
+    yield from ("--dev", "/dev", "--bind-try", _SHARED_MEMORY, _SHARED_MEMORY)
+    for pattern in _OF_PROCESSORS:
+        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
+            yield from ("--dev-bind-try", str(path), str(path))
+
+
+def _devices_of_root() -> Iterator[str]:
+    if os.geteuid() == 0:
+        yield from _MEMORY
+        with os.scandir("/dev") as entries:
+            yield from (entry.path for entry in entries if stat.S_ISBLK(entry.stat(follow_symlinks=False).st_mode))
+
+
+def _without_capabilities() -> tuple[str, ...]:
+    setpriv = shutil.which("setpriv", path=PROGRAM_FOLDERS) if os.geteuid() == 0 else None
+    if setpriv is None:
+        return ()
+    dropped = ",".join(f"-{name}" for name in _DROPPED)
+    return (setpriv, f"--inh-caps={dropped}", f"--bounding-set={dropped}", "--")
+
+
+def _allow_all_but(hidden: Sequence[str]) -> None:
+    """Allow this thread all but these, and the names of what stands in the folders above them."""
+    above = {str(folder) for path in hidden for folder in Path(path).parents}
+    beside: list[str] = []
+    for folder in above:
+        if any(lies_in(folder, path) for path in hidden) or not Path(folder).is_dir():
+            continue
+        with os.scandir(folder) as entries:
+            beside += [
+                entry.path
+                for entry in entries
+                if entry.path not in above and entry.path not in hidden and not entry.is_symlink()
+            ]
+    restrict_files([("/", READ_FOLDERS)], beside, tcp=True)
