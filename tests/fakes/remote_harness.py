@@ -121,5 +121,7 @@ def remote_call(
 
 @asynccontextmanager
 async def a_client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, verify=False, timeout=10.0) as client:
+    # A test has hundreds of servers, each on a port of its own: their idle connections are looked at by every request.
+    limits = httpx.Limits(max_keepalive_connections=2)
+    async with httpx.AsyncClient(trust_env=False, verify=False, timeout=10.0, limits=limits) as client:
         yield client

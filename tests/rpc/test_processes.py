@@ -199,15 +199,16 @@ async def test_start_and_stop_are_audited_and_the_log_verifies_afterwards(tmp_pa
 
 
 @pytest.mark.promise("serving.clear-refusals")
-@pytest.mark.parametrize(("first", "second"), [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")])
-async def test_second_hub_on_the_same_port_says_which_port_is_taken(tmp_path: Path, first: str, second: str) -> None:
+@pytest.mark.parametrize("first", ["1", "2"])
+async def test_second_hub_on_the_same_port_says_which_port_is_taken(tmp_path: Path, first: str) -> None:
     """Workers share their port; two hubs, each with a policy of its own, never do."""
     async with served(tmp_path / "first", "--workers", first) as running:
-        status, words = await refused(tmp_path / "second", "--workers", second, listen=running.address)
-        assert status == 1
-        assert running.address in words
-        assert "in use" in words
-        assert "Traceback" not in words
+        for second in ("1", "2"):
+            status, words = await refused(tmp_path / second, "--workers", second, listen=running.address)
+            assert status == 1, second
+            assert running.address in words, second
+            assert "in use" in words, second
+            assert "Traceback" not in words, second
         assert (await call(running.address)).ok
 
 

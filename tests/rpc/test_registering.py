@@ -17,7 +17,7 @@ from tests.fakes.n8n import fake_n8n
 from tests.hub import RunningHub, running_hub
 from tests.rpc.real_servers import program, write_sources
 from tests.rpc.statuses import failed
-from tests.unit.adapters.mcp.links import ROOT, plain_http
+from tests.unit.adapters.mcp.links import SERVERS, scripted_http
 from tests.unit.adapters.n8n.flows import flow
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
@@ -31,8 +31,8 @@ grants: [{principals: ["*"], capabilities: ["mcp:*", "n8n:*"]}]
 roles: [{principals: [local], roles: [agent, operator, approver, auditor]}]
 """
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-LISTED: Mapping[str, Any] = program(sys.executable, "-m", "tests.fakes.mcp_servers.plain", cwd=str(ROOT))
-UNLISTED: Mapping[str, Any] = {**LISTED, "args": [*LISTED["args"], "--unlisted", "echo", "add"]}
+LISTED: Mapping[str, Any] = program(sys.executable, "-S", str(SERVERS / "scripted.py"), "modern")
+UNLISTED: Mapping[str, Any] = {**LISTED, "args": [*LISTED["args"], "echo", "add"]}
 """`echo` and `add` can be called and are not told of."""
 
 
@@ -153,8 +153,7 @@ async def test_tool_of_a_source_that_stands_elsewhere_now_waits_until_it_is_appr
     tmp_path: Path, trust: str
 ) -> None:
     """What was approved is a definition of one server; at another URL it may do anything."""
-    flags = ("--unlisted", "echo", "add")
-    async with plain_http(*flags) as first, plain_http(*flags) as second:
+    async with scripted_http("modern", "echo", "add") as first, scripted_http("modern", "echo", "add") as second:
         here, there = ({"url": server.url, "trust": trust} for server in (first, second))
         async with hub_with(tmp_path, desk=here) as hub:
             await register(hub, a_tool())

@@ -1,8 +1,8 @@
 """An MCP server by hand, in either generation, that does what its tools' names say: right, wrong or not at all.
 
 Standard library only, so that it starts in a blink, and nothing of the SDK stands between a test and the wire. It
-speaks on standard input and output when run as a program (`python scripted.py modern|legacy`), or on a port of loopback
-(`serving`). What was asked of it can be read with the tool `seen`.
+speaks on standard input and output when run as a program (`python scripted.py modern|legacy [UNLISTED …]`), or on a
+port of loopback (`serving`). What was asked of it can be read with the tool `seen`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ TOOLS: list[dict[str, Any]] = [
     tool("long", execution={"taskSupport": "required"}),
     tool("perhaps", execution={"taskSupport": "optional"}),
 ]
+
+
+def listed(*unlisted: str) -> list[list[Any]]:
+    """The pages of a server that does not tell of some of its tools; they can be called all the same."""
+    return [[each for each in TOOLS if each["name"] not in unlisted]]
 
 
 @dataclass
@@ -350,4 +355,4 @@ async def _reply(
 
 
 if __name__ == "__main__":
-    asyncio.run(speak(Script(generation=sys.argv[1])))
+    asyncio.run(speak(Script(generation=sys.argv[1], pages=listed(*sys.argv[2:]))))

@@ -177,5 +177,5 @@ def plain_http(*flags: str) -> HttpProcess:
     return HttpProcess("-m", "tests.fakes.mcp_servers.plain", "--http", "{port}", *flags)
 
 
-def scripted_http(generation: str) -> HttpProcess:
-    return HttpProcess("-m", "tests.fakes.mcp_servers.scripted_http", generation, "{port}")
+def scripted_http(generation: str, *unlisted: str) -> HttpProcess:
+    return HttpProcess("-m", "tests.fakes.mcp_servers.scripted_http", generation, "{port}", *unlisted)
