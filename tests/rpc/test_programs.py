@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 from collections.abc import AsyncIterator
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner, Result
 
 from tests.hub import RunningHub, request, running_hub
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -72,6 +77,14 @@ async def value_of(hub: RunningHub, code: str, **args: Any) -> Any:
     result = await run(hub, code, **args)
     assert result.ok, f"{result.error.message} {result.error.details}"
     return json.loads(result.result_json)
+
+
+async def cli(hub: RunningHub, *words: str, code: int = 0, given: str = "") -> Result:
+    env = {"TOOLHUB_ADDRESS": hub.address}
+    result = await asyncio.to_thread(CliRunner().invoke, toolhub, ["program", *words], env=env, input=given)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
 
 
 async def put(hub: RunningHub, path: str, text: str) -> None:
@@ -235,3 +248,43 @@ async def test_each_call_is_progress_for_who_watches(hub: RunningHub) -> None:
     ]
     assert seen[3]["callId"].startswith("call_")
     assert history[-1].progress.message == "call 2: core/fs.readText: NOT_FOUND"
+
+
+async def test_stubs_are_exported_page_by_page_under_the_names_that_programs_use(hub: RunningHub) -> None:
+    for form in (pb.EXPORT_FORMAT_PYTHON_STUBS, pb.EXPORT_FORMAT_TYPESCRIPT):
+        whole = await hub.stub.ExportTools(pb.ExportToolsRequest(format=form))
+        assert (whole.tools_json, whole.names["core.fs_readText"]) == (b"[]", "core/fs.readText")
+        assert len(whole.names) == whole.total_size
+        first = await hub.stub.ExportTools(pb.ExportToolsRequest(format=form, page_size=3))
+        assert first.next_page_token
+        assert first.text[:200] == whole.text[:200]
+        assert "fs_readText(" in whole.text
+        assert "web_fetch" not in whole.text, "what policy could not allow is not shown"
+    python = await hub.stub.ExportTools(pb.ExportToolsRequest(format=pb.EXPORT_FORMAT_PYTHON_STUBS))
+    ast.parse(python.text)
+    with pytest.raises(grpc.aio.AioRpcError, match="OPENAI, ANTHROPIC or MCP"):
+        await hub.stub.ExportTools(
+            pb.ExportToolsRequest(format=pb.EXPORT_FORMAT_TYPESCRIPT), metadata=[("toolhub-face", "countbot")]
+        )
+
+
+async def test_the_command_line_runs_a_program_and_shows_its_calls(hub: RunningHub, tmp_path: Path) -> None:
+    program = tmp_path / "sum.py"
+    program.write_text("now = await core.util_time_now()\n[inputs['n'] + 1, now['timezone']]\n")
+    watched = await cli(hub, "run", str(program), "--inputs", '{"n": 41}', "--watch")
+    assert json.loads(watched.stdout) == [42, "UTC"]
+    lines = watched.stderr.splitlines()
+    assert lines[0].split() == ["→", "1", "core/util.time.now"]
+    assert lines[1].split()[:3] == ["✓", "1", "core/util.time.now"]
+    program.write_text("x = 1\ny = x.no\n")
+    wrong = await cli(hub, "run", str(program), code=1)
+    assert "line 2" in wrong.stdout
+    stubs = await cli(hub, "stubs", "--source", "core")
+    assert "async def fs_readText(*, path: str" in stubs.stdout
+    missing = await cli(hub, "run", str(tmp_path / "no.py"), code=2)
+    assert "cannot be read: No such file" in missing.stderr
+    whole = json.loads((await cli(hub, "run", "-", "-o", "json", given="2")).stdout)
+    assert json.loads(whole["resultJson"] if "resultJson" in whole else json.dumps(whole["result"]))["value"] == 2
+    submitted = await cli(hub, "run", "-", "--job", given="1 + 1")
+    job_id = submitted.stdout.strip()
+    assert (await hub.watched(job_id))[-1].result.ok

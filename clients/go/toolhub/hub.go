@@ -15,6 +15,7 @@ import (
 	"iter"
 	"maps"
 	"os"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -283,6 +284,24 @@ func (hub *Hub) Export(
 	}
 	whole, err := json.Marshal(definitions)
 	return whole, names, err
+}
+
+// Stubs gives tools as functions of programs: the text of EXPORT_FORMAT_PYTHON_STUBS or EXPORT_FORMAT_TYPESCRIPT.
+func (hub *Hub) Stubs(
+	ctx context.Context, format toolhubv1.ExportFormat, where *toolhubv1.ToolFilter,
+) (string, error) {
+	var whole strings.Builder
+	for token := ""; ; {
+		page, err := hub.Tools.ExportTools(
+			ctx, &toolhubv1.ExportToolsRequest{Format: format, Filter: where, PageToken: token})
+		if err != nil {
+			return "", err
+		}
+		whole.WriteString(page.GetText())
+		if token = page.GetNextPageToken(); token == "" {
+			return whole.String(), nil
+		}
+	}
 }
 
 // pages gives the items of page after page, until there is none or one fails.

@@ -44,6 +44,7 @@ from toolhub_client.failures import (
 from toolhub_client.hub import Hub, connect
 from toolhub_client.jobs import FINAL_STATES
 from toolhub_client.session import Session
+from toolhub_client.stubs import export_stubs
 from toolhub_client.sync import SyncFace, SyncHub, connect_sync
 
 __all__ = [
@@ -89,4 +90,5 @@ __all__ = [
     "WatchedJobFields",
     "connect",
     "connect_sync",
+    "export_stubs",
 ]

@@ -38,6 +38,7 @@ type Filter<
   Schema extends typeof ListJobsRequestSchema | typeof ListApprovalsRequestSchema | typeof ListArtifactsRequestSchema,
 > = Omit<Exclude<MessageInitShape<Schema>, { $typeName: string }>, "pageToken">;
 
+const STUBS = { python: ExportFormat.PYTHON_STUBS, typescript: ExportFormat.TYPESCRIPT } as const;
 const FORMATS = {
   openai: ExportFormat.OPENAI,
   anthropic: ExportFormat.ANTHROPIC,
@@ -249,6 +250,17 @@ export class Hub {
     for await (const tool of definitions) tools.push(tool);
     for (const [exported, tool] of Object.entries(names)) this.exported.set(exported, tool);
     return { tools, names };
+  }
+
+  /** Tools as functions of programs, in the text of that language. */
+  async stubs(language: keyof typeof STUBS, where: MessageInitShape<typeof ToolFilterSchema> = {}): Promise<string> {
+    let text = "";
+    for (let pageToken = "", isFirst = true; isFirst || pageToken !== ""; isFirst = false) {
+      const page = await this.tools.exportTools({ format: STUBS[language], filter: where, pageToken });
+      text += page.text;
+      pageToken = page.nextPageToken;
+    }
+    return text;
   }
 
   /**

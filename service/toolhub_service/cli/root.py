@@ -18,6 +18,7 @@ _COMMANDS = {
         "toolhub_service.cli.run:run",
         "Call tools under the names of local-tools or CountBot, JSON in and out.",
     ),
+    "program": ("toolhub_service.cli.program:program", "Run a program that calls tools, in place of many calls."),
     "tools": ("toolhub_service.cli.tools:tools", "List, search, show, export and register tools."),
     "sources": (
         "toolhub_service.cli.sources:sources",
@@ -51,7 +52,7 @@ _COMMANDS = {
 }
 _NAME_COLUMNS = 10
 _SECTIONS = {
-    "Use tools": ("call", "run", "tools", "jobs", "artifacts"),
+    "Use tools": ("call", "run", "program", "tools", "jobs", "artifacts"),
     "Control calls": ("approvals", "policy", "audit"),
     "Add tools": ("sources", "skills", "workflows", "pins"),
     "Run the hub": ("serve", "doctor", "health", "config", "keys", "completion"),

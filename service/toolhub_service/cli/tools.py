@@ -123,9 +123,8 @@ _STATES = {
 # `app/kinds.py` is not asked: importing the adapters would double the time that these commands take to start.
 _KINDS = [name.removeprefix("TOOL_KIND_").lower() for name in tool_pb2.ToolKind.keys()[1:]]
 _FORMATS = {
-    "openai": pb.EXPORT_FORMAT_OPENAI,
-    "anthropic": pb.EXPORT_FORMAT_ANTHROPIC,
-    "mcp": pb.EXPORT_FORMAT_MCP,
+    name.removeprefix("EXPORT_FORMAT_").removesuffix("_STUBS").lower(): number
+    for name, number in pb.ExportFormat.items()[1:]
 }
 
 
@@ -276,12 +275,12 @@ def _show_tool(tool: tool_pb2.ToolSpec) -> None:
     type=click.Choice(list(_FORMATS)),
     default="openai",
     show_default=True,
-    help="API that the definitions are for.",
+    help="API that the definitions are for, or language of the stubs for programs.",
 )
 @_filter_options
 @connection_options
 def export(format_name: str, **options: Any) -> None:
-    """Print tool definitions as JSON for a model's tool-calling API, with the mapping back to tool names.
+    """Print tool definitions as JSON for a model's tool-calling API, with the mapping back; python, typescript: stubs.
 
     \b
     Example:
@@ -290,6 +289,9 @@ def export(format_name: str, **options: Any) -> None:
     with connected_by(options) as connection:
         request = pb.ExportToolsRequest(format=_FORMATS[format_name], filter=_filter(options))
         pages = list(connection.pages(connection.tools.ExportTools, request))
+    if format_name in ("python", "typescript"):
+        click.echo("".join(page.text for page in pages), nl=False)
+        return
     tools = [tool for page in pages for tool in json.loads(page.tools_json)]
     print_json({"tools": tools, "names": {short: name for page in pages for short, name in page.names.items()}})
 

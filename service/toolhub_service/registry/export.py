@@ -19,6 +19,7 @@ from typing import Any, Final
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Catalog
 from toolhub_service.domain.tool import Annotations, ToolSpec
+from toolhub_service.registry.stubs import FunctionName, function_names
 
 # Input schemas as model interfaces accept them: changed only where a request would otherwise be refused.
 #
@@ -174,6 +175,7 @@ class Exporter:
         self._catalog = catalog
         self._revision = ""
         self._names = ExportedNames(())
+        self._functions: Mapping[str, FunctionName] = {}
 
     def export(self, dialect: Dialect, specs: Iterable[ToolSpec]) -> Export:
         """Render tools of the catalog. Raises KeyError for a tool that is not in it."""
@@ -189,10 +191,16 @@ class Exporter:
         """Render a tool under another name, whether it is in the catalog or not."""
         return _RENDERERS[dialect](spec, name)
 
+    def functions(self) -> Mapping[str, FunctionName]:
+        """Under which name each tool of the catalog is a function of programs."""
+        self._current_names()
+        return self._functions
+
     def _current_names(self) -> ExportedNames:
         revision = self._catalog.revision
         if revision != self._revision:
             self._names = ExportedNames(spec.name for spec in self._catalog.all())
+            self._functions = function_names(spec.name for spec in self._catalog.all())
             self._revision = revision
         return self._names
 

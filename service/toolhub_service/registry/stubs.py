@@ -143,7 +143,7 @@ def python_modules(named: Iterable[tuple[ToolSpec, FunctionName]]) -> dict[str, 
     """The text of one stub file a module."""
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for spec, name in sorted(named, key=lambda pair: pair[0].name):
-        functions[name.module].append(_PythonFunction(spec, name.function).text())
+        functions[name.module].append(python_function(spec, name.function))
     return {module: PYTHON_HEAD + "".join(texts) for module, texts in sorted(functions.items())}
 
 
@@ -157,6 +157,12 @@ def python_stubs(specs: Iterable[ToolSpec], names: Mapping[str, FunctionName]) -
     ]
     text += (f"\n\n# import {module}\n{body.removeprefix(PYTHON_HEAD)}" for module, body in modules.items())
     return "".join(text)
+
+
+@lru_cache(maxsize=2_048)
+def python_function(spec: ToolSpec, function: str) -> str:
+    """One function with the classes that it needs."""
+    return _PythonFunction(spec, function).text()
 
 
 class _PythonFunction:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.schema_types import (
@@ -26,7 +27,7 @@ from toolhub_service.registry.schema_types import (
     Unknown,
     types_of,
 )
-from toolhub_service.registry.stubs import FunctionName, capital, is_name, printable
+from toolhub_service.registry.stubs import FunctionName, capital, is_name, printable, python_function, python_stubs
 
 _HEAD: Final = """// Functions of a program; each failing tool rejects with a ToolError.
 interface ToolError {
@@ -41,9 +42,15 @@ def typescript_stubs(specs: Iterable[ToolSpec], names: Mapping[str, FunctionName
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for spec in sorted(specs, key=lambda spec: spec.name):
         name = names[spec.name]
-        functions[name.module].append(_Declaration(spec, name.function).text())
+        functions[name.module].append(typescript_function(spec, name.function))
     modules = (f"\ndeclare namespace {module} {{\n{''.join(texts)}}}\n" for module, texts in sorted(functions.items()))
     return _HEAD + "".join(modules)
+
+
+@lru_cache(maxsize=2_048)
+def typescript_function(spec: ToolSpec, function: str) -> str:
+    """One declaration with the types that it needs, within its namespace."""
+    return _Declaration(spec, function).text()
 
 
 class _Declaration:
@@ -124,3 +131,16 @@ def _inline(text: str) -> str:
 
 def _within_comment(text: str) -> str:
     return printable(text).replace("*/", "*\\/")
+
+
+class StubFormat(NamedTuple):
+    """A language of stubs."""
+
+    name: str
+    function: Callable[[ToolSpec, str], str]
+    """One function under its name."""
+    whole: Callable[[Sequence[ToolSpec], Mapping[str, FunctionName]], str]
+
+
+PYTHON: Final = StubFormat("python", python_function, python_stubs)
+TYPESCRIPT: Final = StubFormat("typescript", typescript_function, typescript_stubs)

@@ -22,21 +22,13 @@ from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.registry.embedding import ToolMeanings
-from toolhub_service.registry.export import Dialect, Export, Exporter
-from toolhub_service.registry.listing import UNCOUNTED, PageRequest, Viewer, list_tools, search_tools
+from toolhub_service.registry.export import Exporter
+from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools
 from toolhub_service.registry.search import NO_MEANING, SearchHit, ToolFilter, ToolSearch
 from toolhub_service.runtime.route import SEARCH_FOR_IT
-from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.tool import from_hit, from_source, from_spec, is_full, to_filter
 from toolhub_service.transport.page_tokens import PAGE_MAX_BYTES, BytePage
 from toolhub_service.transport.status import RpcFailure
-
-DIALECTS: dict[int, Dialect] = {
-    pb.EXPORT_FORMAT_OPENAI: Dialect.OPENAI,
-    pb.EXPORT_FORMAT_ANTHROPIC: Dialect.ANTHROPIC,
-    pb.EXPORT_FORMAT_MCP: Dialect.MCP,
-}
-
 
 _SILENT = {
     SourceState.DOWN: "It cannot be read at the moment; an operator can see why.",
@@ -64,7 +56,7 @@ class Discovery:
             self.catalog,
             where,
             PageRequest(request.page_size, request.page_token),
-            viewer=self._viewer(principal),
+            viewer=self.viewer(principal),
             sources=self.sources(),
             fitting=tools,
         )
@@ -74,7 +66,7 @@ class Discovery:
             total_size=page.total_size,
             # A name or a tag could be guessed until the count says that a denied tool has it.
             denied_size=page.denied_size if for_operator or not (where.names or where.tags) else None,
-            sources=_sources(page.sources, principal),
+            sources=shown_sources(page.sources, principal),
             revision=page.revision,
         )
 
@@ -90,7 +82,7 @@ class Discovery:
             request.query,
             _checked_filter(request.filter, principal),
             PageRequest(request.page_size, request.page_token),
-            viewer=self._viewer(principal),
+            viewer=self.viewer(principal),
             sources=self.sources(),
             meaning=meaning,
             fitting=hits,
@@ -99,7 +91,7 @@ class Discovery:
             hits=hits.rendered,
             next_page_token=page.next_token,
             total_size=page.total_size,
-            sources=_sources(page.sources, principal),
+            sources=shown_sources(page.sources, principal),
             revision=page.revision,
             ranked_by=page.ranked_by,
             note=page.note,
@@ -123,52 +115,12 @@ class Discovery:
             )
         return pb.GetToolResponse(tool=from_spec(spec, full=True, for_operator=_is_operator(principal)))
 
-    def export_tools(self, request: pb.ExportToolsRequest, principal: Principal) -> pb.ExportToolsResponse:
-        where, dialect = to_filter(request.filter), DIALECTS[request.format]
-        viewer = self._viewer(principal)
-        tools = BytePage[ToolSpec, _Exported](lambda spec: _exported(self.exporter.export(dialect, [spec])), _size_of)
-        page = list_tools(
-            self.catalog,
-            where,
-            PageRequest(request.page_size, request.page_token, UNCOUNTED, f"export {dialect.value}"),
-            # A model is only offered what it can call: ACTIVE tools that policy could allow.
-            viewer=replace(viewer, allowed=lambda spec: spec.state is ToolState.ACTIVE and viewer.allowed(spec)),
-            sources=self.sources(),
-            fitting=tools,
-        )
-        return pb.ExportToolsResponse(
-            tools_json=b"[" + b",".join(tool.definition_json for tool in tools.rendered) + b"]",
-            names={tool.exported: tool.name for tool in tools.rendered},
-            total_size=page.total_size,
-            sources=_sources(page.sources, principal),
-            revision=page.revision,
-            next_page_token=page.next_token,
-        )
-
-    def _viewer(self, principal: Principal) -> Viewer:
+    def viewer(self, principal: Principal) -> Viewer:
         return Viewer(
             scope=principal.id,
             allowed=lambda spec: self.policy.could_allow(principal.id, spec),
             revision=self.policy.revision,
         )
-
-
-class _Exported(NamedTuple):
-    """One tool in a model's form."""
-
-    exported: str
-    name: str
-    definition_json: bytes
-
-
-def _exported(export: Export) -> _Exported:
-    """The one tool of the export."""
-    ((exported, name),) = export.names.items()
-    return _Exported(exported, name, canonical_json.dumps(export.tools[0]))
-
-
-def _size_of(tool: _Exported) -> int:
-    return len(tool.definition_json) + len(tool.exported) + len(tool.name)
 
 
 def _is_operator(principal: Principal) -> bool:
@@ -187,7 +139,7 @@ def _checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolF
     return replace(where, states=states)
 
 
-def _sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any]:
+def shown_sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any]:
     """Why a source is silent is said in its own words, or with paths of the hub's machine: to operators only."""
     if not _is_operator(principal):
         statuses = [replace(status, reason=_SILENT.get(status.state, status.reason)) for status in statuses]

@@ -12,6 +12,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import Clock, Invoker, Randomness
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.faces.table import Face, Faces
@@ -27,9 +28,11 @@ from toolhub_service.transport.convert.call import (
     wants_struct,
     write_answer,
 )
-from toolhub_service.transport.discovery import DIALECTS, Discovery, ToolWatches
+from toolhub_service.transport.discovery import Discovery, ToolWatches
+from toolhub_service.transport.exports import DIALECTS, export_tools
 from toolhub_service.transport.rpc import CALLER, ServicerContext, current_principal
 from toolhub_service.transport.session import Journal, Sessions
+from toolhub_service.transport.status import RpcFailure
 
 # Events of one call, on their way to its stream: bounded, and never blocking the execution
 
@@ -203,10 +206,13 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         caller = CALLER.get()
         if caller.face and self.faces is not None:
             return self._exported(request, self.faces.face(caller.face), caller.principal)
-        return self.discovery.export_tools(request, caller.principal)
+        return export_tools(self.discovery, request, caller.principal)
 
     def _exported(self, request: pb.ExportToolsRequest, face: Face, principal: Principal) -> pb.ExportToolsResponse:
         """The tools of the face that can run now, in the order of its table: one page, without a filter."""
+        if request.format not in DIALECTS:
+            wrong = (("format", "must be OPENAI, ANTHROPIC or MCP for the tools of a face"),)
+            raise RpcFailure(Reason.MALFORMED_REQUEST, f"format {wrong[0][1]}.", field_violations=wrong)
         catalog, policy, exporter = self.discovery.catalog, self.discovery.policy, self.discovery.exporter
 
         def can_run(tool: str) -> ToolSpec | None:

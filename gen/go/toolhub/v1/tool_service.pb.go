@@ -35,6 +35,10 @@ const (
 	ExportFormat_EXPORT_FORMAT_ANTHROPIC ExportFormat = 2
 	// MCP tools: `{name,description,inputSchema,outputSchema,annotations}`.
 	ExportFormat_EXPORT_FORMAT_MCP ExportFormat = 3
+	// Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone.
+	ExportFormat_EXPORT_FORMAT_PYTHON_STUBS ExportFormat = 4
+	// The same functions as declarations in TypeScript, in `text`.
+	ExportFormat_EXPORT_FORMAT_TYPESCRIPT ExportFormat = 5
 )
 
 // Enum value maps for ExportFormat.
@@ -44,12 +48,16 @@ var (
 		1: "EXPORT_FORMAT_OPENAI",
 		2: "EXPORT_FORMAT_ANTHROPIC",
 		3: "EXPORT_FORMAT_MCP",
+		4: "EXPORT_FORMAT_PYTHON_STUBS",
+		5: "EXPORT_FORMAT_TYPESCRIPT",
 	}
 	ExportFormat_value = map[string]int32{
-		"EXPORT_FORMAT_UNSPECIFIED": 0,
-		"EXPORT_FORMAT_OPENAI":      1,
-		"EXPORT_FORMAT_ANTHROPIC":   2,
-		"EXPORT_FORMAT_MCP":         3,
+		"EXPORT_FORMAT_UNSPECIFIED":  0,
+		"EXPORT_FORMAT_OPENAI":       1,
+		"EXPORT_FORMAT_ANTHROPIC":    2,
+		"EXPORT_FORMAT_MCP":          3,
+		"EXPORT_FORMAT_PYTHON_STUBS": 4,
+		"EXPORT_FORMAT_TYPESCRIPT":   5,
 	}
 )
 
@@ -912,9 +920,10 @@ func (x *ExportToolsRequest) GetPageToken() string {
 type ExportToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
-	// own.
+	// own. Empty array in a format that is a text.
 	ToolsJson []byte `protobuf:"bytes,1,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
-	// From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`.
+	// From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`; in
+	// a format that is a text `core.fs_readText`.
 	Names map[string]string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// How many match in all, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
@@ -924,6 +933,8 @@ type ExportToolsResponse struct {
 	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Ask for the next page with it. Empty means that this was the last.
 	NextPageToken string `protobuf:"bytes,6,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The tools of this page as PYTHON_STUBS or TYPESCRIPT, ordered by name. Empty in the other formats.
+	Text          string `protobuf:"bytes,7,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -996,6 +1007,13 @@ func (x *ExportToolsResponse) GetRevision() string {
 func (x *ExportToolsResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ExportToolsResponse) GetText() string {
+	if x != nil {
+		return x.Text
 	}
 	return ""
 }
@@ -2190,7 +2208,7 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x06filter\x18\x02 \x01(\v2\x16.toolhub.v1.ToolFilterR\x06filter\x12$\n" +
 	"\tpage_size\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"\xc7\x02\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"\xdb\x02\n" +
 	"\x13ExportToolsResponse\x12\x1d\n" +
 	"\n" +
 	"tools_json\x18\x01 \x01(\fR\ttoolsJson\x12@\n" +
@@ -2199,7 +2217,8 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"total_size\x18\x03 \x01(\x05R\ttotalSize\x122\n" +
 	"\asources\x18\x04 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\tR\brevision\x12&\n" +
-	"\x0fnext_page_token\x18\x06 \x01(\tR\rnextPageToken\x1a8\n" +
+	"\x0fnext_page_token\x18\x06 \x01(\tR\rnextPageToken\x12\x12\n" +
+	"\x04text\x18\a \x01(\tR\x04text\x1a8\n" +
 	"\n" +
 	"NamesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -2283,12 +2302,14 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x14artifact_quota_bytes\x18\n" +
 	" \x01(\x03R\x12artifactQuotaBytes\x12B\n" +
 	"\x0fidempotency_ttl\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0eidempotencyTtl\x124\n" +
-	"\bplan_ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\aplanTtl*{\n" +
+	"\bplan_ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\aplanTtl*\xb9\x01\n" +
 	"\fExportFormat\x12\x1d\n" +
 	"\x19EXPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14EXPORT_FORMAT_OPENAI\x10\x01\x12\x1b\n" +
 	"\x17EXPORT_FORMAT_ANTHROPIC\x10\x02\x12\x15\n" +
-	"\x11EXPORT_FORMAT_MCP\x10\x032\x84\x06\n" +
+	"\x11EXPORT_FORMAT_MCP\x10\x03\x12\x1e\n" +
+	"\x1aEXPORT_FORMAT_PYTHON_STUBS\x10\x04\x12\x1c\n" +
+	"\x18EXPORT_FORMAT_TYPESCRIPT\x10\x052\x84\x06\n" +
 	"\vToolService\x12M\n" +
 	"\tListTools\x12\x1c.toolhub.v1.ListToolsRequest\x1a\x1d.toolhub.v1.ListToolsResponse\"\x03\x90\x02\x01\x12S\n" +
 	"\vSearchTools\x12\x1e.toolhub.v1.SearchToolsRequest\x1a\x1f.toolhub.v1.SearchToolsResponse\"\x03\x90\x02\x01\x12G\n" +

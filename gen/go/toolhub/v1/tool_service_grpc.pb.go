@@ -45,8 +45,9 @@ type ToolServiceClient interface {
 	// Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
 	// Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
 	WatchTools(ctx context.Context, in *ToolServiceWatchToolsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ToolServiceWatchToolsResponse], error)
-	// Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
-	// entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+	// Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
+	// names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
+	// filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
 	ExportTools(ctx context.Context, in *ExportToolsRequest, opts ...grpc.CallOption) (*ExportToolsResponse, error)
 	// Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
 	// entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
@@ -195,8 +196,9 @@ type ToolServiceServer interface {
 	// Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
 	// Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
 	WatchTools(*ToolServiceWatchToolsRequest, grpc.ServerStreamingServer[ToolServiceWatchToolsResponse]) error
-	// Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
-	// entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+	// Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
+	// names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
+	// filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
 	ExportTools(context.Context, *ExportToolsRequest) (*ExportToolsResponse, error)
 	// Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
 	// entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.

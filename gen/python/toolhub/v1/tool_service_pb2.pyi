@@ -41,6 +41,10 @@ class _ExportFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExportFo
     """Anthropic tools: `{name,description,input_schema}`."""
     EXPORT_FORMAT_MCP: _ExportFormat.ValueType  # 3
     """MCP tools: `{name,description,inputSchema,outputSchema,annotations}`."""
+    EXPORT_FORMAT_PYTHON_STUBS: _ExportFormat.ValueType  # 4
+    """Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone."""
+    EXPORT_FORMAT_TYPESCRIPT: _ExportFormat.ValueType  # 5
+    """The same functions as declarations in TypeScript, in `text`."""
 
 class ExportFormat(_ExportFormat, metaclass=_ExportFormatEnumTypeWrapper):
     """Whose form of tool definition."""
@@ -53,6 +57,10 @@ EXPORT_FORMAT_ANTHROPIC: ExportFormat.ValueType  # 2
 """Anthropic tools: `{name,description,input_schema}`."""
 EXPORT_FORMAT_MCP: ExportFormat.ValueType  # 3
 """MCP tools: `{name,description,inputSchema,outputSchema,annotations}`."""
+EXPORT_FORMAT_PYTHON_STUBS: ExportFormat.ValueType  # 4
+"""Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone."""
+EXPORT_FORMAT_TYPESCRIPT: ExportFormat.ValueType  # 5
+"""The same functions as declarations in TypeScript, in `text`."""
 Global___ExportFormat: _TypeAlias = ExportFormat  # noqa: Y015
 
 @_typing.final
@@ -517,9 +525,10 @@ class ExportToolsResponse(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     tools_json: _builtins.bytes
     """A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
-    own.
+    own. Empty array in a format that is a text.
     """
     total_size: _builtins.int
     """How many match in all, over all pages."""
@@ -527,9 +536,13 @@ class ExportToolsResponse(_message.Message):
     """The catalog that was exported; another revision on a later page means that it changed meanwhile."""
     next_page_token: _builtins.str
     """Ask for the next page with it. Empty means that this was the last."""
+    text: _builtins.str
+    """The tools of this page as PYTHON_STUBS or TYPESCRIPT, ordered by name. Empty in the other formats."""
     @_builtins.property
     def names(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`."""
+        """From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`; in
+        a format that is a text `core.fs_readText`.
+        """
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
@@ -544,10 +557,11 @@ class ExportToolsResponse(_message.Message):
         sources: _abc.Iterable[_source_pb2.SourceStatus] | None = ...,
         revision: _builtins.str = ...,
         next_page_token: _builtins.str = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "next_page_token", b"next_page_token", "revision", b"revision", "sources", b"sources", "tools_json", b"tools_json", "total_size", b"total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "next_page_token", b"next_page_token", "revision", b"revision", "sources", b"sources", "text", b"text", "tools_json", b"tools_json", "total_size", b"total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -116,8 +116,9 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportTools(self, request, context):
-        """Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
-        entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+        """Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
+        names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
+        filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

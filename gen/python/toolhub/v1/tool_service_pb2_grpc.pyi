@@ -44,8 +44,9 @@ class ToolServiceStub:
     Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
     """
     ExportTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]
-    """Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
-    entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+    """Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
+    names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
+    filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
     """
     Invoke: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]
     """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
@@ -78,8 +79,9 @@ class ToolServiceAsyncStub(ToolServiceStub):
     Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
     """
     ExportTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]  # type: ignore[assignment]
-    """Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
-    entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+    """Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
+    names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
+    filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
     """
     Invoke: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]  # type: ignore[assignment]
     """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
@@ -139,8 +141,9 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.ExportToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.ExportToolsResponse, _abc.Awaitable[_tool_service_pb2.ExportToolsResponse]]:
-        """Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
-        entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+        """Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
+        names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
+        filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
         """
 
     @_abc_1.abstractmethod

@@ -1432,6 +1432,16 @@ class ExportFormat(betterproto2.Enum):
     MCP tools: `{name,description,inputSchema,outputSchema,annotations}`.
     """
 
+    PYTHON_STUBS = 4
+    """
+    Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone.
+    """
+
+    TYPESCRIPT = 5
+    """
+    The same functions as declarations in TypeScript, in `text`.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -1439,6 +1449,8 @@ class ExportFormat(betterproto2.Enum):
             1: "EXPORT_FORMAT_OPENAI",
             2: "EXPORT_FORMAT_ANTHROPIC",
             3: "EXPORT_FORMAT_MCP",
+            4: "EXPORT_FORMAT_PYTHON_STUBS",
+            5: "EXPORT_FORMAT_TYPESCRIPT",
         }
 
     @classmethod
@@ -1448,6 +1460,8 @@ class ExportFormat(betterproto2.Enum):
             "EXPORT_FORMAT_OPENAI": 1,
             "EXPORT_FORMAT_ANTHROPIC": 2,
             "EXPORT_FORMAT_MCP": 3,
+            "EXPORT_FORMAT_PYTHON_STUBS": 4,
+            "EXPORT_FORMAT_TYPESCRIPT": 5,
         }
 
 
@@ -3092,14 +3106,15 @@ class ExportToolsResponse(betterproto2.Message):
     tools_json: "bytes" = betterproto2.field(1, betterproto2.TYPE_BYTES)
     """
     A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
-    own.
+    own. Empty array in a format that is a text.
     """
 
     names: "dict[str, str]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
-    From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`.
+    From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`; in
+    a format that is a text `core.fs_readText`.
     """
 
     total_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
@@ -3120,6 +3135,11 @@ class ExportToolsResponse(betterproto2.Message):
     next_page_token: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
     Ask for the next page with it. Empty means that this was the last.
+    """
+
+    text: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+    """
+    The tools of this page as PYTHON_STUBS or TYPESCRIPT, ordered by name. Empty in the other formats.
     """
 
 
@@ -7282,8 +7302,9 @@ class ToolServiceSyncStub:
 
     def export_tools(self, message: "ExportToolsRequest") -> "ExportToolsResponse":
         """
-        Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
-        entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+        Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
+        names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
+        filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
         """
 
         return self._channel.unary_unary(
@@ -7443,8 +7464,9 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ExportToolsResponse":
         """
-        Renders tools as definitions for a model's tool-calling interface, with a map of the names back. With the metadata
-        entry `toolhub-face`, the tools of that face that can run now, all on one page; filter and page are ignored.
+        Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
+        names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
+        filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
         """
 
         return await self._unary_unary(
