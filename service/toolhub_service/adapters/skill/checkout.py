@@ -156,10 +156,10 @@ class _Git:
         program = Program(argv, self.environment, str(self.folder))
         deadline_s = asyncio.get_running_loop().time() + _FETCH_S
         ended = await run_process(program, deadline_s=deadline_s, keep_bytes=_LIST_MAX_BYTES, on_output=_nowhere)
-        if ended.exit_code != 0 or ended.timed_out or ended.flooded:
-            raise self._failed(words, ended)
-        if ended.stdout.total_bytes > len(ended.stdout.kept):
+        if ended.flooded or ended.stdout.total_bytes > len(ended.stdout.kept):
             raise _too_much()
+        if ended.exit_code != 0 or ended.timed_out:
+            raise self._failed(words, ended)
         return bytes(ended.stdout.kept)
 
     def _failed(self, words: tuple[str, ...], ended: Finished) -> ToolFailure:
