@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 from tests.hub import RunningHub, running_hub
@@ -45,6 +46,7 @@ async def accept(hub: RunningHub, pin: pin_pb2.Pin) -> None:
     await hub.registry.DecidePin(request)
 
 
+@pytest.mark.promise("skills.found-and-read")
 async def test_a_skill_is_found_by_its_description_and_read_file_by_file(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "references/more.md": "More.",
@@ -85,6 +87,7 @@ async def test_a_skill_is_found_by_its_description_and_read_file_by_file(tmp_pat
         assert [*status.diagnostics][:1] == ["skill odd-one: `name` is not the name of its folder."]
 
 
+@pytest.mark.promise("skills.changed-waits", "skills.read-as-pinned")
 async def test_a_changed_file_of_a_skill_waits_for_a_person_and_is_never_read_before(tmp_path: Path) -> None:
     folder = write_skill(tmp_path / "skills", "notes", files={"more.md": "More."})
     async with real.sourced_hub(tmp_path, skills(folder), policy=POLICY) as hub:
@@ -154,6 +157,7 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.promise("skills.from-git")
 async def test_skills_of_a_commit_are_fetched_and_wait_for_a_person(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     folder = write_skill(repository / "skills", "greet", files={"run.sh": "echo hi\n"})

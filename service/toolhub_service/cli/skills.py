@@ -127,7 +127,7 @@ def show(name: str, *, as_json: bool, sources_file: Path | None, **options: Any)
 
 
 @skills.command()
-@click.argument("path", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--script", default="", help="Path of the script in the skill; default: the first that takes arguments.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @json_option

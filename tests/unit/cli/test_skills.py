@@ -68,6 +68,7 @@ def test_a_check_says_what_is_wrong_and_fails_where_a_skill_cannot_be_used(home:
     assert "4 skills, 2 of them wrong" in shown
 
 
+@pytest.mark.promise("skills.nothing-runs")
 def test_a_draft_is_made_of_what_the_script_declares_and_runs_nothing(home: Path) -> None:
     folder = write_skill(home, "count", files={"scripts/count.py": COUNT, "scripts/other.sh": "exit 1\n"})
     drafted = json.loads(cli("init", str(folder), "--json").stdout)

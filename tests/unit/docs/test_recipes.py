@@ -189,7 +189,7 @@ async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path,
     (folder / "adapter.py").write_text(ADAPTER.replace("ToolKind.ACME", "ToolKind.SKILL"))
     kinds = copy / "toolhub_service/app/kinds.py"
     put(kinds, "from toolhub_service.adapters.comfyui", "from toolhub_service.adapters.acme.kind import ACME\n")
-    put(kinds, "MCP, LANGCHAIN, N8N, COMFYUI)", "ACME, ")
+    put(kinds, "MCP, LANGCHAIN, N8N, COMFYUI, SKILL)", "ACME, ")
     home = tmp_path / "home"
     (home / "hub").mkdir(parents=True)
     sources = home / "hub/sources.yaml"

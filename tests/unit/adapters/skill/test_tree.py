@@ -124,6 +124,7 @@ def test_links_within_the_tree_are_kept_and_followed(tmp_path: Path) -> None:
     assert read_tree(tmp_path / "copy") == tree
 
 
+@pytest.mark.promise("skills.read-as-pinned")
 def test_bytes_that_changed_after_they_were_digested_are_neither_read_nor_copied(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, files={"scripts/run.py": "print(1)\n"})
     tree = read_tree(folder)
