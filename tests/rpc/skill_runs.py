@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.hub import RunningHub
+from tests.hub import RunningHub, running_hub
 from tests.rpc import real_servers as real
 from tests.unit.adapters.skill.skill_folders import write_skill
+from toolhub.v1 import error_pb2, result_pb2
 
 POLICY = """
 extends: none
@@ -41,8 +42,37 @@ def plan_skill(
 
 
 @asynccontextmanager
-async def skill_hub(home: Path, skills: Path, *, policy: str = POLICY, **terms: Any) -> AsyncIterator[RunningHub]:
-    """A hub over the skills in a folder, which it trusts."""
-    source = {"kind": "skill", "trust": "always", "skills": [{"path": str(skills)}], **terms}
-    async with real.sourced_hub(home, {"skill": source}, policy=policy) as hub:
+async def skill_hub(
+    home: Path, skills: Path, *, policy: str = POLICY, tools: Any = (), settings: Any = None, **terms: Any
+) -> AsyncIterator[RunningHub]:
+    """A hub over the skills in a folder, which it trusts at first sight; each has been read."""
+    real.write_sources(home, {"skill": source_of(skills, **terms)})
+    async with running_hub(home, policy=policy, tools=tools, settings=settings) as hub:
+        desk = hub.hub.sourcing.sources
+        assert await desk.settled(timeout_s=real.WITHIN_S)
+        reasons = [(status.name, status.reason) for status in desk.statuses() if status.reason]
+        assert not reasons, reasons
         yield hub
+
+
+def source_of(skills: Path, **terms: Any) -> dict[str, Any]:
+    return {"kind": "skill", "skills": [{"path": str(skills)}], **terms}
+
+
+def told(result: result_pb2.ToolResult) -> str:
+    """How a call failed, in one line."""
+    kind = error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_")
+    return f"{kind}: {result.error.message} {dict(result.error.details)}"
+
+
+def running_with(word: str) -> list[int]:
+    """Processes of the machine that were started with this word."""
+    found = (path.name for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [int(pid) for pid in found if word.encode() in _words_of(pid)]
+
+
+def _words_of(pid: str) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []

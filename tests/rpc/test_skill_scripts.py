@@ -10,12 +10,9 @@ from typing import Any
 
 from tests.fakes.langchain_source import gone
 from tests.hub import RunningHub, request
-from tests.rpc.skill_runs import OBJECT, script_skill, skill_hub
-from toolhub.v1 import error_pb2, result_pb2
+from tests.rpc.skill_runs import OBJECT, running_with, script_skill, skill_hub, told
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.event import EventType
-
-KINDS = error_pb2.ErrorKind
 
 COUNT = """
 import csv, json, os, sys
@@ -48,11 +45,6 @@ read given
 tool core/fs.readText '{"path": "a.txt"}' > "$TMPDIR/x"
 printf '{"bytes": %s}' $(wc -c < "$TMPDIR/x")
 """
-
-
-def told(result: result_pb2.ToolResult) -> str:
-    kind = KINDS.Name(result.error.kind).removeprefix("ERROR_KIND_")
-    return f"{kind}: {result.error.message} {dict(result.error.details)}"
 
 
 async def put(hub: RunningHub, path: str, text: str) -> None:
@@ -175,7 +167,7 @@ async def test_what_a_script_says_on_standard_error_is_heard_while_it_runs_and_a
         running = running_with(str(tmp_path))
         assert running
         stream.cancel()
-        assert all([await gone(int(pid)) for pid in running])
+        assert all([await gone(pid) for pid in running])
 
 
 async def until(stream: Any, field: str) -> AsyncIterator[Any]:
@@ -184,16 +176,3 @@ async def until(stream: Any, field: str) -> AsyncIterator[Any]:
         if event.HasField(field):
             yield event
             return
-
-
-def running_with(word: str) -> list[str]:
-    """Processes of the machine that were started with this word."""
-    found = (path.name for path in Path("/proc").iterdir() if path.name.isdecimal())
-    return [pid for pid in found if word.encode() in words_of(pid)]
-
-
-def words_of(pid: str) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
