@@ -69,7 +69,7 @@ KNOWN = "HOME LANG LC_CTYPE PATH PWD PYTHONDONTWRITEBYTECODE PYTHONPATH TMPDIR T
 FORKS = """
 made = 0
 try:
-    while made < 500:
+    while made < 3000:
         if os.fork() == 0:
             os.setsid()
             import time
@@ -134,7 +134,13 @@ class Gate(Tool["Gate.In", "Gate.Out"]):
         return self.Out(done=True)
 
 
+def mark_of(home: Path) -> str:
+    """A word by which the processes of a test's skills are known."""
+    return f"mark-{home.name}-{os.getpid()}"
+
+
 def write_all(skills: Path) -> None:
+    argv = ["{python}", "run.py", mark_of(skills.parent)]
     script_skill(
         skills,
         "rises",
@@ -175,8 +181,8 @@ def write_all(skills: Path) -> None:
     script_skill(skills, "writes", SAYS + WRITES, tools=["core/util.time.now"])
     script_skill(skills, "floods", "import sys\nwhile True: sys.stdout.write('x' * 1_000_000)")
     script_skill(skills, "idles", "while True: pass", limits={"timeout_s": 1}, annotations={"read_only": True})
-    script_skill(skills, "forks", SAYS + FORKS, limits={"processes": 20}, tools=["core/util.time.now"])
-    script_skill(skills, "keeps", SAYS + KEEPS, tools=["core/util.time.now"])
+    script_skill(skills, "forks", SAYS + FORKS, argv=argv, limits={"processes": 20}, tools=["core/util.time.now"])
+    script_skill(skills, "keeps", SAYS + KEEPS, argv=argv, tools=["core/util.time.now"])
     script_skill(skills, "reuses", SAYS + REUSES, tools=["core/util.time.now"])
     script_skill(skills, "gate", SAYS + GATE, tools=["held/gate.wait"])
     script_skill(skills, "swaps", SAYS + "print('{}')", tools=["core/util.time.now"])
@@ -199,7 +205,7 @@ async def test_no_skill_gets_more_than_it_was_given(tmp_path: Path, level: str) 
         await peeks(hub)
         await writes(hub, tmp_path)
         await never_ends(hub)
-        await keeps_nothing(hub)
+        await keeps_nothing(hub, tmp_path)
         await lends_no_socket(hub, gate)
         await swaps(hub, tmp_path)
 
@@ -267,10 +273,11 @@ async def never_ends(hub: RunningHub) -> None:
     assert told(idles).startswith("TIMEOUT: The skill idles did not end within")
 
 
-async def keeps_nothing(hub: RunningHub) -> None:
+async def keeps_nothing(hub: RunningHub, home: Path) -> None:
     made = (await hub.value("skill/forks"))["made"]
-    assert made < 40
+    assert made < 3_000, "nothing has bounded it"
     kept = await hub.value("skill/keeps")
+    assert all([await gone(pid) for pid in running_with(mark_of(home))])
     assert not os.path.lexists(kept["socket"].rpartition("/")[0])  # noqa: ASYNC240 - one look
     reused = await hub.value("skill/reuses", {"token": kept["token"]})
     assert reused["error"]["kind"] == "PERMISSION_DENIED"
@@ -303,7 +310,7 @@ async def swaps(hub: RunningHub, home: Path) -> None:
 
 @pytest.mark.promise("skills.confined")
 async def test_a_hub_that_is_killed_leaves_no_process_of_a_skill(tmp_path: Path) -> None:
-    mark = f"mark-{tmp_path.name}"
+    mark = mark_of(tmp_path)
     script_skill(tmp_path / "skills", "slow", SLEEPS, argv=["{python}", "run.py", mark])
     (tmp_path / "policy.yaml").touch(0o600)
     (tmp_path / "policy.yaml").write_text(POLICY)

@@ -31,6 +31,8 @@ from toolhub_service.schema.compiled import compile_schema
 
 READ: Final = "read"
 READ_S: Final = 30.0
+_ROOM_S: Final = 10.0
+"""For a skill's files to be laid out before it runs, and what it made to be kept."""
 _DIGEST_CHARS: Final = 16
 _FILES_LISTED_MAX: Final = 300
 
@@ -159,13 +161,18 @@ class DefinitionMaker:
             output_schema={} if problem else manifest.output_schema,
             annotations=_annotations(manifest, chosen),
         )
-        seconds = chosen.timeout_s or min(manifest.limits.timeout_s, self._terms.timeout_s)
+        # What the skill allows itself ends it first, and says so.
+        own_s, operators_s = manifest.limits.timeout_s + _ROOM_S, chosen.timeout_s or self._terms.timeout_s
         return _anew(
             spec,
             version=manifest.version,
             capabilities=spec.capabilities | frozenset(manifest.capabilities),
             cost=CostHints(is_async=manifest.is_job),
-            limits=replace(spec.limits, timeout_s=seconds, call_max_s=seconds),
+            limits=replace(
+                spec.limits,
+                timeout_s=min(own_s, operators_s),
+                call_max_s=operators_s if operators_s < own_s else 0.0,
+            ),
             # Of its own, for a skill whose runs fail must not keep others from being called.
             upstream=f"{self._terms.upstream}/{skill.name}",
             # The calls that a plan or a program makes are its only effects.

@@ -86,6 +86,9 @@ class SocketCarrier:
                 await self._answer_all(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
+        except asyncio.CancelledError:
+            if self.root:  # by another than `close`, which awaits it
+                raise
         finally:
             self._connections.discard(task)
             writer.close()

@@ -41,6 +41,7 @@ from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.process import Finished, run_process
 from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest
+from toolhub_service.sandbox.strays import kill_marked
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads
 
@@ -217,8 +218,14 @@ class Script:
             message = "The program of the skill could not be started. An operator must look at the hub's machine."
             raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
         finally:
-            if self._carrier is not None:
-                await asyncio.shield(self._carrier.close())
+            await asyncio.shield(self._end(folder))
+
+    async def _end(self, folder: Path) -> None:
+        """Leave neither a call nor a process of the run."""
+        if self._carrier is not None:
+            await self._carrier.close()
+        if await self._parts.ladder.level() == "landlock":
+            await asyncio.to_thread(kill_marked, str(folder))
 
     def _started(self, pid: int) -> None:
         if self._carrier is not None:
