@@ -180,6 +180,7 @@ async def test_branches_are_chosen_by_conditions_and_what_needs_a_skipped_step_i
         ("continue", "a=1 b=2 each=1 each=2 bad last", ""),
     ],
 )
+@pytest.mark.promise("skills.plans-are-checked")
 async def test_a_failed_step_stops_the_plan_is_undone_or_is_passed_over(on_failure: str, order: str, told: str) -> None:
     calls = Calls(bad=fail)
     undo = {"tool": "t/undo", "args": {"v": ref("/steps/b/result/v")}}
@@ -230,6 +231,7 @@ async def test_what_is_not_there_fails_the_step_with_a_sentence() -> None:
         assert refused.value.error.kind is ErrorKind.EXECUTION_ERROR
 
 
+@pytest.mark.promise("skills.plans-are-checked")
 def test_what_is_wrong_with_a_plan_is_found_when_it_is_loaded() -> None:
     a, args = step("a"), "plan.steps[1].args.v"
     deep: Any = ref("/input/mode")
