@@ -72,7 +72,7 @@ def raised(name: str, text: str, line: int, code: str, printed: Printed, limits:
         return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=printed.limit_bytes, stdout=written)
     if name == "TimeoutError" and "time limit" in text:
         message = f"The program used {limits.cpu_s:g} s of processor time and was ended. Do less."
-        return refuse(ErrorKind.TIMEOUT, message, retryable=False, timeout_s=limits.cpu_s, stdout=written)
+        return refuse(ErrorKind.TIMEOUT, message, max_runtime_s=limits.cpu_s, stopped=True, stdout=written)
     if name == "MemoryError":
         at_most = limits.memory_bytes
         message = f"The program needs more memory than {at_most:,} bytes. Keep less at once."
@@ -80,7 +80,7 @@ def raised(name: str, text: str, line: int, code: str, printed: Printed, limits:
     where, source = f" in line {line}" if line else "", _line_of(code, line)
     message = f"The program raised {name}{where}: {text[:_EXCERPT_CHARS]}"
     kind = ErrorKind.EXECUTION_ERROR
-    return refuse(kind, message, retryable=False, exception=name, line=line, source=source, stdout=written)
+    return refuse(kind, message, exception=name, line=line, source=source, stdout=written)
 
 
 def no_syntax(text: str, line: int, column: int) -> ToolFailure:

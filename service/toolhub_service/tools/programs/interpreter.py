@@ -131,7 +131,7 @@ class Interpreter:
                     self._free.release()
         except TimeoutError as late:
             message = f"The program was not over after {wall_s:.0f} s, its calls included, and was ended."
-            raise refuse(ErrorKind.TIMEOUT, message, retryable=False, timeout_s=round(wall_s, 3)) from late
+            raise refuse(ErrorKind.TIMEOUT, message, max_runtime_s=round(wall_s, 3), stopped=True) from late
 
     async def _run(self, program: Program, host: Host, printed: Printed) -> Ended:
         import pydantic_monty as monty
@@ -151,7 +151,7 @@ class Interpreter:
                 )
                 snapshot = await start
                 self._note_checked(key)
-                return Ended(await _driven(snapshot, host))
+                return Ended(await _driven(snapshot, host, _known(program)))
         except monty.MontyTypingError as wrong:
             raise ill_typed(wrong.display()) from wrong
         except monty.MontySyntaxError as wrong:
@@ -258,7 +258,7 @@ def _function(host: Host, module: str, name: str) -> Callable[..., Awaitable[Any
     return function
 
 
-async def _driven(snapshot: Any, host: Host) -> Any:
+async def _driven(snapshot: Any, host: Host, known: frozenset[str]) -> Any:
     """From one halt of the program to the next, to its value."""
     import pydantic_monty as monty
 
@@ -267,7 +267,7 @@ async def _driven(snapshot: Any, host: Host) -> Any:
         while not isinstance(snapshot, monty.MontyComplete):
             if isinstance(snapshot, monty.AsyncFutureSnapshot):
                 snapshot = await _answered(snapshot, under_way)
-            elif _is_call_beside_others(snapshot):
+            elif _is_call_beside_others(snapshot, known):
                 under_way[snapshot.call_id] = asyncio.create_task(_begun(snapshot, host))
                 snapshot = await snapshot.resume({"future": ...})
             else:
@@ -282,13 +282,19 @@ async def _driven(snapshot: Any, host: Host) -> Any:
         await asyncio.gather(*under_way.values(), return_exceptions=True)
 
 
-def _is_call_beside_others(snapshot: Any) -> bool:
+def _known(program: Program) -> frozenset[str]:
+    """Names of the functions that are calls; any other name is unknown to the interpreter, which says so itself."""
+    functions = (f"{module}.{function}" for module, names in program.modules.items() for function in names)
+    return frozenset((BUILT_IN_CALL, *functions))
+
+
+def _is_call_beside_others(snapshot: Any, known: frozenset[str]) -> bool:
     """Whether the program goes on while the call is under way; else it waits for it at once."""
     import pydantic_monty as monty
 
     if not isinstance(snapshot, monty.AsyncFunctionSnapshot) or snapshot.is_os_function:
         return False
-    return snapshot.function_name != ERROR_OF and not snapshot.allow_eager_await
+    return snapshot.function_name in known and not snapshot.allow_eager_await
 
 
 async def _begun(snapshot: Any, host: Host) -> Any:

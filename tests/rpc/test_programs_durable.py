@@ -1,0 +1,76 @@
+"""Programs as jobs: suspended by an approval, handed over to another hub, and nothing done twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rpc.replaying import AWAITING, Stage, a_stage
+from toolhub.v1 import job_state_pb2
+
+pytest.importorskip("pydantic_monty", reason="programs need an interpreter: pip install 'tool-hub[programs]'")
+
+RUN = "core/program.run"
+ASKS = """
+import asyncio, held, random, time
+await held.effect_do(marker="before")
+first = [random.random(), time.time()]
+a, b = await asyncio.gather(held.effect_do(marker="beside"), call("held/effect.asked", {"marker": "asked"}))
+await held.effect_do(marker="after")
+print("done")
+[first, [random.random(), time.time()], a["said"], b["said"]]
+"""
+
+
+async def submitted(stage: Stage, code: str) -> str:
+    job = await stage.running.submit(RUN, {"code": code}, metadata=stage.by("robot"))
+    return job.job_id
+
+
+async def value_of(stage: Stage, job_id: str) -> Any:
+    ended = await stage.ended(job_id)
+    assert ended.state == job_state_pb2.JOB_STATE_SUCCEEDED, ended.result.error.message
+    return json.loads(ended.result.result_json)
+
+
+@pytest.mark.promise("programs.resumed-by-replay")
+async def test_a_program_waits_for_an_approval_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    async with a_stage(tmp_path) as stage:
+        job_id = await submitted(stage, ASKS)
+        await stage.until(job_id, AWAITING)
+        assert stage.asked.done == []
+        assert stage.effect.done == ["before", "beside"], "what runs beside the call that asks is let finish"
+        (approval,) = await stage.pending()
+        await stage.decide(approval.approval_id)
+        answer = await value_of(stage, job_id)
+        assert (stage.effect.done, stage.asked.done) == (["before", "beside", "after"], ["asked"]), "each once"
+        assert answer["printed"] == "done\n"
+        assert [each["ok"] for each in answer["calls"]] == [True] * 4
+        assert answer["value"][0][1] == answer["value"][1][1], "its clock stood still meanwhile"
+        states = [
+            each.event.attributes["state"]
+            for each in await stage.running.events(tool=RUN)
+            if "state" in each.event.attributes
+        ]
+        assert "AWAITING_APPROVAL" in states
+
+
+@pytest.mark.promise("programs.resumed-by-replay")
+async def test_a_program_goes_on_at_the_next_hub(tmp_path: Path) -> None:
+    code = """
+import held
+await held.effect_do(marker='m')
+await held.nap_take(marker='n')
+1
+"""
+    async with a_stage(tmp_path, grace_s=0.0) as stage:
+        job_id = await submitted(stage, code)
+        await stage.nap.begun.wait()
+    assert stage.effect.done == ["m"]
+    async with a_stage(tmp_path, keys=stage.keys) as later:
+        later.nap.may_end.set()
+        assert (await value_of(later, job_id))["value"] == 1
+        assert later.effect.done == []
