@@ -6,12 +6,12 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from toolhub_service.domain.result import Progress
-from toolhub_service.domain.tool import Annotations, ToolLimits
+from toolhub_service.domain.tool import Annotations, CostHints, ToolLimits
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -87,6 +87,58 @@ class QuickRead(Tool[ReadIn, Marked]):
 
     async def run(self, args: ReadIn, context: ToolContext) -> Marked:
         return Marked(marker=args.marker)
+
+
+class AskedEffect(EffectOnce):
+    """The same, for which a person is asked."""
+
+    name = "chaos/effect.asked"
+
+
+class NapIn(ToolInput, frozen=True):
+    marker: Marker
+    sleep_s: Seconds = 0.0
+
+
+class NapJob(Tool[NapIn, Marked]):
+    """Always a job; may be repeated."""
+
+    name = "chaos/nap.job"
+    description = "Sleep."
+    annotations = Annotations(idempotent=True)
+    cost = CostHints(is_async=True)
+    limits = LIMITS
+    In, Out = NapIn, Marked
+
+    async def run(self, args: NapIn, context: ToolContext) -> Marked:
+        await asyncio.sleep(args.sleep_s)
+        return Marked(marker=args.marker)
+
+
+class CallsIn(ToolInput, frozen=True):
+    marker: Marker
+    calls: Annotated[tuple[tuple[str, dict[str, Any]], ...], Meta(description="Tool and arguments of each.")]
+
+
+class CallsOut(ToolOutput, frozen=True):
+    answers: tuple[str, ...]
+
+
+class CallsMade(Tool[CallsIn, CallsOut]):
+    """A program without an interpreter: its calls one after the other, the last two at once."""
+
+    name = "chaos/calls.make"
+    description = "Make calls."
+    limits = LIMITS
+    replays = True
+    In, Out = CallsIn, CallsOut
+
+    async def run(self, args: CallsIn, context: ToolContext) -> CallsOut:
+        assert context.calls is not None
+        calls = context.calls().narrowed({tool for tool, _ in args.calls}, 100).durable()
+        asked = [calls.invoke(tool, given, purpose="chaos") for tool, given in args.calls]
+        results = [await each for each in asked[:-2]] + list(await asyncio.gather(*asked[-2:]))
+        return CallsOut(answers=tuple("ok" if each.error is None else each.error.kind.value for each in results))
 
 
 async def _there(path: Path) -> None:

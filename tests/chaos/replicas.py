@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from tests.free_port import free_port
@@ -71,25 +72,33 @@ class Replica:
         await self.start()
 
 
-def configured(folder: Path, ledger: Path) -> Path:
-    """A configuration with the tools of the chaos, which may do whatever they like."""
+def configured(
+    folder: Path,
+    ledger: Path,
+    tools: Sequence[str] = TOOLS,
+    rules: str = OPEN_POLICY,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Path:
+    """A configuration with tools of the chaos, under the policy `rules`. `more`: sections besides."""
     folder.mkdir(parents=True, exist_ok=True)
     policy, config = folder / "policy.yaml", folder / "toolhub.yaml"
-    policy.write_text(OPEN_POLICY)
-    custom = [{"tool": f"tests.chaos.chaos_tools:{name}", "args": _arguments(name, ledger)} for name in TOOLS]
-    tools: dict[str, Any] = {"trusted_namespaces": ["tests.chaos"], "custom": custom}
-    config.write_text(json.dumps({"policy": {"file": str(policy)}, "tools": tools}))
+    policy.write_text(rules)
+    custom = [{"tool": f"tests.chaos.chaos_tools:{name}", "args": _arguments(name, ledger)} for name in tools]
+    section: dict[str, Any] = {"trusted_namespaces": ["tests.chaos"], "custom": custom}
+    config.write_text(json.dumps({"policy": {"file": str(policy)}, "tools": section, **more}))
     return config
 
 
 def _arguments(name: str, ledger: Path) -> dict[str, str]:
-    return {"ledger": str(ledger)} if name == "EffectOnce" else {}
+    return {"ledger": str(ledger)} if "Effect" in name else {}
 
 
 @asynccontextmanager
-async def running(folder: Path, ledger: Path, count: int, **environment: str) -> AsyncIterator[list[Replica]]:
-    """So many replicas, each with a folder of its own; stopped in good order at the end."""
-    config = configured(folder, ledger)
+async def running(
+    folder: Path, ledger: Path, count: int, *given: Path, **environment: str
+) -> AsyncIterator[list[Replica]]:
+    """So many replicas, each with a folder of its own; stopped in good order at the end. `given`: a configuration."""
+    config = given[0] if given else configured(folder, ledger)
     everywhere = {**IMPATIENT, **environment}
     replicas = [Replica(folder / f"hub-{n}", config, everywhere, free_port()) for n in range(count)]
     try:

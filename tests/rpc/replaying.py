@@ -125,8 +125,11 @@ class Script(Tool["Script.In", "Script.Out"]):
         calls = context.calls().narrowed(args.lent, args.max_calls).durable()
         answers: list[str] = []
         for step in args.steps:
-            asked = [calls.invoke(tool, _referring(given), purpose="a script") for tool, given in step]
-            answers += map(told, await asyncio.gather(*asked))
+            async with asyncio.TaskGroup() as group:
+                asked = [
+                    group.create_task(calls.invoke(tool, _referring(given), purpose="a script")) for tool, given in step
+                ]
+            answers += (told(each.result()) for each in asked)
         return self.Out(answers=tuple(answers))
 
 

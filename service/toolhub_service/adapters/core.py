@@ -228,6 +228,8 @@ class CoreAdapter:
         except (ToolFailure, QuestionAsked, Suspended, KeyboardInterrupt):
             raise
         except BaseException as error:
+            if (suspended := _suspended(error)) is not None:
+                raise suspended from None
             # A CancelledError of the tool's own making would leave the caller unanswered.
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
@@ -317,6 +319,13 @@ def _once(make: Callable[[GrantedCall], InnerCalls], call: GrantedCall, made: li
     if not made:
         made.append(make(call))
     return made[0]
+
+
+def _suspended(error: BaseException) -> Suspended | None:
+    """Of calls that a tool has made beside one another, in a task group."""
+    while isinstance(error, BaseExceptionGroup) and (part := error.subgroup(Suspended)) is not None:
+        error = part.exceptions[0]
+    return error if isinstance(error, Suspended) else None
 
 
 def _works_in_folder(spec: ToolSpec) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject
@@ -112,6 +112,10 @@ class ExecContext(NamedTuple):
     labels: Mapping[str, str] = MappingProxyType({})
 
 
+INNER_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of all answers that one running call gets, canonical JSON."""
+
+
 class Lineage(NamedTuple):
     """Of a call that a running call makes: never from a message."""
 
@@ -124,7 +128,7 @@ class Lineage(NamedTuple):
     """Full names of the only tools that it may call, and that calls which it makes in turn may."""
     calls_left: int
     """How many calls it may make in turn: no more than the call that makes it has left."""
-    bytes_left: int = 0
+    bytes_left: int = INNER_BYTES_MAX
     """How many bytes of answers those may bring."""
     ancestors: tuple[tuple[str, str], ...] = ()
     """Tool and sha256 (hex) over the arguments of each call above it, the caller's own first."""

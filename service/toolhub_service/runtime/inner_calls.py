@@ -26,7 +26,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from toolhub_service.budget.limits import all_used
-from toolhub_service.domain.call import BudgetRequest, Call, GrantedCall, Lineage, Mode
+from toolhub_service.domain.call import INNER_BYTES_MAX, BudgetRequest, Call, GrantedCall, Lineage, Mode
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.job_ports import JobService
@@ -43,8 +43,6 @@ DEPTH_MAX: Final = 4
 """Calls within calls: far more than anybody needs, and an end for tools that call one another for ever."""
 CALLS_MAX: Final = 1_000
 """Of one running call and all that its calls make in turn, whatever it was narrowed to."""
-BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of all answers that one running call gets, canonical JSON."""
 
 _LEAVING_LOOK_S: Final = 0.2
 _REFERENCE: Final = "$artifact"
@@ -103,7 +101,7 @@ class InnerCallDeps:
         """Everything that the running call may do itself; to be narrowed. To be asked for once in a running call."""
         lineage = running.call.lineage
         if lineage is None:
-            account = Account(CALLS_MAX, BYTES_MAX)
+            account = Account(CALLS_MAX, INNER_BYTES_MAX)
         else:
             above = self.accounts.get(running.call.call_id)
             account = Account(lineage.calls_left, lineage.bytes_left, above)
