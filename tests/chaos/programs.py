@@ -71,7 +71,7 @@ class Crowd:
     channel: grpc.aio.Channel
     keys: Mapping[str, tuple[tuple[str, str], ...]]
     random: Random
-    tools: Sequence[str] = (CALLS, PROGRAM)
+    tools: Sequence[str]
     made: list[Made] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     busy: asyncio.Event = field(default_factory=asyncio.Event)

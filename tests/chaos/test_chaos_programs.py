@@ -1,6 +1,6 @@
 """Replicas are killed at random while jobs make calls by their log: effects, approvals and jobs, none of them twice.
 
-TOOLHUB_CHAOS_KILLS and TOOLHUB_CHAOS_SEED as in test_chaos.py; with more than two kills docket delivers, too.
+TOOLHUB_CHAOS_KILLS and TOOLHUB_CHAOS_SEED as in test_chaos.py; with more than one kill docket delivers, too, and programs are interpreted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import pytest
 
 from tests.chaos.chaos_tools import effects
 from tests.chaos.programs import (
+    CALLS,
     POLICY,
+    PROGRAM,
     TOOLS,
     Crowd,
     broken_promises,
@@ -28,8 +30,9 @@ from tests.chaos.replicas import broken_audit_logs, configured, kill_at_random, 
 from tests.chaos.test_chaos import PAUSE_S, SEED
 from toolhub.v1 import job_state_pb2
 
-KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "2"))
-WHERE = ["one hub on SQLite", "two hubs on Redis", *(["two hubs on Redis, docket"] if KILLS > 2 else [])]
+KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "1"))
+WHERE = ["one hub on SQLite", "two hubs on Redis", *(["two hubs on Redis, docket"] if KILLS > 1 else [])]
+MAKERS = [CALLS, *([PROGRAM] if KILLS > 1 else [])]
 SETTLING_S = 90.0
 OPEN = 6
 
@@ -52,7 +55,7 @@ async def test_jobs_that_make_calls_weather_kills(
         environment["TOOLHUB_JOBS_ENGINE"] = "docket" if "docket" in where else "inprocess"
     async with running(folder, ledger, count, config, **environment) as replicas:
         async with channel_of([replica.port for replica in replicas]) as channel:
-            crowd = Crowd(channel, keys, Random(SEED))
+            crowd = Crowd(channel, keys, Random(SEED), MAKERS)
             async with asyncio.TaskGroup() as tasks:
                 keeping = tasks.create_task(crowd.keep_open(OPEN))
                 deciding = tasks.create_task(crowd.decide())
