@@ -1,6 +1,7 @@
 """Replicas are killed at random while jobs make calls by their log: effects, approvals and jobs, none of them twice.
 
-TOOLHUB_CHAOS_KILLS and TOOLHUB_CHAOS_SEED as in test_chaos.py; with more than one kill docket delivers, too, and programs are interpreted.
+TOOLHUB_CHAOS_KILLS and TOOLHUB_CHAOS_SEED as in test_chaos.py; with more than one kill docket
+delivers, too, and programs are interpreted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "1"))
 WHERE = ["one hub on SQLite", "two hubs on Redis", *(["two hubs on Redis, docket"] if KILLS > 1 else [])]
 MAKERS = [CALLS, *([PROGRAM] if KILLS > 1 else [])]
 SETTLING_S = 90.0
-OPEN = 6
+OPEN = 4 if KILLS == 1 else 10
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 10 * KILLS)]
 
