@@ -178,7 +178,7 @@ async def test_a_core_tool_takes_a_class_and_its_place_in_the_list(copy: Path, t
 
 
 async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path, tmp_path: Path) -> None:
-    """As SKILL, for which the contract has a value already and nobody an adapter: the copy has no generated code."""
+    """In the place of SKILL, for which the contract has a value: the copy has no generated code."""
     (kind,) = snippets("Add a source kind")
     folder = copy / "toolhub_service/adapters/acme"
     folder.mkdir()
@@ -189,7 +189,7 @@ async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path,
     (folder / "adapter.py").write_text(ADAPTER.replace("ToolKind.ACME", "ToolKind.SKILL"))
     kinds = copy / "toolhub_service/app/kinds.py"
     put(kinds, "from toolhub_service.adapters.comfyui", "from toolhub_service.adapters.acme.kind import ACME\n")
-    put(kinds, "MCP, LANGCHAIN, N8N, COMFYUI, SKILL)", "ACME, ")
+    kinds.write_text(kinds.read_text().replace("COMFYUI, SKILL)", "COMFYUI, ACME)"))
     home = tmp_path / "home"
     (home / "hub").mkdir(parents=True)
     sources = home / "hub/sources.yaml"
