@@ -22,7 +22,7 @@ IMAGE ?= tool-hub:dev
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-comfyui acceptance-clients help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
+.PHONY: acceptance-n8n acceptance-comfyui acceptance-clients acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -132,6 +132,11 @@ acceptance-clients: setup ## hold programs in Rust and Java, and agents of other
 	@$(BUILT_EXAMPLES)/python/bin/pip install --quiet "clients/python[openai-agents,pydantic-ai]"
 	@TEST_ACCEPTANCE=clients pytest tests/acceptance
 	@TEST_ACCEPTANCE=clients pytest tests/unit/clients -k program_elsewhere
+
+acceptance-skills: setup ## load public skills from GitHub and run their scripts confined (needs git and the network)
+	@[ -e $(BUILT_EXAMPLES)/skills ] || python -m venv $(BUILT_EXAMPLES)/skills
+	@$(BUILT_EXAMPLES)/skills/bin/pip install --quiet pypdf pdfplumber defusedxml lxml pyyaml pillow imageio numpy
+	@TEST_ACCEPTANCE=skills pytest tests/acceptance
 
 image: ## build the container image
 	docker build $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) --tag $(IMAGE) .
