@@ -28,7 +28,7 @@ from toolhub_service.registry.catalog import skeleton
 
 SKILLS_MAX: Final = 500
 """Of one source."""
-LOOK_S: Final = 2.0
+LOOK_S: Final = 5.0
 
 
 class Loaded(NamedTuple):
