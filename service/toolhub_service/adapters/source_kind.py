@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from toolhub_service.guards.secrets import Redactor
     from toolhub_service.sandbox.hidden import HiddenPaths
     from toolhub_service.sandbox.ladder import Ladder
+    from toolhub_service.tools.programs.interpreter import Interpreter
 
 
 Config = TypeVar("Config", bound=Source)
@@ -57,6 +58,7 @@ class SourceDeps:
     trusted_namespaces: tuple[str, ...]
     inner_calls: Callable[[GrantedCall], InnerCalls]
     """What a running call may call itself."""
+    programs: Interpreter
     skills_python: str
     """Path of the interpreter of skills' scripts; empty: the hub's own."""
     data_dir: Path

@@ -39,6 +39,7 @@ from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.observer import SourceTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
+from toolhub_service.tools.programs.interpreter import Interpreter
 
 
 def references_digest(source: Source) -> str:
@@ -73,6 +74,7 @@ class SourceRuntime:
     observer: SourceTelemetry
     budgets: Budgets
     inner_calls: Callable[[GrantedCall], InnerCalls]
+    programs: Interpreter
     _openers: dict[ToolKind, Opener] = field(default_factory=dict)
     _entries: dict[str, Source] = field(default_factory=dict)
     _reference_digests: dict[str, str] = field(default_factory=dict)
@@ -196,6 +198,7 @@ class SourceRuntime:
             keep_raw=deps.settings.results.show_raw,
             trusted_namespaces=deps.settings.tools.trusted_namespaces,
             inner_calls=self.inner_calls,
+            programs=self.programs,
             skills_python=deps.settings.skills.python,
             data_dir=deps.paths.data_dir.absolute(),
             hides=self._hidden_paths,

@@ -82,7 +82,18 @@ def make_sourcing(
     )
     required, judge = bool(deps.settings.sources.file), partial(problem_of, settings=deps.settings)
     file = SourcesFile(deps.paths.sources, required=required, judge=judge)
-    return SourceRuntime(deps, sources, adapters, file, running, artifacts, observer, budgets, toolbox.adapter.calls_of)
+    return SourceRuntime(
+        deps,
+        sources,
+        adapters,
+        file,
+        running,
+        artifacts,
+        observer,
+        budgets,
+        toolbox.adapter.calls_of,
+        toolbox.interpreter,
+    )
 
 
 def make_policy_file(deps: Deps, policy: LivePolicy) -> PolicyFile:

@@ -9,6 +9,7 @@ from toolhub_service.adapters.skill.checkout import Checkouts
 from toolhub_service.adapters.skill.definitions import SkillTool
 from toolhub_service.adapters.skill.kind import SkillSource, endpoint_of
 from toolhub_service.adapters.skill.manifest import Manifest
+from toolhub_service.adapters.skill.program import ProgramParts
 from toolhub_service.adapters.skill.reading import read_skill
 from toolhub_service.adapters.skill.runner import SkillRuns
 from toolhub_service.adapters.skill.script import ScriptParts
@@ -43,8 +44,9 @@ class SkillOpener:
     def __init__(self, deps: SourceDeps) -> None:
         self._deps = deps
         self._checkouts = Checkouts(deps.data_dir / "skills", deps.redactor.text)
+        programs = ProgramParts(deps.programs, deps.artifacts, deps.clock)
         parts = ScriptParts(deps.ladder, deps.artifacts, deps.redactor.text)
-        self.adapter = SkillAdapter(deps.artifacts, SkillRuns(parts, deps.inner_calls, deps.skills_python))
+        self.adapter = SkillAdapter(deps.artifacts, SkillRuns(parts, programs, deps.inner_calls, deps.skills_python))
 
     def endpoint(self, name: str, entry: SkillSource) -> str:
         return endpoint_of(entry)

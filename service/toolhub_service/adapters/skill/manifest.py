@@ -209,7 +209,7 @@ class Plan(Section, frozen=True):
 
 
 class Program(Section, frozen=True):
-    """What mode `program` runs: Python in the hub's interpreter for programs, arguments in `input`, the last expression
+    """What mode `program` runs: Python in the hub's interpreter for programs, arguments in `inputs`, the last expression
     is the result."""
 
     file: Annotated[str, Meta(description="Path in the skill.", min_length=1, max_length=256)]

@@ -10,6 +10,7 @@ from toolhub_service.adapters.skill.evidence import of_plan, of_script, of_skill
 from toolhub_service.adapters.skill.interpreter import Interpreter, found_interpreter
 from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
 from toolhub_service.adapters.skill.plan import PlanEngine
+from toolhub_service.adapters.skill.program import ProgramParts, run_skill_program
 from toolhub_service.adapters.skill.runnable import Runnable, runnable
 from toolhub_service.adapters.skill.script import Script, ScriptParts
 from toolhub_service.adapters.skill.skill import Skill
@@ -24,23 +25,30 @@ _KNOWN_MAX: Final = 256
 class SkillRuns:
     """Implements `SkillRunner`. `calls`: of a running call, what it may call itself."""
 
-    def __init__(self, parts: ScriptParts, calls: Callable[[GrantedCall], InnerCalls], python: str = "") -> None:
+    def __init__(
+        self,
+        parts: ScriptParts,
+        programs: ProgramParts,
+        calls: Callable[[GrantedCall], InnerCalls],
+        python: str = "",
+    ) -> None:
         """`python`: path of the interpreter of scripts; empty: the hub's own."""
         self._parts = parts
+        self._programs = programs
         self._calls = calls
         self._python = python
         self._interpreter: asyncio.Task[Interpreter] | None = None
         self._known: dict[str, Runnable] = {}
 
     def unavailable(self, manifest: Manifest) -> str:
-        if manifest.mode == "program":
-            return "programs of skills are not run by this version; use mode `script` or `plan`"
-        return ""
+        return self._programs.interpreter.unavailable_reason() if manifest.mode == "program" else ""
 
     async def run(self, call: GrantedCall, sink: EventSink, skill: Skill, manifest: Manifest) -> Outcome:
         made = self._runnable(call, skill)
         if manifest.mode == "script":
             return await self._script(call, sink, made)
+        if manifest.mode == "program":
+            return await self._program(call, sink, made)
         return await self._plan(call, sink, made)
 
     def effects(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
@@ -48,9 +56,11 @@ class SkillRuns:
         if made.plan is not None:
             steps = tuple(_told(planned.step.id, planned.step.tool) for planned in made.plan.steps)
             return (*manifest.effects, *steps)
+        tools = (f"May call {', '.join(made.wanted)}, each under the caller's own rights.",) if made.wanted else ()
+        if manifest.mode == "program":
+            return (*manifest.effects, f"Runs the program of the skill {skill.name}.", *tools)
         files = [each.name for each in manifest.required_artifacts]
         leaves = (f"Leaves {', '.join(files)} as artifacts.",) if files else ()
-        tools = (f"May call {', '.join(made.wanted)}, each under the caller's own rights.",) if made.wanted else ()
         return (*manifest.effects, f"Runs the script of the skill {skill.name} in a sandbox.", *leaves, *tools)
 
     def _runnable(self, call: GrantedCall, skill: Skill) -> Runnable:
@@ -87,6 +97,10 @@ class SkillRuns:
         run = engine.run
         evidence: tuple[Evidence, ...] = (of_skill(made), *of_plan(run.calls))
         return Outcome(value, evidence, tuple(run.artifacts.values()), truncated=run.truncated)
+
+    async def _program(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
+        ended = await run_skill_program(self._programs, call, sink, made, await self._narrowed(call, made))
+        return Outcome(ended.value, (of_skill(made), *ended.evidence), tuple(ended.artifacts))
 
     async def _narrowed(self, call: GrantedCall, made: Runnable) -> InnerCalls:
         """What the skill may call of what its caller may. Raises ToolFailure BUDGET_EXCEEDED where calls are nested too

@@ -1,0 +1,96 @@
+"""Plan skills through a whole hub, as jobs: they wait for people, go on from their log, and undo what they did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rpc import real_servers as real
+from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NOW, SUCCEEDED, Stage, a_stage
+from tests.rpc.skill_runs import OBJECT, plan_skill, source_of
+from toolhub.v1 import error_pb2, job_pb2
+
+SKILL = "skill/release"
+INPUT = {
+    **OBJECT,
+    "additionalProperties": False,
+    "required": ["parts", "urgent"],
+    "properties": {"parts": {"type": "array", "items": {"type": "string"}}, "urgent": {"type": "boolean"}},
+}
+STEPS: list[dict[str, Any]] = [
+    {"id": "now", "tool": NOW, "args": {"marker": "n"}},
+    {
+        "id": "parts",
+        "tool": EFFECT,
+        "for_each": "/input/parts",
+        "parallel": 2,
+        "args": {"marker": {"$from": "/item"}},
+        "compensate": {"tool": EFFECT, "args": {"marker": {"$from": "/steps/parts/result/said"}}},
+    },
+    {"id": "slow", "tool": EFFECT, "if": "!input.urgent", "args": {"marker": "checked"}},
+    {"id": "publish", "tool": ASKED, "needs": ["parts"], "after": ["slow"], "args": {"marker": "out"}},
+]
+OUTPUT = {"published": {"$from": "/steps/publish/result/said"}, "checked": {"$from": "/steps/slow/ok"}}
+
+
+def write_skills(home: Path) -> None:
+    terms = {"input_schema": INPUT, "tools": ["held/*"], "effects": ["Publishes a release."]}
+    plan_skill(home / "skills", "release", STEPS, OUTPUT, plan={"on_failure": "compensate"}, **terms)
+    real.write_sources(home, {"skill": source_of(home / "skills")})
+
+
+async def begun(stage: Stage, **args: Any) -> str:
+    """The job of a call that waits for a person."""
+    assert await stage.running.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+    result = await stage.running.invoke(SKILL, args, request_id="work", metadata=stage.by("robot"))
+    assert result.ok, result.error.message
+    job_id = str(result.job.job_id)
+    assert (await stage.until(job_id, AWAITING)).state == AWAITING
+    return job_id
+
+
+async def decided(stage: Stage, job_id: str, *, yes: bool) -> job_pb2.JobStatus:
+    (approval,) = await stage.pending()
+    assert approval.tool == ASKED
+    await stage.decide(approval.approval_id, yes=yes)
+    return await stage.ended(job_id)
+
+
+@pytest.mark.promise("skills.plans-are-durable")
+async def test_a_plan_waits_for_a_person_and_goes_on_with_what_it_has_or_undoes_it(tmp_path: Path) -> None:
+    write_skills(tmp_path)
+    async with a_stage(tmp_path) as stage:
+        job_id = await begun(stage, parts=["a", "b", "c"], urgent=False)
+        assert (stage.effect.done, stage.asked.done) == (["a", "b", "checked", "c"], [])
+        ended = await decided(stage, job_id, yes=True)
+        assert ended.state == SUCCEEDED, ended.result.error
+        assert json.loads(ended.result.result_json) == {"published": "out 1", "checked": True}
+        assert (stage.now.done, stage.effect.done, stage.asked.done) == (["n"], ["a", "b", "checked", "c"], ["out"])
+        proofs = {proof.ref: proof for proof in ended.result.evidence}
+        assert proofs["step:parts"].summary == "called held/effect.do: 3 calls, 0 failed."
+        assert proofs["skill:release"].attributes["mode"] == "plan"
+        assert ended.progress.message == "publish: held/effect.asked"
+
+        stage.effect.done.clear()
+        job_id = await begun(stage, parts=["d", "e"], urgent=True)
+        ended = await decided(stage, job_id, yes=False)
+        error = ended.result.error
+        assert error.kind == error_pb2.ERROR_KIND_APPROVAL_REJECTED
+        assert error.message.startswith("The step `publish` (held/effect.asked) failed: ")
+        assert error.message.endswith("Undone: parts, parts. Not undone: now.")
+        assert (stage.effect.done, stage.asked.done) == (["d", "e", "e 2", "d 2"], ["out"])
+
+
+@pytest.mark.promise("skills.plans-are-durable")
+async def test_a_plan_that_waits_goes_on_at_the_next_hub(tmp_path: Path) -> None:
+    write_skills(tmp_path)
+    async with a_stage(tmp_path, grace_s=0.0) as stage:
+        job_id = await begun(stage, parts=["a"], urgent=True)
+        assert stage.effect.done == ["a"]
+    async with a_stage(tmp_path, keys=stage.keys) as later:
+        ended = await decided(later, job_id, yes=True)
+        assert ended.state == SUCCEEDED, ended.result.error
+        assert (later.effect.done, later.now.done, later.asked.done) == ([], [], ["out"])
