@@ -10,7 +10,8 @@ import pytest
 
 from tests.rpc import real_servers as real
 from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NOW, SUCCEEDED, Stage, a_stage
-from tests.rpc.skill_runs import OBJECT, plan_skill, source_of
+from tests.rpc.skill_runs import OBJECT, plan_skill, sidecar, source_of
+from tests.unit.adapters.skill.skill_folders import write_skill
 from toolhub.v1 import error_pb2, job_pb2
 
 SKILL = "skill/release"
@@ -94,3 +95,30 @@ async def test_a_plan_that_waits_goes_on_at_the_next_hub(tmp_path: Path) -> None
         ended = await decided(later, job_id, yes=True)
         assert ended.state == SUCCEEDED, ended.result.error
         assert (later.effect.done, later.now.done, later.asked.done) == ([], [], ["out"])
+
+
+PROGRAM = """
+import asyncio, held
+said = await asyncio.gather(*[held.effect_do(marker=part) for part in inputs['parts']])
+error = ''
+try:
+    await call('held/nap.take', {'marker': 'x'})
+except RuntimeError as e:
+    error = error_of(e)['kind']
+{'said': [each['said'] for each in said], 'error': error, 'done': True}
+"""
+
+
+async def test_a_program_of_a_skill_calls_what_the_skill_may_and_its_last_value_is_the_result(tmp_path: Path) -> None:
+    sidecar_text = sidecar("program", program={"file": "run.py"}, tools=["held/effect.*"], job=False)
+    write_skill(tmp_path / "skills", "batch", files={"toolhub.json": sidecar_text, "run.py": PROGRAM})
+    real.write_sources(tmp_path, {"skill": source_of(tmp_path / "skills")})
+    async with a_stage(tmp_path) as stage:
+        assert await stage.running.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
+        asked = {"parts": ["a", "b"]}
+        result = await stage.running.invoke("skill/batch", asked, request_id="work", metadata=stage.by("robot"))
+        assert result.ok, result.error
+        value = json.loads(result.result_json)
+        assert (value["error"], value["done"], len(value["said"])) == ("POLICY_DENIED", True, 2)
+        assert sorted(stage.effect.done) == ["a", "b"]
+        assert [proof.ref for proof in result.evidence if proof.ref.startswith("skill:")] == ["skill:batch"]

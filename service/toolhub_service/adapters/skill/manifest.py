@@ -209,8 +209,8 @@ class Plan(Section, frozen=True):
 
 
 class Program(Section, frozen=True):
-    """What mode `program` runs: Python in the hub's interpreter for programs, arguments in `inputs`, the last expression
-    is the result."""
+    """What mode `program` runs: Python in the hub's interpreter for programs; arguments are `inputs`, and the value of
+    the last expression is the result."""
 
     file: Annotated[str, Meta(description="Path in the skill.", min_length=1, max_length=256)]
 
