@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,7 @@ async def test_a_hub_s_skills_are_listed_and_run_by_their_names(tmp_path: Path) 
     folder = tmp_path / "skills"
     write_skill(folder, "notes", text="---\nname: notes\ndescription: Keep notes.\nversion: 1\n---\nWrite them down.")
     async with real.sourced_hub(tmp_path, skills(folder), policy=POLICY) as hub:
-
-        async def cli(*words: str) -> Result:
-            words = ("skills", *words, "--address", hub.address)
-            return await asyncio.to_thread(CliRunner().invoke, toolhub, words)
-
+        cli = partial(run_skills, hub)
         listed = json.loads((await cli("list", "-o", "json")).stdout)
         (notes,) = listed["skills"]
         assert (notes["name"], notes["read"], notes["run"]) == ("skill/notes", "skill/notes.read", "")
@@ -130,6 +127,23 @@ async def test_a_hub_s_skills_are_listed_and_run_by_their_names(tmp_path: Path) 
         assert "Write them down." in read_it.stdout
         unknown = await cli("run", "nots")
         assert (unknown.exit_code, "Skills: notes" in unknown.output) == (1, True)
+
+        write_skill(folder, "notes", text="---\nname: notes\ndescription: Keep other notes.\n---\nBurn them.")
+        await read(hub)
+        assert "QUARANTINED" in (await cli("list", "-o", "table")).stdout
+        assert "toolhub pins accept skill/notes.read" in (await cli("run", "notes")).output
+
+
+async def test_who_may_use_no_skill_is_told_that_policy_denies_them(tmp_path: Path) -> None:
+    folder = write_skill(tmp_path / "skills", "notes")
+    async with real.sourced_hub(tmp_path, skills(folder), policy="extends: starter\n") as hub:
+        assert json.loads((await run_skills(hub, "list", "-o", "json")).stdout)["deniedTools"] == 1
+        refused = await run_skills(hub, "run", "notes")
+        assert (refused.exit_code, "Your policy denies you all skills (1 tool)" in refused.output) == (1, True)
+
+
+async def run_skills(hub: RunningHub, *words: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, toolhub, ("skills", *words, "--address", hub.address))
 
 
 async def test_what_is_no_skill_is_left_out_with_the_reason_and_harms_no_other(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from toolhub_service.cli.call import call, request_options
 from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.completion import complete_skill
 from toolhub_service.cli.output import (
+    counted,
     enum_name,
     first_line,
     footnote,
@@ -41,10 +42,10 @@ def list_skills(as_json: bool, **options: Any) -> None:
       toolhub skills list -o json | jq -r '.skills[].name'
     """
     with connected_by(options) as connection:
-        found = _skills(connection)
+        found, denied = _skills(connection)
         remarks = _remarks(connection)
     if wants_json(as_json):
-        print_json({"skills": list(found.values()), "remarks": remarks})
+        print_json({"skills": list(found.values()), "deniedTools": denied, "remarks": remarks})
         return
     rows = [
         (each["name"], each["run"] or "–", each["state"], first_line(each["description"])) for each in found.values()
@@ -52,8 +53,12 @@ def list_skills(as_json: bool, **options: Any) -> None:
     if rows:
         print_table(("SKILL", "RUNS AS", "STATE", "DESCRIPTION"), rows, is_cut=True)
         footnote("`toolhub skills run NAME` runs or reads one; `toolhub skills show NAME` shows its files.")
+        if any(each["state"] == "QUARANTINED" for each in found.values()):
+            footnote(
+                "QUARANTINED: new or changed. An operator reviews it: `toolhub pins list`, `toolhub pins accept TOOL`."
+            )
     else:
-        footnote("No skill is offered to you. `toolhub skills add --help` shows how to add some.")
+        footnote(_none_found(denied))
     for remark in remarks:
         footnote(f"! {revealed(remark)}")
 
@@ -83,11 +88,21 @@ def run(context: click.Context, /, name: str, arguments: tuple[str, ...], **opti
       toolhub skills run pdf-forms resource=references/fields.md
     """
     with connected_by(options) as connection:
-        tool = _tool_of(_skills(connection), name)
+        tool = _tool_of(*_skills(connection), name)
     context.invoke(call, tool=tool, arguments=arguments, **options)
 
 
-def _tool_of(found: Mapping[str, Mapping[str, str]], name: str) -> str:
+def _none_found(denied: int) -> str:
+    if not denied:
+        return "The hub has no skills. `toolhub skills add --help` shows how to add some."
+    count = counted(denied, "tool")
+    return (
+        f"Your policy denies you all skills ({count}). An operator grants the capability of their source in "
+        "policy.yaml; `toolhub policy explain --tool NAME` prints the line."
+    )
+
+
+def _tool_of(found: Mapping[str, Mapping[str, str]], denied: int, name: str) -> str:
     """The tool to call."""
     if "/" in name:
         return name
@@ -97,24 +112,28 @@ def _tool_of(found: Mapping[str, Mapping[str, str]], name: str) -> str:
             f"Several sources have a skill {name!r}: {', '.join(each['name'] for each in named)}"
         )
     if not named:
-        known = ", ".join(each["name"].partition("/")[2] for each in found.values()) or "there is none"
-        raise click.ClickException(f"There is no skill {name!r} that you may use. Skills: {known}")
+        known = ", ".join(each["name"].partition("/")[2] for each in found.values())
+        skills = f"Skills: {known}" if known else _none_found(denied)
+        raise click.ClickException(f"There is no skill {name!r} that you may use. {skills}")
     return named[0]["run"] or named[0]["read"]
 
 
-def _skills(connection: Connection) -> dict[str, dict[str, str]]:
-    """By full name: the tools that read and run it, state and description."""
+def _skills(connection: Connection) -> tuple[dict[str, dict[str, str]], int]:
+    """By full name: the tools that read and run it, state and description; and how many tools policy denies."""
     from toolhub.v1 import tool_pb2
     from toolhub.v1 import tool_service_pb2 as pb
     from toolhub_service.cli.client import PAGE_MAX
 
-    where = tool_pb2.ToolFilter(kinds=[tool_pb2.TOOL_KIND_SKILL])
+    states = (tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_UNAVAILABLE, tool_pb2.TOOL_STATE_QUARANTINED)
+    where = tool_pb2.ToolFilter(kinds=[tool_pb2.TOOL_KIND_SKILL], states=states)
     request = pb.ListToolsRequest(filter=where, page_size=PAGE_MAX)
     found: dict[str, dict[str, str]] = {}
+    denied = 0
     for page in connection.pages(connection.tools.ListTools, request):
+        denied = page.denied_size
         for tool in page.tools:
             _put(found, tool)
-    return found
+    return found, denied
 
 
 def _put(found: dict[str, dict[str, str]], tool: ToolSpec) -> None:
