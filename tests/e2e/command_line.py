@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.command_server import run
 from tests.e2e.terminal import ROOT, Shown, environment, in_terminal
 
 _WAIT_S = 60
@@ -46,16 +47,7 @@ class CommandLine:
 
     def __call__(self, *words: str, stdin: str = "", **env: str) -> Told:
         """Run to the end, in pipes."""
-        done = subprocess.run(
-            ["toolhub", *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            env={**self.env, **env},
-            timeout=_WAIT_S,
-            cwd=self.home,
-            check=False,
-        )
+        done = run(words, stdin=stdin, env={**self.env, **env}, cwd=self.home, timeout_s=_WAIT_S)
         assert "Traceback" not in done.stderr
         return Told(done.stdout, done.stderr, done.returncode)
 

@@ -1,0 +1,148 @@
+"""Runs `toolhub` in processes that need not import it anew: forked from a program that has imported all of it.
+
+The tests of the command line run some hundred commands, and most of the time of each are imports. What runs is a
+process like any other, with standard streams, environment, folder and exit code of its own. The tests of terminals, and
+of what a start itself imports, start `toolhub` as a person does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+_REQUEST_BYTES_MAX = 100_000
+_STDIN_BYTES_MAX = 60_000
+"""What a pipe holds before anybody reads it."""
+
+
+def run(
+    words: Sequence[str], *, stdin: str, env: Mapping[str, str], cwd: Path, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """`toolhub WORDS` to its end, in pipes; a return code below zero is a signal. Raises TimeoutError."""
+    ours, theirs = socket.socketpair()
+    (given, typed), (out, to_out), (err, to_err) = os.pipe(), os.pipe(), os.pipe()
+    data = stdin.encode()
+    assert len(data) <= _STDIN_BYTES_MAX
+    os.write(typed, data)
+    os.close(typed)
+    asked = json.dumps({"words": words, "env": dict(env), "cwd": str(cwd)}).encode()
+    socket.send_fds(_server(), [asked], [theirs.fileno(), given, to_out, to_err])
+    theirs.close()
+    for descriptor in (given, to_out, to_err):
+        os.close(descriptor)
+    with (
+        ours,
+        ours.makefile() as status,
+        os.fdopen(out) as told,
+        os.fdopen(err) as warned,
+        ThreadPoolExecutor(2) as reading,
+    ):
+        texts = [reading.submit(stream.read) for stream in (told, warned)]
+        pid = int(status.readline())
+        ours.settimeout(timeout_s)
+        try:
+            code = int(status.readline())
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+        return subprocess.CompletedProcess(list(words), code, *(text.result() for text in texts))
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """One for each process of tests. It ends when its socket is closed, with us at the latest."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    os.set_inheritable(theirs.fileno(), True)
+    program = [sys.executable, "-P", __file__, str(theirs.fileno())]
+    os.posix_spawn(sys.executable, program, {**os.environ, "GRPC_VERBOSITY": "NONE"})
+    theirs.close()
+    return ours
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork for each request, until the other side is gone."""
+    _import_all()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch
+    while True:
+        asked, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 4)
+        if not asked:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _watch(json.loads(asked), *descriptors)
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _watch(request: Mapping[str, Any], status: int, *streams: int) -> None:
+    """Fork the command, and tell its process id and how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if (pid := os.fork()) == 0:
+        os.close(status)
+        _become(request, streams)
+    for descriptor in streams:
+        os.close(descriptor)
+    os.write(status, f"{pid}\n".encode())
+    _, ended = os.waitpid(pid, 0)
+    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
+    os._exit(0)
+
+
+def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """This process is the command from here on."""
+    from toolhub_service.cli.root import main
+
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    for target, descriptor in enumerate(streams):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    sys.stdin = io.TextIOWrapper(open(0, "rb"))  # noqa: SIM115 - they are open until the end
+    sys.stdout = io.TextIOWrapper(open(1, "wb"))  # noqa: SIM115
+    sys.stderr = io.TextIOWrapper(open(2, "wb"), errors="backslashreplace", line_buffering=True)  # noqa: SIM115
+    sys.argv = [str(BIN / "toolhub"), *request["words"]]
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    else:
+        code = 0
+    if isinstance(code, str):
+        sys.stderr.write(code)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))  # all that was imported need not be taken down
+
+
+def _import_all() -> None:
+    from toolhub_service.cli.root import _COMMANDS
+
+    for target, _ in _COMMANDS.values():
+        importlib.import_module(target.partition(":")[0])
+    for name in ("app.offline", "app.doctor", "app.serving", "cli.client", "cli.channel"):
+        importlib.import_module(f"toolhub_service.{name}")
+    gc.collect()
+    gc.freeze()
+    assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"  # noqa: PTH208
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
