@@ -23,19 +23,18 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.sandbox.call_filter import call_filter
 from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
-    call_filter,
     filter_calls,
     forbid_new_privileges,
     landlock_abi,
-    restrict_files,
 )
+from toolhub_service.sandbox.landlock_start import landlock_argv
 from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.sandbox.request import Level
 
@@ -60,6 +59,10 @@ _PROBE_S = 5.0
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 FROM_ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+# Root may write these by their mode alone, whatever namespace it is in, and core_pattern names a program that the
+# machine's root runs; bubblewrap covers them only where it may write them itself.
+_KERNEL_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
+PROCESSES = ("--proc", "/proc", *(word for path in _KERNEL_SETTINGS for word in ("--ro-bind-try", path, path)))
 # No --new-session: a child leads a session already (process.py); what is being set up must die with its group.
 # The second of these needs bubblewrap 0.8 and a kernel that lets namespaces nest.
 NO_NAMESPACES_BELOW = ("--unshare-user", "--disable-userns")
@@ -106,14 +109,13 @@ class Confinement:
             with readable(call_filter()) as calls:
                 line = self.wrapped(level, argv, sandbox, workspace, path, calls=calls)
                 yield Program(line, environment, "/", pass_fds=(calls,) if calls >= 0 else ())
+            return
+        # The descriptor that was opened beneath the workspace, whatever its name points at by now.
+        place, line = f"/proc/self/fd/{descriptor}", self.wrapped(level, argv, sandbox, workspace, path)
+        if level == "landlock":
+            yield Program(_in_landlock(line, argv[0], workspace, environment), environment, place)
         else:
-            yield Program(
-                self.wrapped(level, argv, sandbox, workspace, path),
-                environment,
-                # The descriptor that was opened beneath the workspace, whatever its name points at by now.
-                f"/proc/self/fd/{descriptor}",
-                confine=partial(_confine, argv[0], workspace if level == "landlock" else ""),
-            )
+            yield Program(line, environment, place, confine=_confine)
 
     def wrapped(
         self, level: Level, argv: Sequence[str], sandbox: Sandbox, workspace: str, folder: str, *, calls: int = -1
@@ -141,7 +143,7 @@ class Confinement:
         self, binary: str, workspace: str, folder: str, room_bytes: int, filtered: tuple[str, ...]
     ) -> tuple[str, ...]:
         room = ("--size", str(room_bytes), "--tmpfs")
-        mounts = ("--proc", "/proc", "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
+        mounts = (*PROCESSES, "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
         return (
             self.bubblewrap,
             *self.nested,
@@ -187,13 +189,17 @@ def tasks_now() -> int:
     return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
 
 
-def _confine(binary: str, workspace: str) -> None:
-    """Lay upon this thread what its command is to be held by: Landlock where there is a workspace, and the filter."""
-    if workspace:
-        readable = [(path, READ_AND_RUN) for path in ("/usr", *SYSTEM_LINKS, *FROM_ETC, binary)]
-        restrict_files([*readable, *((path, READ_AND_WRITE) for path in DEVICES)], [workspace])
-    else:
-        forbid_new_privileges()
+def _in_landlock(line: Sequence[str], binary: str, workspace: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    named = [(os.path.realpath(path), READ_AND_RUN) for path in ("/usr", *SYSTEM_LINKS, *FROM_ETC, binary)]
+    named += [(path, READ_AND_WRITE) for path in DEVICES]
+    return landlock_argv(
+        line, named=named, writes=[workspace], has_network=False, sockets="none", environment=environment
+    )
+
+
+def _confine() -> None:
+    """Lay the filter upon this thread, for its command."""
+    forbid_new_privileges()
     filter_calls()
 
 

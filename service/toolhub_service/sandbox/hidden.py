@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from toolhub_service.sandbox.confinement import PROGRAM_FOLDERS, succeeds
+from toolhub_service.sandbox.confinement import PROCESSES, PROGRAM_FOLDERS, succeeds
 from toolhub_service.sandbox.kernel_walls import READ_FOLDERS, landlock_abi, restrict_files
 from toolhub_service.sandbox.process import Program
 from toolhub_service.sandbox.request import Level
@@ -131,8 +131,8 @@ def _cover(path: str) -> tuple[str, ...]:
 
 
 def _own_devices() -> Iterator[str]:
-    """A /dev without disks and memory."""
-    yield from ("--dev", "/dev", "--bind-try", _SHARED_MEMORY, _SHARED_MEMORY)
+    """A /dev without disks and memory, and settings of the kernel that cannot be written."""
+    yield from (*PROCESSES[2:], "--dev", "/dev", "--bind-try", _SHARED_MEMORY, _SHARED_MEMORY)
     for pattern in _OF_PROCESSORS:
         for path in sorted(Path("/").glob(pattern.lstrip("/"))):
             yield from ("--dev-bind-try", str(path), str(path))

@@ -22,15 +22,16 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.sandbox.call_filter import call_filter
 from toolhub_service.sandbox.confinement import (
     DEVICES,
     FROM_ETC,
     NO_NAMESPACES_BELOW,
+    PROCESSES,
     PROGRAM_FOLDERS,
     SYSTEM_LINKS,
     readable,
@@ -42,11 +43,9 @@ from toolhub_service.sandbox.hidden import lies_in, with_other_names
 from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
-    call_filter,
-    filter_calls,
     landlock_abi,
-    restrict_files,
 )
+from toolhub_service.sandbox.landlock_start import landlock_argv
 from toolhub_service.sandbox.process import Program
 from toolhub_service.sandbox.request import LEVELS, Level, SandboxRequest, too_weak
 
@@ -221,7 +220,7 @@ class Ladder:
         """The system, then what the request names: what lies above before what lies within."""
         room = ("--size", str(request.bounds.file_bytes), "--perms", "1777", "--tmpfs")
         yield from ("--ro-bind", "/usr", "/usr", *self._system)
-        yield from ("--proc", "/proc", "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
+        yield from (*PROCESSES, "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
         for path in _FOR_NETWORK if request.has_network else ():
             yield from ("--ro-bind-try", path, path)
         named = [("--ro-bind", path) for path in request.reads]
@@ -237,8 +236,18 @@ class Ladder:
     def _in_landlock(self, request: SandboxRequest) -> Program:
         tied = self._as_user("--no-new-privs", "--pdeathsig", "KILL")
         argv = (*tied, *self._limits(request, tasks_now() + request.bounds.processes), *request.argv)
-        confine = partial(_confine, request, (self._setpriv, self._prlimit))
-        return Program(argv, request.environment, request.folder, has_input=request.has_input, confine=confine)
+        network = _FOR_NETWORK if request.has_network else ()
+        paths = ("/usr", *SYSTEM_LINKS, *FROM_ETC, *network, self._setpriv, self._prlimit, request.argv[0])
+        named = [(os.path.realpath(path), READ_AND_RUN) for path in (*paths, *request.reads)]
+        started = landlock_argv(
+            argv,
+            named=[*named, *((path, READ_AND_WRITE) for path in DEVICES)],
+            writes=[os.path.realpath(path) for path in request.writes],
+            has_network=request.has_network,
+            sockets="any" if request.has_network else "unix" if request.sockets else "none",
+            environment=request.environment,
+        )
+        return Program(started, request.environment, request.folder, has_input=request.has_input)
 
     def _as_user(self, *more: str) -> tuple[str, ...]:
         """setpriv and its flags: without any way back."""
@@ -293,15 +302,6 @@ def _may(user: int, path: str, bit: int) -> bool:
     status = os.stat(path)  # noqa: PTH116 - one call, as the kernel judges
     place = 6 if status.st_uid == user else 3 if status.st_gid == user else 0
     return bool(status.st_mode >> place & bit)
-
-
-def _confine(request: SandboxRequest, tools: Sequence[str]) -> None:
-    """Lay Landlock and the filter upon this thread, for the program."""
-    network = _FOR_NETWORK if request.has_network else ()
-    paths = ("/usr", *SYSTEM_LINKS, *FROM_ETC, *network, *tools, request.argv[0], *request.reads)
-    named = [(os.path.realpath(path), READ_AND_RUN) for path in paths] + [(path, READ_AND_WRITE) for path in DEVICES]
-    restrict_files(named, [os.path.realpath(path) for path in request.writes], tcp=request.has_network)
-    filter_calls()
 
 
 def _remove(folder: str) -> None:

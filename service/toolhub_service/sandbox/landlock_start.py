@@ -1,0 +1,100 @@
+"""Starts a program inside Landlock and stays beside it, so that all of it ends when the hub does, however that ends.
+
+bubblewrap has a namespace of processes for that. Here the program, by its filter of system calls, can leave neither the
+process group nor the session, and when the kernel tells that the hub's thread is gone (PR_SET_PDEATHSIG), the group is
+killed whole. This process stands outside of the walls: the program cannot signal it. It is the hub's Python, and
+imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from toolhub_service.sandbox.call_filter import Sockets, call_filter
+from toolhub_service.sandbox.kernel_walls import filter_calls, restrict_files
+
+_PR_SET_PDEATHSIG: Final = 1
+_CANNOT_START: Final = 126
+_BOOTSTRAP: Final = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from toolhub_service.sandbox.landlock_start import main; main()"
+)
+
+
+def landlock_argv(
+    argv: Sequence[str],
+    *,
+    named: Sequence[tuple[str, int]],
+    writes: Sequence[str],
+    has_network: bool,
+    sockets: Sockets,
+    environment: Mapping[str, str],
+) -> tuple[str, ...]:
+    """The command that starts `argv` with these files alone. `named`: paths and rights of Landlock.
+
+    It must be started with `environment` itself, which others could read in the words of a command.
+    """
+    terms = {
+        "named": list(named),
+        "writes": list(writes),
+        "tcp": has_network,
+        "sockets": sockets,
+        "has_ctype": "LC_CTYPE" in environment,
+        "hub": os.getpid(),
+    }
+    root = str(Path(__file__).parents[2])
+    return (sys.executable, "-I", "-S", "-c", _BOOTSTRAP, root, json.dumps(terms), *argv)
+
+
+def main() -> None:
+    """Never returns; ends as the program does, 128 + n where signal n ended it."""
+    terms: dict[str, Any] = json.loads(sys.argv[1])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
+    signal.signal(signal.SIGUSR1, _end_all)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # for the program, which is of the same group
+    if terms["hub"] not in (os.getppid(), os.getpid()):
+        os._exit(_CANNOT_START)
+    child = os.fork()
+    if child == 0:
+        _become(sys.argv[2:], terms)
+    _Watched.program = child
+    while True:
+        ended, status = os.waitpid(child, 0)
+        if ended == child:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(128 - code if code < 0 else code)
+
+
+class _Watched:
+    program = 0
+
+
+def _end_all(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    if _Watched.program:
+        os.kill(_Watched.program, signal.SIGKILL)
+    os._exit(_CANNOT_START)
+
+
+def _become(argv: Sequence[str], terms: Mapping[str, Any]) -> None:
+    try:
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGPIPE, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        restrict_files([(path, rights) for path, rights in terms["named"]], terms["writes"], tcp=terms["tcp"])
+        filter_calls(call_filter(alone=True, sockets=terms["sockets"]))
+        if not terms["has_ctype"]:
+            os.environ.pop("LC_CTYPE", None)  # Python has set it
+        os.execv(argv[0], list(argv))  # noqa: S606 - what the hub confines
+    except OSError as failed:
+        os.write(2, f"cannot start: {failed.strerror}\n".encode())
+    finally:
+        os._exit(_CANNOT_START)
