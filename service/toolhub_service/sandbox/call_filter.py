@@ -110,7 +110,8 @@ def call_filter(*, alone: bool = False, sockets: Sockets = "any") -> bytes:
         return b""
     start = [(_LOAD, 0, 0, _AT_ARCH), (_EQUAL, 1, 0, of.arch), _REFUSE, (_LOAD, 0, 0, _AT_NUMBER)]
     blocks = _judged_by_arguments(of, sockets)
-    refused, pretended = of.refused, ()
+    refused: tuple[int, ...] = of.refused
+    pretended: tuple[int, ...] = ()
     if alone:
         blocks += _when(of.utimensat, [*_zero(_SECOND, 3), *_zero(_SECOND + _HIGH, 1), _ALLOW, _PRETEND])
         refused, pretended = (*of.refused, *of.alone), of.by_path
