@@ -1,0 +1,74 @@
+"""The three skills of examples/skills, over its sources.yaml and policy.yaml: a script, a plan and a program."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.hub import RunningHub, running_hub
+from tests.rpc import real_servers as real
+from toolhub.v1 import approval_pb2, job_pb2
+from toolhub.v1 import approval_service_pb2 as pb
+from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "skills"
+WORK = "notes"
+
+
+@asynccontextmanager
+async def example_hub(home: Path) -> AsyncIterator[RunningHub]:
+    settings = {"sources": {"file": str(EXAMPLE / "sources.yaml")}, "loose_files": "warn"}
+    roles = "roles: [{principals: [local], roles: [agent, operator, approver, auditor]}]\n"
+    async with running_hub(home, policy=(EXAMPLE / "policy.yaml").read_text() + roles, settings=settings) as hub:
+        sources = hub.hub.sourcing.sources
+        assert await sources.settled(timeout_s=real.WITHIN_S)
+        assert [status.reason for status in sources.statuses() if status.name == "skill"] == [""]
+        yield hub
+
+
+async def test_the_script_sums_up_a_table_and_leaves_it_as_an_artifact(tmp_path: Path) -> None:
+    table = "region,total\nnorth,3\nsouth,4.5\nnorth,4\nsouth,many\n"
+    async with example_hub(tmp_path) as hub:
+        result = await hub.invoke("skill/table-report", {"csv": table, "by": "region", "sum": "total"})
+        assert result.ok, result.error
+        assert json.loads(result.result_json) == {"totals": {"north": 7.0, "south": 4.5}, "skipped": 1}
+        assert [artifact.name for artifact in result.artifacts] == ["totals.csv"]
+        wrong = await hub.invoke("skill/table-report", {"csv": table, "by": "region", "sum": "none"})
+        assert "the table has no column" in str(dict(wrong.error.details))
+
+
+async def test_the_plan_branches_and_waits_for_a_person_before_it_publishes(tmp_path: Path) -> None:
+    long = "A long note. " * 40
+    async with example_hub(tmp_path) as hub:
+        result = await hub.invoke("skill/publish-note", {"text": long}, request_id=WORK)
+        assert result.ok, result.error
+        approvals = ApprovalServiceStub(hub.channel)
+        waits = job_pb2.JOB_STATE_AWAITING_APPROVAL
+        async with asyncio.timeout(real.WITHIN_S):
+            while not (found := (await approvals.ListApprovals(pb.ListApprovalsRequest())).approvals):
+                await hub.watched_until(result.job.job_id, waits)
+        assert hub.workspace(WORK).joinpath("drafts/note.md").read_text() == long
+        assert not hub.workspace(WORK).joinpath("published").exists()
+        decision = pb.DecideApprovalRequest(approval_id=found[0].approval_id, decision=approval_pb2.DECISION_APPROVE)
+        await approvals.DecideApproval(decision, timeout=60)
+        end = (await hub.watched(result.job.job_id))[-1]
+        assert end.result.ok, end.result.error
+        value = json.loads(end.result.result_json)
+        assert value["sha256"] == hashlib.sha256(long.encode()).hexdigest()
+        assert len(hub.workspace(WORK).joinpath("published/note.md").read_text()) == 200
+
+
+async def test_the_program_reads_forty_notes_in_one_call(tmp_path: Path) -> None:
+    async with example_hub(tmp_path) as hub:
+        for number in range(40):
+            path, text = f"notes/{number:02}.md", f"# Note {number}\n\nthree more words\n"
+            assert (await hub.invoke("core/fs.writeText", {"path": path, "text": text}, request_id=WORK)).ok
+        result = await hub.invoke("skill/note-index", {"folder": "notes"}, request_id=WORK)
+        assert result.ok, result.error
+        assert json.loads(result.result_json) == {"notes": 40, "words": 240}
+        index = hub.workspace(WORK).joinpath("notes/INDEX.md").read_text()
+        assert index.startswith("- [Note 0](notes/00.md), 6 words\n")
