@@ -1,0 +1,92 @@
+"""What all calls within a running call must do. Inherit `InnerCallsSuite` and give the handle of one.
+
+Fixture of the subclass: `calls`, of a call of `Probe` on a stage (tests/rpc/replaying.py), held until the test ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.rpc.replaying import ASKED, EFFECT, NAP, NOW, Said, Stage, told
+from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.ports import InnerCalls
+from toolhub_service.domain.result import Plan, ToolResult
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput
+
+PROBE = "held/probe.hold"
+WHY = "a test"
+
+
+class Probe(Tool["Probe.In", Said]):
+    """Lends its handle to the test."""
+
+    name = PROBE
+    description = "Hold."
+    replays = True
+    Out = Said
+
+    class In(ToolInput, frozen=True):
+        pass
+
+    def __init__(self) -> None:
+        self.lent: asyncio.Queue[InnerCalls] = asyncio.Queue()
+        self.may_end = asyncio.Event()
+
+    async def run(self, args: In, context: ToolContext) -> Said:
+        assert context.calls is not None
+        assert context.calls() is context.calls(), "one handle, or what was used would be forgotten"
+        self.lent.put_nowait(context.calls())
+        await self.may_end.wait()
+        return Said(said="done")
+
+
+def kind(answer: ToolResult | Plan) -> ErrorKind | None:
+    assert isinstance(answer, ToolResult)
+    return None if answer.error is None else answer.error.kind
+
+
+class InnerCallsSuite:
+    async def test_answers_come_back_whatever_they_are(self, stage: Stage, calls: InnerCalls) -> None:
+        lent = calls.narrowed([EFFECT, NOW], 10)
+        assert told(await lent.invoke(EFFECT, {"marker": "a"}, purpose=WHY)) == "a 1"
+        assert kind(await lent.invoke(EFFECT, {"marker": 1}, purpose=WHY)) is ErrorKind.INPUT_SCHEMA_INVALID
+        assert kind(await lent.invoke(ASKED, {"marker": "b"}, purpose=WHY)) is ErrorKind.POLICY_DENIED
+        assert kind(await lent.invoke("held/none", {}, purpose=WHY)) is ErrorKind.TOOL_NOT_FOUND
+        both = await asyncio.gather(*(lent.invoke(EFFECT, {"marker": name}, purpose=WHY) for name in "cd"))
+        assert [told(each)[0] for each in both] == ["c", "d"]
+        assert stage.effect.done == ["a", "c", "d"]
+
+    async def test_what_is_offered_can_be_called(self, calls: InnerCalls) -> None:
+        names = [spec.name for spec in await calls.offered(lambda spec: spec.name.startswith("held/"))]
+        assert names == sorted(names)
+        assert {EFFECT, NOW, ASKED, NAP} < set(names)
+        assert (calls.depth, calls.durable().depth) == (0, 0)
+        lent = calls.narrowed([NOW, "held/none"], 10)
+        only = await lent.offered(lambda _: True)
+        assert [spec.name for spec in only] == [NOW]
+
+    async def test_a_narrower_handle_is_part_of_the_wider_one(self, stage: Stage, calls: InnerCalls) -> None:
+        lent = calls.narrowed([EFFECT, NOW], 3)
+        within = lent.narrowed([EFFECT, ASKED], 100)
+        assert [spec.name for spec in await within.offered(lambda _: True)] == [EFFECT]
+        answers = [await within.invoke(EFFECT, {"marker": "m"}, purpose=WHY) for _ in range(4)]
+        assert [kind(answer) for answer in answers] == [None, None, None, ErrorKind.BUDGET_EXCEEDED]
+        assert kind(await lent.invoke(NOW, {"marker": "m"}, purpose=WHY)) is ErrorKind.BUDGET_EXCEEDED
+        assert kind(await calls.narrowed([NOW], 1).invoke(NOW, {"marker": "m"}, purpose=WHY)) is None
+        assert len(stage.effect.done) == 3
+
+    async def test_plans_show_what_would_happen_and_change_nothing(self, stage: Stage, calls: InnerCalls) -> None:
+        lent = calls.narrowed([EFFECT, ASKED], 4)
+        for tool in (EFFECT, ASKED):
+            plan = await lent.plan(tool, {"marker": "a"}, purpose=WHY)
+            assert isinstance(plan, Plan)
+            assert (plan.tool, plan.args) == (tool, {"marker": "a"})
+        assert kind(await lent.plan(NOW, {"marker": "a"}, purpose=WHY)) is ErrorKind.POLICY_DENIED
+        assert kind(await lent.plan(EFFECT, {}, purpose=WHY)) is ErrorKind.INPUT_SCHEMA_INVALID
+        assert kind(await lent.plan(EFFECT, {"marker": "a"}, purpose=WHY)) is ErrorKind.BUDGET_EXCEEDED
+        assert (stage.effect.done, await stage.pending()) == ([], [])
+
+    async def test_a_job_is_awaited(self, stage: Stage, calls: InnerCalls) -> None:
+        stage.nap.may_end.set()
+        assert told(await calls.narrowed([NAP], 2).invoke(NAP, {"marker": "n"}, purpose=WHY)) == "rested"
