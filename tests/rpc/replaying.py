@@ -201,9 +201,11 @@ class Stage:
         page = await self.approvals.ListApprovals(asked, metadata=self.by("judge"), timeout=60)
         return list(page.approvals)
 
-    async def decide(self, approval_id: str, *, yes: bool = True) -> None:
+    async def decide(self, approval_id: str, *, yes: bool = True, answer: Any = None) -> None:
         decision = approval_pb2.DECISION_APPROVE if yes else approval_pb2.DECISION_REJECT
         asked = approval_service_pb2.DecideApprovalRequest(approval_id=approval_id, decision=decision)
+        if answer is not None:
+            asked.answer_json = json.dumps(answer).encode()
         await self.approvals.DecideApproval(asked, metadata=self.by("judge"), timeout=60)
 
 

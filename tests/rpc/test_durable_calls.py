@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NAP, NOW, SCRIPT, a_stage
+from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NAP, NOW, SCRIPT, Effect, Marked, Said, a_stage
 from toolhub.v1 import job_service_pb2, job_state_pb2
 from toolhub_service.domain.inner_log import KeptCall, KeptState
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.runtime.inner_log import LOOK_AGAIN_MS, inner_call_id, inner_key
 from toolhub_service.schema.canonical_json import digest
+from toolhub_service.tools.context import ToolContext
 
 
 @pytest.mark.promise("inner.approval-suspends", "inner.effects-once")
@@ -69,6 +70,40 @@ async def test_a_job_leaves_its_place_to_the_job_it_waits_for(tmp_path: Path) ->
         assert (await stage.ended(job_id)).state == job_state_pb2.JOB_STATE_CANCELLED
         (other,) = stage.nap.job_ids - {first}
         assert (await stage.ended(other)).state == job_state_pb2.JOB_STATE_CANCELLED, "with the job that made it"
+
+
+@pytest.mark.promise("inner.approval-suspends", "inner.jobs-once")
+async def test_jobs_and_tools_that_ask_within_a_job_wait_for_the_person_who_is_asked(tmp_path: Path) -> None:
+    sign = Sign()
+    rule = "  - {id: naps, effect: REQUIRE_APPROVAL, tools: [held/nap.take]}\n"
+    async with a_stage(tmp_path, [sign], rule) as stage:
+        stage.nap.may_end.set()
+        lent = [NAP, EFFECT, sign.name]
+        job_id = await stage.submit(
+            [(EFFECT, {"marker": "m"})], [(NAP, {"marker": "n"})], [(sign.name, {"marker": "s"})], lent=lent
+        )
+        await stage.until(job_id, AWAITING)
+        (first,) = await stage.pending()
+        assert (first.tool, first.job_id) == (NAP, job_id)
+        await stage.decide(first.approval_id)
+        while not (asked := await stage.pending()):
+            await stage.until(job_id, AWAITING)
+        assert (asked[0].tool, asked[0].question.message, asked[0].job_id) == (sign.name, "Who signs s?", job_id)
+        await stage.decide(asked[0].approval_id, answer={"name": "Ann"})
+        assert await stage.answers(job_id) == ["m 1", "rested", "Ann 1"]
+        assert (stage.effect.done, len(stage.nap.job_ids), sign.done) == (["m"], 1, ["s"])
+
+
+class Sign(Effect):
+    """Asks a person itself."""
+
+    name = "held/paper.sign"
+
+    async def run(self, args: Marked, context: ToolContext) -> Said:
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        answer = context.ask(f"Who signs {args.marker}?", schema)
+        self.done.append(args.marker)
+        return Said(said=f"{answer['name']} {len(self.done)}")
 
 
 @pytest.mark.promise("inner.jobs-once")
