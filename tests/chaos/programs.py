@@ -16,10 +16,11 @@ import grpc
 import grpc.aio
 
 from tests.chaos.fleet import AWAY, IMPATIENT, OPEN
-from toolhub.v1 import approval_pb2, call_pb2, error_pb2, job_pb2, job_service_pb2, job_state_pb2
+from toolhub.v1 import approval_pb2, call_pb2, error_pb2, job_pb2, job_service_pb2, job_state_pb2, tool_service_pb2
 from toolhub.v1 import approval_service_pb2 as approvals_pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
+from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_client import FINAL_STATES
 from toolhub_client.channel import OPTIONS
 from toolhub_service.app.files import KeyFile
@@ -34,7 +35,7 @@ rules:
   - {id: ask, effect: REQUIRE_APPROVAL, tools: [chaos/effect.asked]}
 """
 TOOLS = ("EffectOnce", "AskedEffect", "NapJob", "QuickRead", "CallsMade")
-CALLS, PROGRAM, NAP = "chaos/calls.make", "core/program.run", "chaos/nap.job"
+CALLS, PROGRAM, PLAN, NAP = "chaos/calls.make", "core/program.run", "skill/storm", "chaos/nap.job"
 EFFECTS = frozenset({"chaos/effect.once", "chaos/effect.asked"})
 LOST = job_state_pb2.JOB_STATE_LOST
 SUCCEEDED = job_state_pb2.JOB_STATE_SUCCEEDED
@@ -54,6 +55,37 @@ for tool, args in inputs['calls'][:-2]:
 answers += await asyncio.gather(*[made(tool, args) for tool, args in inputs['calls'][-2:]])
 {'answers': answers}
 """
+
+
+OBJECT = {"type": "object"}
+_STEPS = [
+    {
+        "id": name,
+        "tool": tool,
+        "for_each": f"/input/{name}",
+        "parallel": 2,
+        "args": {"marker": {"$from": "/item"}},
+        "after": after,
+    }
+    for name, tool, after in (
+        ("once", "chaos/effect.once", []),
+        ("naps", NAP, ["once"]),
+        ("asked", "chaos/effect.asked", ["naps"]),
+    )
+]
+_SKILL_MD = "---\nname: storm\ndescription: Make calls. Use it in a storm.\n---\n\nMake calls.\n"
+
+
+def write_plan(folder: Path) -> Path:
+    """A skill whose plan makes the same kinds of calls; the file that names its source."""
+    (folder / "skills" / "storm").mkdir(parents=True)
+    (folder / "skills" / "storm" / "SKILL.md").write_text(_SKILL_MD)
+    plan = {"steps": _STEPS, "output": {"done": True}}
+    sidecar = {"mode": "plan", "input_schema": OBJECT, "output_schema": OBJECT, "tools": ["chaos/*"], "plan": plan}
+    (folder / "skills" / "storm" / "toolhub.json").write_text(json.dumps(sidecar))
+    sources = {"skill": {"kind": "skill", "skills": [{"path": str(folder / "skills")}]}}
+    (folder / "sources.yaml").write_text(json.dumps({"sources": sources}))
+    return folder / "sources.yaml"
 
 
 @dataclass(slots=True)
@@ -93,12 +125,26 @@ class Crowd:
         args: dict[str, Any] = {"marker": marker, "calls": calls}
         if tool == PROGRAM:
             args = {"code": _TEXT, "inputs": {"calls": calls}, "tools": ["chaos/*"]}
+        if tool == PLAN:
+            by_step = {step["id"]: step["tool"] for step in _STEPS}
+            args = {str(step): [given["marker"] for name, given in calls if name == by_step[step]] for step in by_step}
         intent = call_pb2.ToolIntent(
             tool=tool, args_json=json.dumps(args).encode(), purpose="chaos", idempotency_key=f"key-{marker}"
         )
         asked = job_service_pb2.SubmitJobRequest(intent=intent)
         answer = await self.patient(lambda: self._jobs.SubmitJob(asked, metadata=self.keys["robot"], timeout=_RPC_S))
         mine.job_id = answer.job.job_id
+
+    async def until_offered(self) -> None:
+        """Once what is called can be found: sources are read beside the start."""
+        stub: Any = ToolServiceStub(self.channel)
+        for tool in self.tools:
+            asked = tool_service_pb2.GetToolRequest(name=tool)
+            while True:
+                with suppress(grpc.aio.AioRpcError):
+                    await stub.GetTool(asked, metadata=self.keys["robot"], timeout=_RPC_S)
+                    break
+                await asyncio.sleep(_LOOK_S)
 
     async def decide(self) -> None:
         """Say yes to most, until cancelled."""
@@ -195,6 +241,9 @@ def _of(mine: Made, job: job_pb2.Job, effects: Counter[str]) -> Iterator[str]:
     status = job.status
     if status.state == LOST and status.error.message:
         return
+    if mine.tool == PLAN:
+        yield from _of_a_plan(mine, job, effects)
+        return
     if status.state != SUCCEEDED:
         yield f"is {job_state_pb2.JobState.Name(status.state)}: {status.error.message}"
         return
@@ -208,6 +257,15 @@ def _of(mine: Made, job: job_pb2.Job, effects: Counter[str]) -> Iterator[str]:
             yield f"{tool} was answered with {answer}"
         if tool in EFFECTS and answer != "OUTCOME_UNKNOWN" and count != (answer == "ok"):
             yield f"{tool} was answered with {answer}, and had its effect {count} times"
+
+
+def _of_a_plan(mine: Made, job: job_pb2.Job, effects: Counter[str]) -> Iterator[str]:
+    """It stops at the first call that fails: one that was denied."""
+    status, markers = job.status, [str(args["marker"]) for tool, args in mine.calls if tool in EFFECTS]
+    if status.state == SUCCEEDED:
+        yield from (f"succeeded without the effect of {marker}" for marker in markers if effects[marker] != 1)
+    elif status.error.kind != error_pb2.ERROR_KIND_APPROVAL_REJECTED:
+        yield f"is {job_state_pb2.JobState.Name(status.state)}: {status.error.message}"
 
 
 def unclear(jobs: Sequence[job_pb2.Job]) -> int:

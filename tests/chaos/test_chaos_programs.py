@@ -1,7 +1,7 @@
 """Replicas are killed at random while jobs make calls by their log: effects, approvals and jobs, none of them twice.
 
 TOOLHUB_CHAOS_KILLS and TOOLHUB_CHAOS_SEED as in test_chaos.py; with more than one kill docket
-delivers, too, and programs are interpreted.
+delivers, too, programs are interpreted, and skills have plans.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from tests.chaos.chaos_tools import effects
 from tests.chaos.programs import (
     CALLS,
+    PLAN,
     POLICY,
     PROGRAM,
     TOOLS,
@@ -26,15 +27,18 @@ from tests.chaos.programs import (
     keys_of,
     slowest_s,
     unclear,
+    write_plan,
 )
 from tests.chaos.replicas import broken_audit_logs, configured, kill_at_random, running
-from tests.chaos.test_chaos import PAUSE_S, SEED
+from tests.chaos.test_chaos import SEED
 from toolhub.v1 import job_state_pb2
 
 KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "1"))
 WHERE = ["one hub on SQLite", "two hubs on Redis", *(["two hubs on Redis, docket"] if KILLS > 1 else [])]
-MAKERS = [CALLS, *([PROGRAM] if KILLS > 1 else [])]
-SETTLING_S = 90.0
+MAKERS = [CALLS, *([PROGRAM, PLAN] if KILLS > 1 else [])]
+PAUSE_S = (0.2, 1.6) if KILLS == 1 else (0.3, 4.0)
+"""Between two kills: a life that is long enough for a takeover, and to go on a little."""
+SETTLING_S = 90.0 if KILLS == 1 else 240.0
 OPEN = 4 if KILLS == 1 else 10
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 10 * KILLS)]
@@ -49,7 +53,8 @@ async def test_jobs_that_make_calls_weather_kills(
     folder.mkdir()
     keys = keys_of(folder / "keys.yaml")
     auth = {"modes": ["api-key"], "api_keys_file": str(folder / "keys.yaml")}
-    config = configured(folder, ledger, TOOLS, POLICY, {"auth": auth})
+    sources = {"file": str(write_plan(folder))} if KILLS > 1 else {}
+    config = configured(folder, ledger, TOOLS, POLICY, {"auth": auth, "sources": sources})
     count, environment = 1, {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.4"}
     if "Redis" in where:
         count, environment = 2, {"TOOLHUB_STORES_REDIS_URL": request.getfixturevalue("redis_url")}
@@ -57,6 +62,7 @@ async def test_jobs_that_make_calls_weather_kills(
     async with running(folder, ledger, count, config, **environment) as replicas:
         async with channel_of([replica.port for replica in replicas]) as channel:
             crowd = Crowd(channel, keys, Random(SEED), MAKERS)
+            await crowd.until_offered()
             async with asyncio.TaskGroup() as tasks:
                 keeping = tasks.create_task(crowd.keep_open(OPEN))
                 deciding = tasks.create_task(crowd.decide())

@@ -259,9 +259,9 @@ class InnerCalls(Protocol):
         """The same with a memory where the running call is a job: each answer is kept before it is returned, in the
         order of the calls, and a later run of the job, on whichever hub, gets the kept ones without a second effect.
         Who uses it makes the same calls in the same order each time, or is told EXECUTION_ERROR; its tool declares
-        `replays`. Where the running call is no job: the same.
+        `replays`. Where the running call is no job, or its tool does not declare it: the same handle.
 
-        `invoke` then raises `Suspended`, too: the call waits for a person.
+        `invoke` then raises `Suspended`, too: the call waits for a person. A plan is not kept.
         """
 
     async def invoke(self, tool: str, args: JsonObject, *, purpose: str) -> ToolResult:

@@ -57,6 +57,8 @@ class Account:
     above: Account | None = None
     used_calls: int = 0
     used_bytes: int = 0
+    ancestors: tuple[tuple[str, str], ...] = ()
+    """As `Lineage.ancestors` of the calls that are taken from it; empty until the first one."""
 
     @property
     def calls_left(self) -> int:
@@ -249,9 +251,11 @@ class CallsWithin:
         )
 
     def _ancestors(self) -> tuple[tuple[str, str], ...]:
-        lineage = self.running.call.lineage
-        own = (self.running.spec.name, digest(self.running.call.args))
-        return (own,) if lineage is None else (*lineage.ancestors, own)
+        if not self.root.ancestors:  # arguments may be a whole program: their digest is made once
+            lineage = self.running.call.lineage
+            own = (self.running.spec.name, digest(self.running.call.args))
+            self.root.ancestors = (own,) if lineage is None else (*lineage.ancestors, own)
+        return self.root.ancestors
 
     async def ended(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
         """What became of a job that the call has become. `stops`: whether it is to be stopped where nobody waits for it

@@ -351,10 +351,20 @@ class JobLogs:
 
     async def forget(self, job: Job) -> None:
         """Raises ToolFailure when a store cannot be reached; the sweep comes back to it."""
-        for kept in await self._store.of_job(job.job_id):
+        why = f"Job {job.job_id}, which made it, has ended."
+        try:
+            left = await self._store.of_job(job.job_id)
+        except ToolFailure as damaged:
+            if damaged.error.kind is not ErrorKind.OUTCOME_UNKNOWN:
+                raise
+            left = ()
+        for kept in left:
             if kept.inner_job_id and kept.state is not KeptState.ANSWERED:
-                why = f"Job {job.job_id}, which made it, has ended."
-                await self._service.cancel(job.call.principal, kept.inner_job_id, why)
+                try:
+                    await self._service.cancel(job.call.principal, kept.inner_job_id, why)
+                except ToolFailure as gone:
+                    if gone.error.kind is not ErrorKind.NOT_FOUND:
+                        raise
         await self._store.forget_job(job.job_id)
 
     async def sweep(self, now_unix_ms: int) -> int:
