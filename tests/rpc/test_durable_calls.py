@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NAP, NOW, SCRIPT, Effect, Marked, Said, a_stage
 from toolhub.v1 import job_service_pb2, job_state_pb2
 from toolhub_service.domain.inner_log import KeptCall, KeptState
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.runtime.inner_log import LOOK_AGAIN_MS, inner_call_id, inner_key
@@ -100,7 +101,7 @@ class Sign(Effect):
     name = "held/paper.sign"
 
     async def run(self, args: Marked, context: ToolContext) -> Said:
-        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        schema: JsonObject = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
         answer = context.ask(f"Who signs {args.marker}?", schema)
         self.done.append(args.marker)
         return Said(said=f"{answer['name']} {len(self.done)}")
