@@ -288,3 +288,50 @@ async def test_the_command_line_runs_a_program_and_shows_its_calls(hub: RunningH
     submitted = await cli(hub, "run", "-", "--job", given="1 + 1")
     job_id = submitted.stdout.strip()
     assert (await hub.watched(job_id))[-1].result.ok
+
+
+FORESEEN = """
+import core
+text = (await core.fs_readText(path="seen.txt"))["text"]
+made = await core.fs_writeText(path="made.txt", text=text.upper())
+try:
+    await call("core/exec.run", {"argv": ["id"]})
+except RuntimeError:
+    pass
+if inputs.get("looks"):
+    await core.fs_writeText(path=made["path"], text="x")
+await core.util_time_now()
+"""
+
+
+@pytest.mark.promise("programs.dry-run")
+async def test_a_dry_run_tells_the_calls_and_makes_none_that_has_an_effect(hub: RunningHub) -> None:
+    await put(hub, "seen.txt", "abc")
+    plan = await hub.plan(RUN, {"code": FORESEEN, "check": False}, request_id="work")
+    assert plan.effects, plan
+    *calls, end = plan.effects
+    assert [line.split(" ")[1].rstrip(",.") for line in calls] == [
+        "core/fs.readText",
+        "core/fs.writeText",
+        "core/exec.run",
+        "core/util.time.now",
+    ]
+    assert '"text":"ABC"' in calls[1]
+    assert "made.txt" in calls[1].partition(". ")[2], "with what the tool's own plan says"
+    assert "refused: POLICY_DENIED" in calls[2]
+    assert end == "It would call nothing else."
+    assert plan.plan_digest
+    assert not (hub.workspace("work") / "made.txt").exists()
+
+    plan = await hub.plan(RUN, {"code": FORESEEN, "check": False, "inputs": {"looks": True}}, request_id="work")
+    assert len(plan.effects) == 4
+    assert "from here on" in plan.effects[-1]
+    for use in ("str(r)", "r['path']", "r.path", "[r]"):
+        after = f"await call('core/util.json.select', {{'json': {use}, 'path': 'x'}})"
+        code = f"r = await call('core/fs.writeText', {{'path': 'q', 'text': 'q'}})\n{after}"
+        plan = await hub.plan(RUN, {"code": code}, request_id="work")
+        assert "from here on" in plan.effects[-1], use
+        assert len(plan.effects) == 2
+    plan = await hub.plan(RUN, {"code": "1 / 0"}, request_id="work")
+    assert not plan.plan_digest
+    assert "ZeroDivisionError in line 1" in plan.steps[-1].error.message

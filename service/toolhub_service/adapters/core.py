@@ -246,6 +246,16 @@ class CoreAdapter:
         finally:
             context.close()
 
+    async def foresee(self, call: GrantedCall) -> Sequence[str]:
+        tool = self._tool(call.planned)
+        if type(tool).foresee is Tool.foresee:
+            return self.effects(call)
+        context = self._context(call, _SILENT)
+        try:
+            return tuple(await tool.foresee(_typed(tool, call.planned.args), context))
+        finally:
+            context.close()
+
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
         tool = self._tool(planned)
         if not _works_in_folder(planned.spec):

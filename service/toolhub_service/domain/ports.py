@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ToolError
@@ -88,6 +88,14 @@ class Adapter(Protocol):
 
     def resumes(self, spec: ToolSpec) -> bool:
         """Whether a job of this tool keeps a mark of its work on a remote side, to which another run re-attaches."""
+
+
+@runtime_checkable
+class ForeseeingAdapter(Protocol):
+    """An adapter of tools some of which must run something without effect to know what they would do."""
+
+    async def foresee(self, call: GrantedCall) -> Sequence[str]:
+        """What `Adapter.effects` tells of all others; for dry runs."""
 
 
 class Catalog(Protocol):

@@ -38,7 +38,15 @@ from toolhub_service.domain.call import (
 )
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job_ports import JobAcceptance, RunningJobs
-from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
+from toolhub_service.domain.ports import (
+    Adapter,
+    CallObserver,
+    Catalog,
+    Clock,
+    EventSink,
+    ForeseeingAdapter,
+    PolicySource,
+)
 from toolhub_service.domain.result import Plan, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
@@ -339,7 +347,8 @@ class Pipeline:
         """After step 5: the end of a dry run, which shows its plan, and of a submission, whose job is kept."""
         if state.call.mode is Mode.DRY_RUN:
             state.begun_ns[EXECUTE] = perf_counter_ns()
-            return self._show(state, adapter.effects(granted))
+            foreseen = await adapter.foresee(granted) if isinstance(adapter, ForeseeingAdapter) else None
+            return self._show(state, adapter.effects(granted) if foreseen is None else foreseen)
         await self.recorder.ask(state, granted)
         state.begun_ns[EXECUTE] = perf_counter_ns()
         if state.lease is not None:

@@ -89,6 +89,10 @@ class Tool(Generic[Input, Output, Report]):
         """
         return ()
 
+    async def foresee(self, args: Input, context: ToolContext) -> Sequence[str]:
+        """The same for dry runs, of a tool that must run something without effect to know it; within the deadline."""
+        return self.effects(args, context)
+
     def touches(self, args: Input) -> Sequence[str]:
         """Paths of the workspace that a call with these arguments would destroy, overwrite or move: plans and approvals
         hold for what stood there when they were shown."""

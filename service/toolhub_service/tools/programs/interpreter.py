@@ -238,6 +238,17 @@ class Interpreter:
             self._checked.popitem(last=False)
 
 
+class UnknownAnswer:
+    """What a program is given in a dry run in place of an answer that nobody knows yet."""
+
+
+def unknown_answer() -> Any:
+    """To be returned by `Host.call`: a value that can be passed on and kept, and says nothing."""
+    import pydantic_monty as monty
+
+    return monty.ClassInstance(UnknownAnswer())
+
+
 def _binary() -> str:
     from pydantic_monty._binary import find_monty_binary
 

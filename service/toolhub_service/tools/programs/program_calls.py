@@ -32,7 +32,7 @@ _DEPTH_MAX: Final = 60
 _RECENT_MAX: Final = 16
 _INTEGER_BITS_MAX: Final = 1_024
 _TEXT_CHARS_MAX: Final = 200
-_PURPOSE: Final = "a program's call"
+PURPOSE: Final = "a program's call"
 
 
 class ProgramCall(ToolOutput, frozen=True):
@@ -80,7 +80,7 @@ class ProgramCalls:
         report: Callable[[ProgramProgress], None],
         calls_max: int,
     ) -> None:
-        self._calls = calls
+        self.calls = calls
         self._tools = tools
         self._report = report
         self._calls_max = calls_max
@@ -139,7 +139,7 @@ class ProgramCalls:
                 if self._suspended is not None:
                     raise CallFailed("the program is suspended")
                 self._tell(place, "STARTED")
-                result = await self._calls.invoke(tool, args, purpose=_PURPOSE)
+                result = await self._asked(tool, args)
         except Suspended as suspended:
             self._suspended = suspended
             raise CallFailed("the program is suspended") from suspended
@@ -150,6 +150,9 @@ class ProgramCalls:
         if result.error is not None:
             raise self._raised(tool, result.call_id, result.error)
         return result.value
+
+    async def _asked(self, tool: str, args: JsonObject) -> ToolResult:
+        return await self.calls.invoke(tool, args, purpose=PURPOSE)
 
     def _note(self, place: int, result: ToolResult) -> None:
         kind = "" if result.error is None else result.error.kind.value

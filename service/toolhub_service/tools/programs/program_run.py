@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock, InnerCalls
 from toolhub_service.domain.result import EvidenceType
@@ -33,6 +33,7 @@ from toolhub_service.registry.stubs import (
 from toolhub_service.schema.canonical_json import NotJson, dumps
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.programs.bounds import Printed
+from toolhub_service.tools.programs.foresight import ForeseenCalls, Unforeseeable
 from toolhub_service.tools.programs.interpreter import VERSION, Interpreter, Program
 from toolhub_service.tools.programs.program_calls import ProgramCall, ProgramCalls, ProgramProgress, plain
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -67,20 +68,21 @@ class ProgramEnded:
     calls: tuple[ProgramCall, ...]
 
 
-async def run_program(
-    interpreter: Interpreter,
-    text: ProgramText,
-    context: ToolContext[Any],
-    now_unix_ms: Callable[[], int],
-    report: Callable[[ProgramProgress], None],
-) -> ProgramEnded:
-    """Runs it with the calls of the running call; lays evidence of it, however it ends.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    program: Program
+    calls: InnerCalls
+    names: Mapping[FunctionName, str]
+    offered: Sequence[ToolSpec]
+    named: Sequence[ToolSpec]
 
-    Raises ToolFailure as `Interpreter.run`, INVALID_INPUT for a program that is too long or names no tool of the
-    caller's, BUDGET_EXCEEDED for calls that are nested too deep, and lets `Suspended` through.
-    """
-    limits = interpreter.limits
-    _check_length(text.code, limits.code_bytes)
+
+async def prepared(
+    interpreter: Interpreter, text: ProgramText, context: ToolContext[Any], now_unix_ms: Callable[[], int]
+) -> Prepared:
+    """Raises ToolFailure INVALID_INPUT for a program that is too long or names no tool of the caller's, and
+    BUDGET_EXCEEDED for calls that are nested too deep."""
+    _check_length(text.code, interpreter.limits.code_bytes)
     offered = await _offered(_inner_calls(context), text.tools)
     calls = _inner_calls(context).narrowed((spec.name for spec in offered), text.max_calls).durable()
     words = words_of(text.code)
@@ -97,13 +99,44 @@ async def run_program(
         seed=(context.call.job_id if context.call else "") or context.call_id,
         is_checked=text.is_checked,
     )
-    host = ProgramCalls(calls, names, report, text.max_calls)
-    printed = Printed(limits.printed_bytes)
+    return Prepared(program, calls, names, offered, [spec for spec, _ in named])
+
+
+async def run_program(
+    interpreter: Interpreter,
+    text: ProgramText,
+    context: ToolContext[Any],
+    now_unix_ms: Callable[[], int],
+    report: Callable[[ProgramProgress], None],
+) -> ProgramEnded:
+    """Runs it with the calls of the running call; lays evidence of it, however it ends.
+
+    Raises ToolFailure as `prepared` and `Interpreter.run`, and lets `Suspended` through.
+    """
+    ready = await prepared(interpreter, text, context, now_unix_ms)
+    host = ProgramCalls(ready.calls, ready.names, report, text.max_calls)
+    printed = Printed(interpreter.limits.printed_bytes)
     try:
-        ended = await interpreter.run(program, host, printed, context.deadline_s)
+        ended = await interpreter.run(ready.program, host, printed, context.deadline_s)
         return ProgramEnded(plain(ended.value), printed.text, printed.is_cut, host.made)
     finally:
-        _lay_evidence(context, text, [spec for spec, _ in named], interpreter, host.made, printed)
+        _lay_evidence(context, text, ready.named, interpreter, host.made, printed)
+
+
+async def foreseen_program(
+    interpreter: Interpreter, text: ProgramText, context: ToolContext[Any], now_unix_ms: Callable[[], int]
+) -> Sequence[str]:
+    """What it would call, for a dry run. Raises ToolFailure when it would fail before anything is unknown."""
+    ready = await prepared(interpreter, text, context, now_unix_ms)
+    specs = {spec.name: spec for spec in ready.offered}
+    host = ForeseenCalls(ready.calls, ready.names, specs, lambda _: None, text.max_calls)
+    try:
+        await interpreter.run(ready.program, host, Printed(0), context.deadline_s)
+    except Unforeseeable:
+        return host.lines(None)
+    except ToolFailure as failure:
+        return host.lines(failure)
+    return host.lines(None)
 
 
 class ProgramRun(Tool["ProgramRun.In", "ProgramRun.Out", ProgramProgress]):
@@ -171,10 +204,11 @@ class ProgramRun(Tool["ProgramRun.In", "ProgramRun.Out", ProgramProgress]):
     def unavailable_reason(self) -> str:
         return self._interpreter.unavailable_reason()
 
+    async def foresee(self, args: In, context: ToolContext) -> Sequence[str]:
+        return await foreseen_program(self._interpreter, self._text(args), context, self._clock.unix_ms)
+
     async def run(self, args: In, context: ToolContext[ProgramProgress]) -> Out:
-        limits = self._interpreter.limits
-        asked = limits.calls_max if args.max_calls is None else min(args.max_calls, limits.calls_max)
-        text = ProgramText(args.code, args.inputs, args.tools, asked, args.check)
+        limits, text = self._interpreter.limits, self._text(args)
         ended = await run_program(self._interpreter, text, context, self._clock.unix_ms, context.report)
         value, artifact = await _bounded(ended.value, limits.result_bytes, context)
         return self.Out(
@@ -184,6 +218,11 @@ class ProgramRun(Tool["ProgramRun.In", "ProgramRun.Out", ProgramProgress]):
             printed_cut=ended.is_printed_cut,
             value_artifact=artifact or UNSET,
         )
+
+    def _text(self, args: In) -> ProgramText:
+        most = self._interpreter.limits.calls_max
+        asked = most if args.max_calls is None else min(args.max_calls, most)
+        return ProgramText(args.code, args.inputs, args.tools, asked, args.check)
 
 
 def _inner_calls(context: ToolContext[Any]) -> InnerCalls:
