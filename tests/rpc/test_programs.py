@@ -290,6 +290,20 @@ async def test_the_command_line_runs_a_program_and_shows_its_calls(hub: RunningH
     assert (await hub.watched(job_id))[-1].result.ok
 
 
+EXAMPLE = Path(__file__).parents[2] / "examples/programs/till.py"
+
+
+async def test_the_example_makes_forty_calls_and_answers_with_one_line(hub: RunningHub) -> None:
+    folder = hub.workspace("cli") / "sales"
+    folder.mkdir(parents=True)
+    for day in range(38):
+        (folder / f"{day:02}.csv").write_text(f"tea,{day}\ncoffee,2\nwater,1\n")
+    shown = await cli(hub, "run", str(EXAMPLE), "--inputs", '{"folder": "sales"}', "--watch")
+    assert json.loads(shown.stdout) == {"days": 38, "best": ["tea", "coffee", "water"], "sold": 817}
+    assert len([line for line in shown.stderr.splitlines() if "✓" in line]) == 40
+    assert (folder / "report.txt").read_text() == "tea: 703\ncoffee: 76\nwater: 38"
+
+
 FORESEEN = """
 import core
 text = (await core.fs_readText(path="seen.txt"))["text"]
