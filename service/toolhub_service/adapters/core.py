@@ -213,9 +213,7 @@ class CoreAdapter:
         context = self._context(call, sink)
         try:
             output = await tool.run(args, context)
-            value = (
-                msgspec.to_builtins(output) if not context.is_large else await in_thread(msgspec.to_builtins, output)
-            )
+            value = await in_thread(msgspec.to_builtins, output) if context.is_large else msgspec.to_builtins(output)
             return Outcome(
                 value=value,
                 evidence=tuple(context.evidence),
@@ -240,21 +238,15 @@ class CoreAdapter:
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         tool = self._tool(call.planned)
-        context = self._context(call, _SILENT)
-        try:
+        with closing(self._context(call, _SILENT)) as context:
             return tuple(_asked(tool, lambda args: tool.effects(args, context), call.planned))
-        finally:
-            context.close()
 
     async def foresee(self, call: GrantedCall) -> Sequence[str]:
         tool = self._tool(call.planned)
         if type(tool).foresee is Tool.foresee:
             return self.effects(call)
-        context = self._context(call, _SILENT)
-        try:
+        with closing(self._context(call, _SILENT)) as context:
             return tuple(await tool.foresee(_typed(tool, call.planned.args), context))
-        finally:
-            context.close()
 
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
         tool = self._tool(planned)

@@ -48,6 +48,8 @@ _MAX_DEPTH: Final = 100
 _CHECKED_KEPT: Final = 1_000
 _GRACE_S: Final = 1.0
 _RUNS_PER_WORKER: Final = 200
+DEPTHS: Final = 6
+"""More than calls can be nested."""
 _LAST_PAUSE_S: Final = 0.2
 _WORKER_CPU_S: Final = 100_000
 _WORKER_MEMORY_BYTES: Final = 2 * 1024**3
@@ -102,7 +104,8 @@ class Interpreter:
         self._stack = AsyncExitStack()
         self._pool: pydantic_monty.AsyncMonty | None = None
         self._opening = asyncio.Lock()
-        self._free = asyncio.Semaphore(limits.workers)
+        # A program that waits for one within it must not wait for the worker of one like itself.
+        self._free = [asyncio.Semaphore(limits.workers) for _ in range(DEPTHS)]
         self._checked: OrderedDict[bytes, None] = OrderedDict()
 
     @staticmethod
@@ -114,21 +117,19 @@ class Interpreter:
             self._pool = None
             await self._stack.aclose()
 
-    async def run(self, program: Program, host: Host, printed: Printed, deadline_s: float) -> Ended:
-        """The value of its last expression. `deadline_s` is on the loop clock.
+    async def run(self, program: Program, host: Host, printed: Printed, deadline_s: float, depth: int = 0) -> Ended:
+        """The value of its last expression. `deadline_s` is on the loop clock; `depth`: calls above this one.
 
         Raises ToolFailure INVALID_INPUT (syntax, types), EXECUTION_ERROR (an exception, memory, a crash of the worker),
         TIMEOUT (processor time, wall time), RATE_LIMITED (no worker is free in time), and what `host.stopped` tells.
         """
         loop = asyncio.get_running_loop()
         wall_s = min(self.limits.wall_s, deadline_s - loop.time())
+        free = self._free[min(depth, DEPTHS - 1)]
         try:
             async with asyncio.timeout(wall_s):
-                await self._free.acquire()
-                try:
+                async with free:
                     return await self._run(program, host, printed)
-                finally:
-                    self._free.release()
         except TimeoutError as late:
             message = f"The program was not over after {wall_s:.0f} s, its calls included, and was ended."
             raise refuse(ErrorKind.TIMEOUT, message, max_runtime_s=round(wall_s, 3), stopped=True) from late
@@ -210,7 +211,7 @@ class Interpreter:
                 pool = monty.AsyncMonty(
                     binary_path=start,
                     min_processes=1,
-                    max_processes=self.limits.workers,
+                    max_processes=self.limits.workers * DEPTHS,
                     max_checkouts_per_worker=_RUNS_PER_WORKER,
                     feed_duration_limit_grace=_GRACE_S,
                 )

@@ -117,7 +117,7 @@ async def run_program(
     host = ProgramCalls(ready.calls, ready.names, report, text.max_calls)
     printed = Printed(interpreter.limits.printed_bytes)
     try:
-        ended = await interpreter.run(ready.program, host, printed, context.deadline_s)
+        ended = await interpreter.run(ready.program, host, printed, context.deadline_s, ready.calls.depth)
         return ProgramEnded(plain(ended.value), printed.text, printed.is_cut, host.made)
     finally:
         _lay_evidence(context, text, ready.named, interpreter, host.made, printed)
@@ -131,7 +131,7 @@ async def foreseen_program(
     specs = {spec.name: spec for spec in ready.offered}
     host = ForeseenCalls(ready.calls, ready.names, specs, lambda _: None, text.max_calls)
     try:
-        await interpreter.run(ready.program, host, Printed(0), context.deadline_s)
+        await interpreter.run(ready.program, host, Printed(0), context.deadline_s, ready.calls.depth)
     except Unforeseeable:
         return host.lines(None)
     except ToolFailure as failure:
