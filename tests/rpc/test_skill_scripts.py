@@ -75,6 +75,8 @@ async def test_a_script_is_run_on_its_arguments_and_what_it_made_is_proven_by_th
         assert proofs["artifact"].sha256 == artifact.sha256
         ran = dict(proofs["script"].attributes)
         assert (ran["exit_code"], ran["argv"], ran["confinement"]) == ("0", "{python} run.py", "bubblewrap")
+        assert int(ran["cpu_ms"]) > 0
+        assert int(ran["memory_max_bytes"]) > 1_000_000
         assert ran["interpreter"].startswith("CPython 3.")
         assert result.tool_version == "1.2.3"
 

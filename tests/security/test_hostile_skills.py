@@ -50,7 +50,10 @@ def seen(path):
 paths = ["run.py", "/etc/x", "/usr/x", given["home"] + "/x", given["hub"] + "/policy.yaml"]
 told = {path: tried(path) for path in paths}
 told["seen"] = [seen(path) for path in [given["hub"], given["hub"] + "/policy.yaml", given["home"]]]
-told["network"] = socket.socket().connect_ex(("127.0.0.1", given["port"])) != 0
+try:
+    told["network"] = socket.socket().connect_ex(("127.0.0.1", given["port"])) != 0
+except OSError:
+    told["network"] = True
 told["environment"] = sorted(name for name in os.environ if name not in given["known"])
 json.dump(told, sys.stdout)
 """
@@ -66,13 +69,20 @@ print("begun", file=sys.stderr, flush=True)
 time.sleep(600)
 """
 KNOWN = "HOME LANG LC_CTYPE PATH PWD PYTHONDONTWRITEBYTECODE PYTHONPATH TMPDIR TOOLHUB_INPUT TOOLHUB_OUTPUT"
+LEAVES = """
+import time
+def leave():
+    try:
+        os.setsid()
+    except OSError:
+        pass
+"""
 FORKS = """
 made = 0
 try:
     while made < 3000:
         if os.fork() == 0:
-            os.setsid()
-            import time
+            leave()
             time.sleep(600)
         made += 1
 except OSError:
@@ -81,7 +91,7 @@ json.dump({"made": made}, sys.stdout)
 """
 KEEPS = """
 if os.fork() == 0:
-    os.setsid()
+    leave()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.environ["TOOLHUB_SOCKET"])
     for name in (0, 1, 2):
@@ -184,8 +194,10 @@ def write_all(skills: Path) -> None:
     script_skill(skills, "writes", SAYS + WRITES, tools=["core/util.time.now"])
     script_skill(skills, "floods", "import sys\nwhile True: sys.stdout.write('x' * 1_000_000)")
     script_skill(skills, "idles", "while True: pass", limits={"timeout_s": 1}, annotations={"read_only": True})
-    script_skill(skills, "forks", SAYS + FORKS, argv=argv, limits={"processes": 20}, tools=["core/util.time.now"])
-    script_skill(skills, "keeps", SAYS + KEEPS, argv=argv, tools=["core/util.time.now"])
+    script_skill(
+        skills, "forks", SAYS + LEAVES + FORKS, argv=argv, limits={"processes": 20}, tools=["core/util.time.now"]
+    )
+    script_skill(skills, "keeps", SAYS + LEAVES + KEEPS, argv=argv, tools=["core/util.time.now"])
     script_skill(skills, "reuses", SAYS + REUSES, tools=["core/util.time.now"])
     script_skill(skills, "gate", SAYS + GATE, tools=["held/gate.wait"])
     script_skill(skills, "swaps", SAYS + "print('{}')", tools=["core/util.time.now"])

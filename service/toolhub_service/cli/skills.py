@@ -168,7 +168,8 @@ def init(path: Path, *, script: str, force: bool, as_json: bool) -> None:
 
 
 def _checked(places: tuple[Path, ...]) -> Iterator[dict[str, Any]]:
-    from toolhub_service.adapters.skill.manifest import ManifestInvalid, read_manifest
+    from toolhub_service.adapters.skill.manifest import ManifestInvalid
+    from toolhub_service.adapters.skill.runnable import runnable
     from toolhub_service.adapters.skill.skill import load_skill, skill_folders
     from toolhub_service.adapters.skill.skill_file import SkillInvalid
     from toolhub_service.guards.descriptions import judge_definition
@@ -183,15 +184,18 @@ def _checked(places: tuple[Path, ...]) -> Iterator[dict[str, Any]]:
                 yield _report(folder.name, folder, problems=[str(invalid)])
                 continue
             problems: list[str] = []
+            told: tuple[str, ...] = ()
             mode = "instructions"
             if skill.sidecar is not None:
                 mode = "sidecar"
                 try:
-                    mode = read_manifest(skill.sidecar).mode
+                    made = runnable(skill)
+                    if made is not None:
+                        mode, told = made.manifest.mode, made.warnings
                 except ManifestInvalid as invalid:
                     problems = [f"{skill.sidecar_path}: {problem}" for problem in invalid.problems]
             findings = judge_definition({"description": skill.file.description})
-            warnings = [*skill.warnings, *(finding.message for finding in findings)]
+            warnings = [*skill.warnings, *told, *(finding.message for finding in findings)]
             yield _report(skill.name, folder, mode, skill.digest, problems, warnings)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import os
 import signal
 import subprocess
@@ -19,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from resource import struct_rusage
 from typing import IO
 
+from toolhub_service.sandbox.capture import Capture
 from toolhub_service.sandbox.strays import kill_strays
 
 # Starts programs, as asyncio's subprocesses but without a way to lose one. The only place that starts children.
@@ -71,6 +72,8 @@ class Child(asyncio.SubprocessTransport):
         self._pipes: dict[int, asyncio.BaseTransport] = {}
         self._open: set[int] = set()
         self._code: int | None = None
+        self.usage: struct_rusage | None = None
+        """What it and all that it has waited for have used; known once it has ended."""
         self._is_closed = False
 
     async def start(self, program: Program) -> None:
@@ -174,7 +177,8 @@ class Child(asyncio.SubprocessTransport):
         if not self._on_loop(self._has_started, process):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        self._on_loop(self._has_ended, process.wait())
+        code, usage = _waited_for(process)
+        self._on_loop(self._has_ended, code, usage)
 
     def _on_loop(self, what: Callable[..., object], *arguments: object) -> bool:
         """False when the loop is closed."""
@@ -190,8 +194,9 @@ class Child(asyncio.SubprocessTransport):
         self._protocol.connection_made(self)
         self._started.set_result(process)
 
-    def _has_ended(self, code: int) -> None:
+    def _has_ended(self, code: int, usage: struct_rusage | None) -> None:
         self._code = code
+        self.usage = usage
         self.exited.set()
         self._protocol.process_exited()
         self._finish()
@@ -260,6 +265,15 @@ class _Pipe(asyncio.Protocol):
         self._protocol.resume_writing()
 
 
+def _waited_for(process: subprocess.Popen[bytes]) -> tuple[int, struct_rusage | None]:
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    except ChildProcessError:
+        return process.wait(), None
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage
+
+
 def _pipes_of(process: subprocess.Popen[bytes]) -> list[tuple[int, IO[bytes]]]:
     pipes = enumerate((process.stdin, process.stdout, process.stderr))
     return [(fd, pipe) for fd, pipe in pipes if pipe is not None]
@@ -275,45 +289,6 @@ OnOutput = Callable[[bytes, str], None]
 """Whole lines, and the name of their stream."""
 
 
-class Capture:
-    """What one stream carried: its first bytes, its length and its hash."""
-
-    def __init__(self, keep_bytes: int) -> None:
-        self.kept = bytearray()
-        self.total_bytes = 0
-        self._keep_bytes = keep_bytes
-        self._told_bytes = 0
-        self._hash = hashlib.sha256()
-
-    @property
-    def sha256(self) -> str:
-        """Hex digest of all bytes, kept or not."""
-        return self._hash.hexdigest()
-
-    def feed(self, data: bytes) -> bytes:
-        """Take a piece; return the lines that it completed among the kept bytes."""
-        self.total_bytes += len(data)
-        self._hash.update(data)
-        piece = data[: self._keep_bytes - len(self.kept)]
-        self.kept += piece
-        end = len(self.kept) - len(piece) + piece.rfind(b"\n") + 1
-        return self._lines_to(end) if b"\n" in piece else b""
-
-    def rest(self) -> bytes:
-        """The unfinished last line."""
-        return self._lines_to(len(self.kept))
-
-    def text(self, max_chars: int) -> tuple[str, bool]:
-        """At most `max_chars` characters and whether something is missing."""
-        text = self.kept.decode("utf-8", "replace")
-        return text[:max_chars], len(text) > max_chars or self.total_bytes > len(self.kept)
-
-    def _lines_to(self, end: int) -> bytes:
-        lines = bytes(self.kept[self._told_bytes : end])
-        self._told_bytes = max(self._told_bytes, end)
-        return lines
-
-
 @dataclass(frozen=True, slots=True)
 class Finished:
     """How a program ended."""
@@ -325,6 +300,10 @@ class Finished:
     stderr: Capture
     timed_out: bool
     flooded: bool
+    cpu_s: float = 0.0
+    """Of it and of all that it has waited for."""
+    memory_max_bytes: int = 0
+    """The most that one of these held at once."""
 
 
 async def run_process(
@@ -368,6 +347,8 @@ async def run_process(
         stderr=watch.captures[2],
         timed_out=timed_out,
         flooded=watch.flooded,
+        cpu_s=0.0 if child.usage is None else child.usage.ru_utime + child.usage.ru_stime,
+        memory_max_bytes=0 if child.usage is None else child.usage.ru_maxrss * 1024,
     )
 
 

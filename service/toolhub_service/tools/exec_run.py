@@ -32,8 +32,9 @@ from toolhub_service.domain.tool import (
 from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS, JudgedCommand
 from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_command, judge_environment
 from toolhub_service.guards.paths import judge_path
+from toolhub_service.sandbox.capture import Capture
 from toolhub_service.sandbox.confinement import Confinement
-from toolhub_service.sandbox.process import FLOOD_BYTES, Capture, Finished, run_process
+from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, run_process
 from toolhub_service.sandbox.request import Level, too_weak
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.sandbox.process import FLOOD_BYTES, Capture, Finished, OnOutput, Program, run_process
+from toolhub_service.sandbox.capture import Capture
+from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, OnOutput, Program, run_process
 
 
 async def run(

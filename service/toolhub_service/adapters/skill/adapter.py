@@ -34,6 +34,9 @@ class SkillRunner(Protocol):
     async def run(self, call: GrantedCall, sink: EventSink, skill: Skill, manifest: Manifest) -> Outcome:
         """Raises ToolFailure, and TreeChanged for files that are not those of the skill's digest."""
 
+    async def foresee(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
+        """As `effects`, for a dry run, of which the calls that it would make are planned in turn."""
+
     def effects(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
         """What the call would do now, one sentence each. Raises ToolFailure when it would fail."""
 
@@ -91,6 +94,12 @@ class SkillAdapter(SourceAdapter[SkillToolSource]):
         except TreeChanged as changed:
             source.has_changed()
             raise _files_changed(call, str(changed)) from changed
+
+    async def foresee(self, call: GrantedCall) -> Sequence[str]:
+        _, tool = self._found(call)
+        if tool.manifest is None or self.runner is None:
+            return ()
+        return await self.runner.foresee(call, tool.skill, tool.manifest)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         _, tool = self._found(call)

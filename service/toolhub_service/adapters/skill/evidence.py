@@ -46,7 +46,8 @@ def of_script(made: Runnable, run: ScriptRun) -> Iterator[Evidence]:
             "stdout_bytes": str(finished.stdout.total_bytes),
             "stderr_bytes": str(finished.stderr.total_bytes),
             "stderr_sha256": finished.stderr.sha256,
-            **run.usage,
+            "cpu_ms": str(round(finished.cpu_s * 1_000)),
+            "memory_max_bytes": str(finished.memory_max_bytes),
             **run.confinement,
         },
     )

@@ -1,6 +1,7 @@
 """The steps of a plan, checked when the skill is loaded: what each waits for, what it refers to, when it is skipped.
 
-A reference is an object `{"$from": POINTER}`, with a `default` where what it names may not be there:
+A reference is an object `{"$from": POINTER}`, with a `default` where what it names may not be there, which may be a
+reference itself:
 
     /input/…                 the skill's arguments
     /steps/ID/result/…       what an earlier step gave: of a `for_each` an array with an entry for each item
@@ -15,7 +16,7 @@ A step refers to steps that stand before it alone, so that no plan has a circle.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from msgspec import UNSET
@@ -57,6 +58,8 @@ class PlanStep:
     """Steps without whose success it is skipped."""
     awaited: frozenset[str]
     """Steps that must be over first, those of `required` among them."""
+    reads: frozenset[str]
+    """Steps whose answers its arguments or its condition refer to."""
     holds: Callable[[Scope], bool] | None
     """Its condition; raises ConditionFault. None: it has none."""
     on_failure: str
@@ -114,7 +117,7 @@ def _referred(value: JsonObject, scope: Scope) -> JsonValue:
         return look_up(str(value[REFERENCE]), scope)
     except Absent:
         if DEFAULT in value:
-            return value[DEFAULT]
+            return filled(value[DEFAULT], scope)
         raise
 
 
@@ -139,15 +142,19 @@ class _Reading:
         if step.for_each is not None:
             found.append(Reference(step.for_each, False, f"{place}.for_each"))
             self._check_pointer(step.for_each, found[-1].place, has_item=False)
+        reads: set[str] = set()
         for reference in found:
-            named = _step_of(reference.pointer)
+            named = {*_step_of(reference.pointer)}
+            reads |= named
             (awaited if reference.has_default or not _is_result(reference.pointer) else required).update(named)
-        holds, read = self._condition(step)
-        awaited |= read
+        holds, asked = self._condition(step)
+        awaited |= asked
         if step.compensate is not None:
             self._check_compensation(step)
         self._check_tool(step.tool, f"{place}.tool")
-        return PlanStep(step, frozenset(required), frozenset(required | awaited), holds, on_failure)
+        return PlanStep(
+            step, frozenset(required), frozenset(required | awaited), frozenset(reads | asked), holds, on_failure
+        )
 
     def references_in(self, value: JsonValue, place: str) -> list[Reference]:
         """Those in a value, each checked."""
@@ -157,20 +164,29 @@ class _Reading:
         if depth > _DEPTH_MAX:
             self.problems.append(f"{place}: nested more than {_DEPTH_MAX} levels deep")
         elif isinstance(value, dict) and REFERENCE in value:
-            pointer = value[REFERENCE]
-            if not value.keys() <= _REFERENCE_KEYS:
-                strange = min(value.keys() - _REFERENCE_KEYS)
-                self.problems.append(f"{place}: beside `$from` only `default` may stand, not `{strange[:64]}`")
-            elif not isinstance(pointer, str) or not pointer.startswith("/"):
-                self.problems.append(f"{place}.$from: must be a JSON Pointer such as `/steps/ID/result`")
-            elif self._check_pointer(pointer, f"{place}.$from", has_item=self._has_item):
-                yield Reference(pointer, DEFAULT in value, place)
+            yield from self._reference(value, place, depth)
         elif isinstance(value, dict):
             for name, member in value.items():
                 yield from self._references(member, f"{place}.{name}", depth + 1)
         elif isinstance(value, list):
             for at, item in enumerate(value):
                 yield from self._references(item, f"{place}[{at}]", depth + 1)
+
+    def _reference(self, value: JsonObject, place: str, depth: int) -> Iterator[Reference]:
+        """The reference that an object is, and those in its default."""
+        pointer = value[REFERENCE]
+        if not value.keys() <= _REFERENCE_KEYS:
+            strange = min(value.keys() - _REFERENCE_KEYS)
+            self.problems.append(f"{place}: beside `$from` only `default` may stand, not `{strange[:64]}`")
+            return
+        if not isinstance(pointer, str) or not pointer.startswith("/"):
+            self.problems.append(f"{place}.$from: must be a JSON Pointer such as `/steps/ID/result`")
+            return
+        if self._check_pointer(pointer, f"{place}.$from", has_item=self._has_item):
+            yield Reference(pointer, DEFAULT in value, place)
+        # What stands in may not be there either, and is no reason to skip the step.
+        for other in self._references(value.get(DEFAULT), f"{place}.default", depth + 1):
+            yield replace(other, has_default=True)
 
     def _check_pointer(self, pointer: str, place: str, *, has_item: bool) -> bool:
         """Whether it can lead somewhere; else the problem is noted."""

@@ -10,6 +10,8 @@ from toolhub_service.adapters.skill.evidence import of_plan, of_script, of_skill
 from toolhub_service.adapters.skill.interpreter import Interpreter, found_interpreter
 from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
 from toolhub_service.adapters.skill.plan import PlanEngine
+from toolhub_service.adapters.skill.plan_foresight import PlanForesight
+from toolhub_service.adapters.skill.plan_steps import CheckedPlan
 from toolhub_service.adapters.skill.program import ProgramParts, run_skill_program
 from toolhub_service.adapters.skill.runnable import Runnable, runnable
 from toolhub_service.adapters.skill.script import Script, ScriptParts
@@ -51,10 +53,14 @@ class SkillRuns:
             return await self._program(call, sink, made)
         return await self._plan(call, sink, made)
 
+    async def foresee(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
+        made = self._runnable(call, skill)
+        return self.effects(call, skill, manifest) if made.plan is None else await self._foreseen(call, made, made.plan)
+
     def effects(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
         made = self._runnable(call, skill)
         if made.plan is not None:
-            steps = tuple(_told(planned.step.id, planned.step.tool) for planned in made.plan.steps)
+            steps = (f"Step {each.step.id} calls {each.step.tool}." for each in made.plan.steps)
             return (*manifest.effects, *steps)
         tools = (f"May call {', '.join(made.wanted)}, each under the caller's own rights.",) if made.wanted else ()
         if manifest.mode == "program":
@@ -76,6 +82,13 @@ class SkillRuns:
             self._known = dict([*self._known.items()][-_KNOWN_MAX:])
             self._known[f"{skill.digest} {skill.folder}"] = made
         return made
+
+    async def _foreseen(self, call: GrantedCall, made: Runnable, plan: CheckedPlan) -> Sequence[str]:
+        calls = self._calls(call)
+        specs = {spec.name: spec for spec in await calls.offered(lambda spec: made.may_call(spec.name))}
+        narrowed = calls.narrowed(specs, made.manifest.limits.calls)
+        look = PlanForesight(plan, call.args, narrowed, specs, f"skill {made.skill.name}")
+        return (*made.manifest.effects, *(await look.lines()))
 
     async def _script(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
         calls = await self._narrowed(call, made) if made.makes_calls else None
@@ -113,7 +126,3 @@ class SkillRuns:
         if self._interpreter is None or (self._interpreter.done() and self._interpreter.exception() is not None):
             self._interpreter = asyncio.create_task(found_interpreter(self._python), name="skills:python")
         return await asyncio.shield(self._interpreter)
-
-
-def _told(step: str, tool: str) -> str:
-    return f"Step {step}: calls {tool}, under the caller's own rights."

@@ -67,7 +67,6 @@ class ScriptRun:
     artifacts: tuple[ArtifactRef, ...]
     calls: Sequence[MadeCall]
     refused_peers: int
-    usage: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,5 +300,4 @@ class Script:
             artifacts=kept,
             calls=() if carrier is None else tuple(carrier.made),
             refused_peers=0 if carrier is None else carrier.refused_peers,
-            usage={},
         )

@@ -145,13 +145,17 @@ async def test_for_each_calls_item_by_item_or_several_at_once_in_an_order_that_n
 
 
 async def test_branches_are_chosen_by_conditions_and_what_needs_a_skipped_step_is_skipped() -> None:
-    for mode, order, merged in (("fast", "fast=fast merge", "fast"), ("slow", "slow=slow slower=slow merge", "slow")):
+    for mode, order, merged in (
+        ("fast", "fast=fast joined=fast merge", "fast"),
+        ("slow", "slow=slow slower=slow joined=slow merge", "slow"),
+    ):
         calls = Calls()
         value = await ran(
             calls,
             step("fast", args={"v": "fast"}, **when("input.mode == 'fast'")),
             step("slow", args={"v": "slow"}, **when({"value": "/input/mode", "equals": "slow"})),
             step("slower", args={"v": ref("/steps/slow/result/v")}),
+            step("joined", args={"v": ref("/steps/slow/result/v", default=ref("/steps/fast/result/v"))}),
             step("never", needs=["slow"], **when("steps.slow.ok && has(input.rows)")),
             step(
                 "merge",
