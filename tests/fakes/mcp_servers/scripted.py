@@ -22,6 +22,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 EXTENSION = "io.modelcontextprotocol/tasks"
+SKILLS = "io.modelcontextprotocol/skills"
 INFO = {"name": "scripted", "version": "1.2.3"}
 OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -83,6 +84,10 @@ class Script:
     ttl_ms: int = 0
     confirms: bool = True
     """Whether a task that is cancelled has stopped at once."""
+    skills: list[dict[str, Any]] | None = None
+    """What `skills/list` answers, a page each two; None: the extension is not declared."""
+    resources: dict[str, str] = field(default_factory=dict)
+    """Texts by URI."""
 
     async def answer(self, message: dict[str, Any], send: Send) -> dict[str, Any]:
         """The answer to a request."""
@@ -97,12 +102,18 @@ class Script:
             result = {"resultType": "complete", **result}
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
-    async def _result(self, method: str, params: dict[str, Any], send: Send) -> dict[str, Any]:
+    def _capabilities(self) -> dict[str, Any]:
         capabilities: dict[str, Any] = {"tools": {"listChanged": False}}
         if self.generation == "modern" and self.has_extension:
             capabilities["extensions"] = {EXTENSION: {}}
+        if self.generation == "modern" and self.skills is not None:
+            capabilities["extensions"] = {**capabilities.get("extensions", {}), SKILLS: {}}
         if self.generation == "legacy":
             capabilities["tasks"] = {"requests": {"tools": {"call": {}}}, "cancel": {}, "list": {}}
+        return capabilities
+
+    async def _result(self, method: str, params: dict[str, Any], send: Send) -> dict[str, Any]:
+        capabilities = self._capabilities()
         if method == "server/discover" and self.generation == "modern":
             meta = {"io.modelcontextprotocol/serverInfo": INFO}
             cache = {"ttlMs": 0, "cacheScope": "private"}
@@ -115,7 +126,17 @@ class Script:
             return await self._call(params, send)
         if method.startswith("tasks/"):
             return self._task(method, params)
+        if self.skills is not None and (skills := self._skill(method, params)) is not None:
+            return skills
         raise Refusal(-32601, f"no such method: {method}")
+
+    def _skill(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        at, skills = int(params.get("cursor", "0")), self.skills or []
+        if method == "skills/list":
+            return {"skills": skills[at : at + 2], **({"nextCursor": str(at + 2)} if at + 2 < len(skills) else {})}
+        if method == "resources/read" and params["uri"] in self.resources:
+            return {"contents": [{"uri": params["uri"], "text": self.resources[params["uri"]]}]}
+        return None
 
     def _page(self, params: dict[str, Any]) -> dict[str, Any]:
         index = int(params.get("cursor", "0"))

@@ -14,6 +14,7 @@ from toolhub_service.adapters.mcp.calling import Reporter, ToolCaller
 from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.mcp.kind import ClientCredentials, HttpTerms, McpSource, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
+from toolhub_service.adapters.mcp.skills import read_served
 from toolhub_service.adapters.mcp.source import McpToolSource
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
@@ -138,6 +139,8 @@ class McpAdapter(SourceAdapter[_Source]):
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source, job_id = self._source(call), call.call.job_id
         server, reporters = source.server, source.tasks.reporters
+        if (skill := server.skills.get(call.spec.resource_id)) is not None:
+            return await read_served(server, call, skill, self._caller.artifacts, self._caller.redact)
         reporter = Reporter(sink)
         try:
             if await self._is_task(source, call):
@@ -160,8 +163,9 @@ class McpAdapter(SourceAdapter[_Source]):
         return runs_as_task or await source.executor.runs(call)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
-        self._source(call)
-        spec = call.spec
+        source, spec = self._source(call), call.spec
+        if spec.resource_id in source.server.skills:
+            return ()
         does = "reads through" if spec.annotations.read_only else "may change anything that it can access on"
         return (f"Calls the tool `{spec.resource_id}` of the MCP source `{spec.source}`, which {does} its server.",)
 

@@ -103,7 +103,7 @@ class _LargeParts:
 
     def __init__(self, call: Call, artifacts: ArtifactService | None, inline_max_bytes: int) -> None:
         self._call = call
-        self._artifacts = artifacts
+        self.artifacts = artifacts
         self._inline_max_bytes = inline_max_bytes
         self.refs: list[ArtifactRef] = []
         self.is_incomplete = False
@@ -128,9 +128,7 @@ class _LargeParts:
             self.is_incomplete = True
             return {**rest, "dropped": "it is not base64"}
         media_type = as_string(holder.get("mimeType"))
-        facts, refs = await kept_bytes(
-            data, self._call, self._artifacts, media_type=media_type, name=_file_name(holder)
-        )
+        facts, refs = await kept_bytes(data, self._call, self.artifacts, media_type=media_type, name=_file_name(holder))
         self.refs += refs
         self.is_incomplete |= not refs
         return {**rest, **facts}
@@ -228,7 +226,7 @@ class ToolCaller:
     ) -> None:
         """`artifacts`: where large content goes; `keep_raw`: whether outcomes carry the server's answer, bounded."""
         self.redact = redact
-        self._artifacts = artifacts
+        self.artifacts = artifacts
         self._trace = trace
         self._keep_raw = keep_raw
 
@@ -301,7 +299,7 @@ class ToolCaller:
         if finds_error is not None and finds_error(text := text_of(result)):
             raise failures.reported_failure(call, text, self.redact)
         return await outcome_of(
-            result, call, self._artifacts, server=session.server, protocol=session.protocol, keep_raw=self._keep_raw
+            result, call, self.artifacts, server=session.server, protocol=session.protocol, keep_raw=self._keep_raw
         )
 
 

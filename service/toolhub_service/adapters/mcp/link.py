@@ -282,6 +282,8 @@ class McpServer:
     overrides: Overrides
     task_support: dict[str, str] = field(default_factory=dict)
     """By own name: `required` or `optional`, as the last reading brought it; others are not there."""
+    skills: Mapping[str, Any] = field(default_factory=dict)
+    """What the server serves as skills, by the resource id of the tool that reads each."""
     has_task_extension: bool = False
     """Whether it may answer any call with a task (2026-07-28)."""
     changed: Callable[[], None] = _nothing

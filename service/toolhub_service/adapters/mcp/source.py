@@ -7,7 +7,7 @@ reported as problems. Only a list that cannot be had at all fails the reading.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final
 
@@ -19,6 +19,7 @@ from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, task_support
 from toolhub_service.adapters.mcp.job import has_extension
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
 from toolhub_service.adapters.upstream import as_number, one_line, quoted, written
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -61,11 +62,16 @@ class McpToolSource:
         self.endpoint = terms.endpoint
         self.trust = trust
         self._redact = redact
+        self._terms = terms
+        self._mask = mask
         self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
         self._reading = asyncio.Lock()  # The reader compares with the last reading, so there is one at a time.
 
     def restored(self, remote: JsonObject) -> Definition | None:
-        """A definition as it was pinned, under today's terms; None when its tool is not offered any more."""
+        """A definition as it was pinned, under today's terms; None when its tool is not offered any more, and for a
+        skill, of which only its server can be asked."""
+        if "frontmatter" in remote:
+            return None
         try:
             definition = self._reader.read(remote, is_modern=False)
         except Unnamed:
@@ -95,6 +101,7 @@ class McpToolSource:
             await self._list(session, listing)
             self._server.task_support = dict(listing.task_support)
             self._server.has_task_extension = has_extension(session)
+            listing.add(await self._skills(session, listing.problems))
             return Discovery(
                 definitions=listing.unique(),
                 problems=limited([self._redact(problem) for problem in listing.problems]),
@@ -115,6 +122,22 @@ class McpToolSource:
 
     async def close(self) -> None:
         await self._server.link.close()
+
+    async def _skills(self, session: McpSession, problems: list[str]) -> list[Definition]:
+        """The tools that read what the server serves as skills."""
+        definitions: list[Definition] = []
+        known: dict[str, ServedSkill] = {}
+        for skill in await listed_skills(self._server, session, self._redact, self._mask, problems):
+            try:
+                definition = definition_of(skill, self._terms, self._server.overrides)
+            except Unnamed as unnamed:
+                problems.append(unnamed.problem)
+                continue
+            if definition is not None:
+                definitions.append(definition)
+                known[definition.spec.resource_id] = skill
+        self._server.skills = known
+        return definitions
 
     async def _list(self, session: McpSession, listing: _Listing) -> None:
         cursors: set[str] = set()  # Nothing keeps a server from handing out the same one for ever.
@@ -186,6 +209,10 @@ class _Listing:
             await time_slice.pause_if_due()
         if self.is_full:
             self.problems.append(f"The list of tools was cut at {self._seen} tools ({self._reader.read_bytes} bytes).")
+
+    def add(self, definitions: Iterable[Definition]) -> None:
+        """Of what else the server offers besides tools."""
+        self._found += definitions
 
     def unique(self) -> tuple[Definition, ...]:
         """Sorted by their own names; of two whose full names read alike only the first."""

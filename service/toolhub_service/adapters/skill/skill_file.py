@@ -87,6 +87,15 @@ def read_skill_file(data: bytes, folder_name: str) -> SkillFile:
     )
 
 
+def frontmatter_of(data: bytes) -> Mapping[str, Any]:
+    """All fields of a SKILL.md's frontmatter, every value as it is written. Raises SkillInvalid."""
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise SkillInvalid("it is not UTF-8") from None
+    return _fields(_parted(text)[0], [])
+
+
 def _parted(text: str) -> tuple[str, str]:
     """Frontmatter and body."""
     first, newline, rest = text.partition("\n")
