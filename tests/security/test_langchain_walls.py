@@ -93,3 +93,15 @@ async def test_a_hub_keeps_its_files_from_sync_and_async_tools_however_they_lie(
                 assert not any(word in seen for word in (kept, "grants", "langchain_community")), (tool, place)
         for tool in ("files/read_file", "async/peeks"):
             assert "paper" in str(await hub.invoke(tool, {"file_path": str(tmp_path / "papers" / "a.txt")}))
+
+
+async def test_policy_can_demand_more_of_workers_than_this_machine_has(tmp_path: Path) -> None:
+    confinement_of("landlock")
+    sources = {"files": {"kind": "langchain", "load": [FILES]}}
+    policy = GRANTED + "\nsandbox: {minimum_for: {'files/read_*': bubblewrap}}"
+    settings = {"tools": {"trusted_namespaces": ["langchain_community"], "bubblewrap": "off"}}
+    async with sourced_hub(tmp_path, sources, policy=policy, settings=settings) as hub:
+        refused = await hub.invoke("files/read_file", {"file_path": str(tmp_path / "a")})
+        assert "only what bubblewrap holds" in refused.error.message
+        listed = await hub.invoke("files/list_directory", {"dir_path": str(tmp_path)})
+        assert (listed.ok, listed.evidence[0].attributes["confinement"]) == (True, "landlock")

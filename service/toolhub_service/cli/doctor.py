@@ -221,11 +221,13 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
 
 async def _examine(settings: Settings, config_file: Path | None) -> list[Finding]:
     from toolhub_service.app.doctor.configuration import settings_checks
-    from toolhub_service.app.doctor.machine import machine_checks
+    from toolhub_service.app.doctor.machine import machine_checks, sandbox_check
     from toolhub_service.app.paths import Paths
+    from toolhub_service.app.wiring_sandbox import make_ladder
 
     paths = Paths(settings)
-    return [*machine_checks(paths.data_dir, paths.bubblewrap), *await settings_checks(settings, config_file)]
+    machine = [*machine_checks(paths.data_dir, paths.bubblewrap), await sandbox_check(make_ladder(settings))]
+    return [*machine, *await settings_checks(settings, config_file)]
 
 
 def _show(finding: Finding) -> None:

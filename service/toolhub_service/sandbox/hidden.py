@@ -24,6 +24,7 @@ from toolhub_service.sandbox.request import Level
 _DROPPED = ("sys_admin", "sys_ptrace", "sys_rawio", "sys_module", "mknod")
 # What root needs none of: the disk itself, beneath all files.
 _OF_PROCESSORS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
+_MOUNTINFO = "/proc/self/mountinfo"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - libraries of several processes need the machine's
 _MEMORY = ("/dev/mem", "/dev/kmem", "/dev/port")
 
@@ -91,7 +92,7 @@ def lies_in(path: str, folder: str) -> bool:
 def _mounts() -> Iterator[tuple[str, str, str]]:
     """Device, the folder of it that is mounted, and where; in the order in which they were made."""
     try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = Path(_MOUNTINFO).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return
     for line in lines:

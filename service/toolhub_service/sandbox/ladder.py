@@ -138,11 +138,12 @@ class Ladder:
             raise refusal
         assert level is not None
         self._check(request)
+        if level == "landlock" or self._way == "user before":
+            self._check_reach(request)
         if level == "bubblewrap":
             with readable(call_filter()) as calls:
                 yield Confined(level, self._in_bubblewrap(request, calls), self.user)
         else:
-            self._check_reach(request)
             yield Confined(level, self._in_landlock(request), self.user)
 
     @contextmanager
@@ -280,7 +281,9 @@ class Ladder:
             return
         for path in (*map(os.path.realpath, _named(request)), request.folder):
             if not _reaches(self.user, path):
-                raise _refusal(f"user {self.user} cannot reach what it needs, and only bubblewrap could show it")
+                raise _refusal(
+                    f"user {self.user} cannot reach what it needs, and only bubblewrap with root's mounts could show it"
+                )
 
 
 def _named(request: SandboxRequest) -> tuple[str, ...]:

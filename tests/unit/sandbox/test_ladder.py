@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.ladders import NOBODY, ladder_of, ran
+from toolhub_service.app.doctor.machine import sandbox_check
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.sandbox import hidden
+from toolhub_service.sandbox.hidden import with_other_names
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest, interpreter_reads
@@ -154,6 +157,33 @@ async def test_below_the_minimum_nothing_starts_and_the_ladder_says_why() -> Non
         async with Ladder(bubblewrap="").confined(SandboxRequest(("/bin/true",), {}, "/"), minimum="bubblewrap"):
             pytest.fail("started")
     assert "only what bubblewrap holds" in refused.value.error.message
+
+
+async def test_the_doctor_says_which_level_holds_and_why_not_a_better_one() -> None:
+    nothing = await sandbox_check(Ladder(bubblewrap="", landlock=False))
+    assert (nothing.state.value, "refused" in nothing.text, "Landlock" in nothing.text) == ("warn", True, True)
+    ladder = await ladder_of("landlock")
+    weaker = await sandbox_check(ladder)
+    assert weaker.text.startswith("landlock holds")
+    assert "bubblewrap: bubblewrap is not installed, or switched off" in weaker.text
+    assert ("THE HUB IS ROOT" in weaker.text) is (os.geteuid() == 0)
+    best = await sandbox_check(await ladder_of("bubblewrap"))
+    assert (best.state.value, str(ladder.user) in best.text) == ("ok", os.geteuid() == 0)
+
+
+@pytest.mark.promise("sandbox.hub-out-of-reach")
+def test_the_data_folder_is_known_by_every_mount_that_shows_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = ["21 1 8:1 / / rw - ext4 /dev/sda rw", "22 21 8:2 / /srv rw - ext4 /dev/sdb rw"]
+    lines += [
+        "23 21 8:2 /hub /mnt/a\\040b rw - ext4 /dev/sdb rw",
+        "24 21 8:2 /hub/data/keys /keys rw - ext4 /dev/sdb rw",
+    ]
+    lines += ["25 21 8:2 /other /other rw - ext4 /dev/sdb rw", "26 21 0:5 / /proc rw - proc proc rw"]
+    mountinfo = tmp_path / "mountinfo"
+    mountinfo.write_text("\n".join(lines))
+    monkeypatch.setattr(hidden, "_MOUNTINFO", str(mountinfo))
+    assert with_other_names(["/srv/hub/data"]) == ("/srv/hub/data", "/mnt/a b/data", "/keys")
+    assert with_other_names(["/var/data"]) == ("/var/data",)
 
 
 def answer(listener: socket.socket) -> None:

@@ -277,6 +277,14 @@ async def test_an_allowed_binary_that_is_missing_is_not_found(folder: Path) -> N
 @pytest.mark.parametrize("bubblewrap", ["", "/opt/no-bwrap", shutil.which("false")])
 async def test_a_policy_that_requires_bubblewrap_refuses_without_it(folder: Path, bubblewrap: str) -> None:
     tool = ExecRun(Confinement(bubblewrap=bubblewrap, landlock=False))
+    for sandbox in (
+        Sandbox(require_bubblewrap=True),
+        Sandbox(minimum="landlock"),
+        Sandbox(minimum_for={"core/exec.*": "bubblewrap", "core/*": "landlock", "skill/*": "rlimits"}),
+    ):
+        context = command_context(folder, sandbox=sandbox)
+        assert (await refused(tool, context, argv=["true"])).kind is ErrorKind.TOOL_UNAVAILABLE
+    await called(tool, command_context(folder, sandbox=Sandbox(minimum_for={"skill/*": "bubblewrap"})), argv=["true"])
     error = await refused(tool, command_context(folder, sandbox=Sandbox(require_bubblewrap=True)), argv=["true"])
     assert error.kind is ErrorKind.TOOL_UNAVAILABLE
     assert not error.is_retryable

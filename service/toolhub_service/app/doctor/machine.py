@@ -19,6 +19,7 @@ from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.kernel_walls import landlock_abi
+from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.tools.entries import best_opening, open_beneath
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
@@ -127,6 +128,23 @@ def _commands(confinement: Confinement, *, is_wanted: bool) -> Finding:
         return warn("bubblewrap", text, advice) if is_wanted else ok("bubblewrap", text)
     text = f"{problem}, and this kernel has no Landlock: COMMANDS SEE THE HUB'S OWN DISK AND NETWORK"
     return warn("bubblewrap", text, f"{advice} Until then set `sandbox: {{require_bubblewrap: true}}` in the policy.")
+
+
+async def sandbox_check(ladder: Ladder) -> Finding:
+    """Which level holds scripts of skills and programs, and why not a better one."""
+    level = await ladder.level()
+    why = "; ".join(f"{name}: {reason}" for name, reason in ladder.reasons.items())
+    whose = f"user {ladder.user}" if os.geteuid() == 0 else "the hub's own user"
+    if level == "bubblewrap":
+        return ok("sandbox", f"{level} holds skills and programs, which run as {whose}")
+    if level is None:
+        advice = "Install bubblewrap, or use Linux 5.13 or newer with Landlock."
+        return warn("sandbox", f"nothing here can hold them, so skills and programs are refused ({why})", advice)
+    is_root = os.geteuid() == 0
+    advice = "Install bubblewrap, and allow user namespaces, in a container by its seccomp or security profile."
+    advice = f"Run the hub as a user of its own. {advice}" if is_root else advice
+    root = "; THE HUB IS ROOT WITHOUT BUBBLEWRAP" if is_root else ""
+    return warn("sandbox", f"{level} holds skills and programs, which run as {whose} ({why}){root}", advice)
 
 
 def _bubblewrap_problem(confinement: Confinement) -> str:
