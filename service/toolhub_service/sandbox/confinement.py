@@ -193,14 +193,19 @@ def _in_landlock(line: Sequence[str], binary: str, workspace: str, environment: 
     named = [(os.path.realpath(path), READ_AND_RUN) for path in ("/usr", *SYSTEM_LINKS, *FROM_ETC, binary)]
     named += [(path, READ_AND_WRITE) for path in DEVICES]
     return landlock_argv(
-        line, named=named, writes=[workspace], has_network=False, sockets="none", environment=environment
+        line,
+        named=named,
+        writes=[workspace],
+        has_network=False,
+        calls=call_filter(alone=True, sockets="none"),
+        environment=environment,
     )
 
 
 def _confine() -> None:
     """Lay the filter upon this thread, for its command."""
     forbid_new_privileges()
-    filter_calls()
+    filter_calls(call_filter())
 
 
 @contextmanager

@@ -8,14 +8,13 @@ change nothing. It also keeps a program from tracing the hub, from ABI 6 (Linux 
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import stat
 import struct
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
-from toolhub_service.sandbox.call_filter import call_filter
+TYPE_CHECKING = False  # of `typing`, which landlock_start.py has no time for
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ABI_QUESTION, _PATH_BENEATH = 1, 1
@@ -41,7 +40,6 @@ _libc.syscall.restype = ctypes.c_long
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
 
 
-@functools.cache
 def landlock_abi() -> int:
     """The version that this kernel speaks; 0 where it has none or a filter forbids it."""
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ABI_QUESTION))))
@@ -66,8 +64,7 @@ def restrict_files(allowed: Iterable[tuple[str, int]], everything: Sequence[str]
     ruleset = _checked(_libc.syscall(_CREATE_RULESET, packed, ctypes.c_size_t(len(packed)), ctypes.c_uint32(0)))
     try:
         for path, wanted in (*allowed, *((path, rights & ~_MAKE_DEVICES) for path in everything)):
-            with suppress(FileNotFoundError):
-                _allow(ruleset, path, wanted & rights)
+            _allow(ruleset, path, wanted & rights)
         forbid_new_privileges()
         _checked(_libc.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
     finally:
@@ -75,7 +72,10 @@ def restrict_files(allowed: Iterable[tuple[str, int]], everything: Sequence[str]
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _RIGHTS_OF_FILES
@@ -85,12 +85,11 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         os.close(descriptor)
 
 
-def filter_calls(program: bytes | None = None) -> None:
-    """Refuse them to this thread and to all that it starts, new privileges being forbidden. Raises OSError.
+def filter_calls(program: bytes) -> None:
+    """Lay a filter (call_filter.py) upon this thread and all that it starts, new privileges being forbidden.
 
-    `program`: what `call_filter` makes; None: its plain form.
+    Raises OSError.
     """
-    program = call_filter() if program is None else program
     if program:
         code = ctypes.create_string_buffer(program, len(program))
         described = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))

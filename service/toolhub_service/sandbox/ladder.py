@@ -245,7 +245,9 @@ class Ladder:
             named=[*named, *((path, READ_AND_WRITE) for path in DEVICES)],
             writes=[os.path.realpath(path) for path in request.writes],
             has_network=request.has_network,
-            sockets="any" if request.has_network else "unix" if request.sockets else "none",
+            calls=call_filter(
+                alone=True, sockets="any" if request.has_network else "unix" if request.sockets else "none"
+            ),
             environment=request.environment,
         )
         return Program(started, request.environment, request.folder, has_input=request.has_input)

@@ -106,6 +106,8 @@ async def test_bounds_hold_also_a_hub_of_roots(level: Level, tmp_path: Path) -> 
         "file": ("head -c 1000000 /dev/zero > big; wc -c < big >&2", "100000"),
         "processor": ("perl -e '1 while 1'; echo $? >&2", "137"),
     }
+    if level == "bubblewrap":  # A second of processor time is enough once: both are set by the same program.
+        del tried["processor"]
     for what, (code, told) in tried.items():
         with ladder.run_folder() as folder:
             request = SandboxRequest(("/bin/bash", "-c", code), {}, folder, writes=(folder,), bounds=bounds)

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.sandbox.call_filter import call_filter
 from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
@@ -265,7 +266,7 @@ def _confine() -> None:
             restrict_files([*allowed, *devices, (str(_PACKAGE.parent), READ_FOLDERS)], ())
         else:
             forbid_new_privileges()
-        filter_calls()
+        filter_calls(call_filter())
 
 
 def _unreadable() -> ToolFailure:
