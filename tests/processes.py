@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.command_server import ForkedProcess
+
 WITHIN_S = 60.0
 _SERVING = re.compile(r"serving on (\S+)")
 _METRICS = re.compile(r"metrics: (\S+)")
@@ -23,7 +25,7 @@ _METRICS = re.compile(r"metrics: (\S+)")
 class Served:
     """A running hub and what it has said so far."""
 
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | ForkedProcess
     address: str = ""
     metrics_url: str = ""
     errors: list[str] = field(default_factory=list)
@@ -85,10 +87,17 @@ def _parsed(line: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def served(
-    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, listen: str = "127.0.0.1:0"
+    folder: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    listen: str = "127.0.0.1:0",
+    as_program: bool = False,
 ) -> AsyncIterator[Served]:
-    """A hub that keeps everything below `folder`; stopped at the end if it still runs."""
-    process = await _start(folder, listen, arguments, environment)
+    """A hub that keeps everything below `folder`; stopped at the end if it still runs.
+
+    It is forked from a process that has imported it (tests/command_server.py), unless `as_program`.
+    """
+    process = await _start(folder, listen, arguments, environment, as_program=as_program)
     running = Served(process)
     reading = asyncio.create_task(running.read_errors())
     try:
@@ -107,11 +116,13 @@ async def served(
             await process.wait()
             raise
         await reading
+        if isinstance(process, ForkedProcess):
+            process.close()
 
 
 async def refused(folder: Path, *arguments: str, listen: str = "127.0.0.1:0", **environment: str) -> tuple[int, str]:
     """Exit status and last words of a hub that must not start."""
-    process = await _start(folder, listen, arguments, environment)
+    process = await _start(folder, listen, arguments, environment, as_program=True)
     async with asyncio.timeout(WITHIN_S):
         _, errors = await process.communicate()
     assert process.returncode is not None
@@ -119,14 +130,17 @@ async def refused(folder: Path, *arguments: str, listen: str = "127.0.0.1:0", **
 
 
 async def _start(
-    folder: Path, listen: str, arguments: tuple[str, ...], environment: Mapping[str, str] | None
-) -> asyncio.subprocess.Process:
+    folder: Path, listen: str, arguments: tuple[str, ...], environment: Mapping[str, str] | None, *, as_program: bool
+) -> asyncio.subprocess.Process | ForkedProcess:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOOLHUB_")}
     quiet = {"TOOLHUB_METRICS_LISTEN": "127.0.0.1:0", "TOOLHUB_LOGS_FORMAT": "json", "TOOLHUB_SERVER_DRAIN_S": "5"}
+    words = ("serve", "--listen", listen, "--data-dir", str(folder), *arguments)
+    env = {**clean, **quiet, **(environment or {})}
+    if not as_program:
+        return await ForkedProcess.start(words, env)
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "toolhub_service", "serve", "--listen", listen, "--data-dir", str(folder)),
-        *arguments,
-        env={**clean, **quiet, **(environment or {})},
+        *(sys.executable, "-m", "toolhub_service", *words),
+        env=env,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.command_server import run
+from tests.command_server import run
 from tests.e2e.terminal import ROOT, Shown, environment, in_terminal
 
 _WAIT_S = 60

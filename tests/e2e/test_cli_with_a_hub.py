@@ -132,8 +132,10 @@ def test_a_tool_that_the_policy_hides_is_told_from_one_that_does_not_exist(hub: 
 
 def test_kinds_of_tools_are_those_that_are_built(hub: CommandLine) -> None:
     assert "[core|mcp|langchain|n8n|comfyui|skill]" in hub("tools", "list", "--help").out
-    assert hub("tools", "list", "--kind", "skill").code == 2
-    assert list(BY_NAME) == ["mcp", "langchain", "n8n", "comfyui"], "tools.py keeps its own list for a quick start"
+    assert hub("tools", "list", "--kind", "spell").code == 2
+    assert list(BY_NAME) == ["mcp", "langchain", "n8n", "comfyui", "skill"], (
+        "tools.py keeps its own list for a quick start"
+    )
 
 
 def test_a_definition_with_a_wrong_field_is_told_in_words_of_json(hub: CommandLine) -> None:

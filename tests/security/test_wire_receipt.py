@@ -45,7 +45,7 @@ def any_call(multi: Any) -> Any:
 async def test_large_calls_without_a_key_leave_a_hub_with_a_data_limit_standing(tmp_path: Path) -> None:
     """Fails at befa727: calls end as UNAVAILABLE and UNKNOWN, for the limit ends the hub."""
     limit = 512 * MEBIBYTE
-    async with served(tmp_path, environment={"TOOLHUB_AUTH_MODES": "api-key"}) as hub:
+    async with served(tmp_path, environment={"TOOLHUB_AUTH_MODES": "api-key"}, as_program=True) as hub:
         pid = hub.process.pid
         resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
         before_mib = resident_mib(pid)
@@ -63,7 +63,7 @@ async def test_large_calls_with_a_key_are_bounded_in_bytes_and_give_them_back(tm
     At 304b4fb the data limit ends the hub two times of three on a busy machine: digests kept 66 MiB mapped a call.
     """
     limit = 512 * MEBIBYTE
-    async with served(tmp_path) as hub:
+    async with served(tmp_path, as_program=True) as hub:
         resource.prlimit(hub.process.pid, resource.RLIMIT_DATA, (limit, limit))
         before_mib = resident_mib(hub.process.pid)
         text = json.dumps({"text": "x" * (4 * MEBIBYTE - 100)}).encode()
@@ -87,7 +87,7 @@ async def test_large_calls_with_a_key_are_bounded_in_bytes_and_give_them_back(tm
 )
 async def test_refused_large_arguments_give_their_memory_back(args: bytes, tmp_path: Path) -> None:
     """Fails at 304b4fb: what refused calls left in cycles was collected when nobody looked, and stayed with the hub."""
-    async with served(tmp_path) as hub:
+    async with served(tmp_path, as_program=True) as hub:
         small = request("core/util.time.now").SerializeToString()
         async with channel_to(hub.address) as channel:
             for _ in range(100):
@@ -140,7 +140,7 @@ async def test_hub_takes_as_many_descriptors_as_it_may_and_answers_beside_idle_s
     resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
     idle: list[socket.socket] = []
     try:
-        async with served(tmp_path) as hub:
+        async with served(tmp_path, as_program=True) as hub:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             assert resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
             host, port = hub.address.rsplit(":", 1)

@@ -310,7 +310,7 @@ class Making:
         async with AsyncExitStack() as stack:
             path = os.pathsep.join([os.environ["PYTHONPATH"], str(self.folder / "tools")])
             hub = await stack.enter_async_context(
-                served(self.data, "--config", str(self.settings), environment={"PYTHONPATH": path})
+                served(self.data, "--config", str(self.settings), environment={"PYTHONPATH": path}, as_program=True)
             )
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(hub.address))
             robot, judge, boss = (Client(channel, self.keys[name]) for name in kept.PRINCIPALS)

@@ -208,7 +208,10 @@ async def test_a_hub_that_is_started_from_the_manifests_allows_the_first_key_a_f
     arguments, environment = manifests(tmp_path / "config")
     (tmp_path / "hub").mkdir(mode=0o700)
     key = KeyFile(tmp_path / "hub" / "api-keys.yaml").create("me")
-    async with served(tmp_path / "hub", *arguments, environment=environment) as hub, channel_to(hub.address) as channel:
+    async with (
+        served(tmp_path / "hub", *arguments, environment=environment, as_program=True) as hub,
+        channel_to(hub.address) as channel,
+    ):
         stub = ToolServiceStub(channel)
         call = request("core/fs.writeText", {"path": "note.txt", "text": "hello"})
         written = await stub.Invoke(call, metadata=(("authorization", f"Bearer {key}"),), timeout=CALL_TIMEOUT_S)

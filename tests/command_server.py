@@ -1,12 +1,13 @@
 """Runs `toolhub` in processes that need not import it anew: forked from a program that has imported all of it.
 
-The tests of the command line run some hundred commands, and most of the time of each are imports. What runs is a
-process like any other, with standard streams, environment, folder and exit code of its own. The tests of terminals, and
-of what a start itself imports, start `toolhub` as a person does.
+The tests start some three hundred commands and hubs, and most of the time of each are imports. What runs is a process
+like any other, with standard streams, environment, folder and exit code of its own. The tests of terminals, and of what
+a start itself is about, start `toolhub` as a person does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import functools
 import gc
@@ -34,33 +35,100 @@ def run(
     words: Sequence[str], *, stdin: str, env: Mapping[str, str], cwd: Path, timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
     """`toolhub WORDS` to its end, in pipes; a return code below zero is a signal. Raises TimeoutError."""
-    ours, theirs = socket.socketpair()
-    (given, typed), (out, to_out), (err, to_err) = os.pipe(), os.pipe(), os.pipe()
     data = stdin.encode()
     assert len(data) <= _STDIN_BYTES_MAX
+    given, typed = os.pipe()
     os.write(typed, data)
     os.close(typed)
-    asked = json.dumps({"words": words, "env": dict(env), "cwd": str(cwd)}).encode()
-    socket.send_fds(_server(), [asked], [theirs.fileno(), given, to_out, to_err])
-    theirs.close()
-    for descriptor in (given, to_out, to_err):
-        os.close(descriptor)
+    status, out, err = _forked(words, given, env, cwd, path=())
     with (
-        ours,
-        ours.makefile() as status,
+        status,
+        status.makefile() as said,
         os.fdopen(out) as told,
         os.fdopen(err) as warned,
         ThreadPoolExecutor(2) as reading,
     ):
         texts = [reading.submit(stream.read) for stream in (told, warned)]
-        pid = int(status.readline())
-        ours.settimeout(timeout_s)
+        pid = int(said.readline())
+        status.settimeout(timeout_s)
         try:
-            code = int(status.readline())
+            code = int(said.readline())
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
             raise
         return subprocess.CompletedProcess(list(words), code, *(text.result() for text in texts))
+
+
+class ForkedProcess:
+    """`python -m toolhub_service WORDS` while it runs, with what `asyncio.subprocess.Process` has."""
+
+    def __init__(self, pid: int, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.stderr = stderr
+        self.returncode: int | None = None
+        self._open: list[asyncio.StreamWriter | asyncio.BaseTransport] = []
+        self._end: asyncio.Task[int]
+
+    @classmethod
+    async def start(cls, words: Sequence[str], env: Mapping[str, str]) -> ForkedProcess:
+        here = Path.cwd()
+        status, out, err = _forked(words, os.open(os.devnull, os.O_RDONLY), env, here, path=(str(here),))
+        said, writer = await asyncio.open_connection(sock=status)
+        pid = int(await said.readline())
+        (stdout, told), (stderr, warned) = await _reader(out), await _reader(err)
+        forked = cls(pid, stdout, stderr)
+        forked._open = [writer, told, warned]
+        forked._end = asyncio.create_task(forked._ended(said))
+        return forked
+
+    async def _ended(self, said: asyncio.StreamReader) -> int:
+        self.returncode = int(await said.readline())
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._end)
+
+    async def communicate(self) -> tuple[bytes, bytes]:
+        """The rest of what it writes, to its end."""
+        out, err = await asyncio.gather(self.stdout.read(), self.stderr.read())
+        await self.wait()
+        self.close()
+        return out, err
+
+    def close(self) -> None:
+        """Once it has ended: read no more, also where a process that it started holds its pipes."""
+        for each in self._open:
+            each.close()
+
+
+async def _reader(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+    reader = asyncio.StreamReader(limit=2**20)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")
+    )
+    return reader, transport
+
+
+def _forked(
+    words: Sequence[str], stdin: int, env: Mapping[str, str], cwd: Path, *, path: Sequence[str]
+) -> tuple[socket.socket, int, int]:
+    """What tells its process id and then its exit code, a line each, and the pipes of what it writes."""
+    ours, theirs = socket.socketpair()
+    (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+    asked = json.dumps({"words": words, "env": dict(env), "cwd": str(cwd), "path": path}).encode()
+    socket.send_fds(_server(), [asked], [theirs.fileno(), stdin, to_out, to_err])
+    theirs.close()
+    for descriptor in (stdin, to_out, to_err):
+        os.close(descriptor)
+    return ours, out, err
 
 
 @functools.cache
@@ -111,6 +179,7 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    sys.path[:0] = [*request["path"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
         os.close(descriptor)
