@@ -1,7 +1,7 @@
 """Replicas are killed at random while jobs make calls by their log: effects, approvals and jobs, none of them twice.
 
-TOOLHUB_CHAOS_KILLS and TOOLHUB_CHAOS_SEED as in test_chaos.py; with more than one kill docket
-delivers, too, programs are interpreted, and skills have plans.
+TOOLHUB_CHAOS_KILLS and TOOLHUB_CHAOS_SEED as in test_chaos.py; with more than one kill one hub on
+SQLite has its storm, docket delivers, too, programs are interpreted, and skills have plans.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from tests.chaos.test_chaos import SEED
 from toolhub.v1 import job_state_pb2
 
 KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "1"))
-WHERE = ["one hub on SQLite", "two hubs on Redis", *(["two hubs on Redis, docket"] if KILLS > 1 else [])]
+ELSEWHERE = ["one hub on SQLite", "two hubs on Redis, docket"]
+WHERE = ["two hubs on Redis", *(ELSEWHERE if KILLS > 1 else [])]
 MAKERS = [CALLS, *([PROGRAM, PLAN] if KILLS > 1 else [])]
 PAUSE_S = (0.2, 1.6) if KILLS == 1 else (0.3, 4.0)
 """Between two kills: a life that is long enough for a takeover, and to go on a little."""
