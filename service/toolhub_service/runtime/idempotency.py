@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolhub_service.budget.lease import effective_deadline_s
-from toolhub_service.domain.call import Mode, PlannedCall
+from toolhub_service.domain.call import Call, Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.key import Claim, EffectKey, KeyRecord
 from toolhub_service.domain.ports import Adapter, CallObserver, Clock, KeyStore, Randomness
@@ -78,6 +78,9 @@ def lost(tool: str, call_id: str, cause: str) -> ToolError:
     )
 
 
+# How long the answer to a call is remembered that a job's log keeps, too: as long as a takeover may take, for then the
+# log answers, or says that nobody knows. A program has a thousand effects, and keys are counted.
+_LOGGED_TTL_MS = 600_000
 # From a call's deadline until its runner is taken for dead: time to stop the work and to store the answer.
 _GRACE_MS = 30_000
 
@@ -155,7 +158,7 @@ class Idempotency:
             else:
                 now_unix_ms = self._clock.unix_ms()
                 stored = kept(state, result, now_unix_ms)
-                await self._store.settle(claim.key, claim.owner, stored, now_unix_ms + self._ttl_ms)
+                await self._store.settle(claim.key, claim.owner, stored, now_unix_ms + self._kept_ms(state.call))
         except ToolFailure as away:
             self._observer.unkept(state.call, away.error)
         except Exception as broken:  # noqa: BLE001 - the call has its answer, and no defect here may cost it
@@ -182,12 +185,16 @@ class Idempotency:
             args_digest=planned.args_digest,
             tool_digest=planned.spec.digest,
             lease_until_unix_ms=lease_until_unix_ms,
-            expires_at_unix_ms=lease_until_unix_ms + self._ttl_ms,
+            expires_at_unix_ms=lease_until_unix_ms + self._kept_ms(planned.call),
         )
         try:
             return await self._store.claim(claim.key, record, replacing=replacing)
         except ToolFailure as failure:
             raise _StoreRefused(failure) from failure
+
+    def _kept_ms(self, call: Call) -> int:
+        is_logged = call.lineage is not None and call.lineage.is_kept and not call.job_id
+        return min(self._ttl_ms, _LOGGED_TTL_MS) if is_logged else self._ttl_ms
 
     async def _outlast(self, claim: Claim, standing: KeyRecord, deadline_s: float) -> str:
         """Wait for the call that holds the key. Its owner when it is dead and may be replaced, else empty."""
