@@ -19,7 +19,7 @@ from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trust
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_endpoints import endpoint_tools, make_databases
-from toolhub_service.app.wiring_sandbox import make_ladder
+from toolhub_service.app.wiring_sandbox import make_ladder, own_files
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.app.wiring_web import Web, open_web
 from toolhub_service.domain.artifact import ArtifactService
@@ -222,7 +222,7 @@ def open_toolbox(
     built_in: list[Tool[Any, Any, Any]] = [
         *fs_tools(),
         *http_tools(http, redactor),
-        ExecRun(Confinement(Paths(settings).bubblewrap)),
+        ExecRun(Confinement(Paths(settings).bubblewrap), own_files(settings)),
         *db_tools(databases),
         *job_tools(jobs),
         *memory_tools(memory or InProcessItems(), _memory_terms(settings), clock),

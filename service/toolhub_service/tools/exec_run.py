@@ -34,6 +34,7 @@ from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_comman
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.sandbox.capture import Capture
 from toolhub_service.sandbox.confinement import Confinement
+from toolhub_service.sandbox.hidden import lies_in, with_other_names
 from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, run_process
 from toolhub_service.sandbox.request import Level, too_weak
 from toolhub_service.tools.context import ToolContext
@@ -135,8 +136,10 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         duration_ms: int
         truncated: bool
 
-    def __init__(self, confinement: Confinement) -> None:
+    def __init__(self, confinement: Confinement, hidden: Sequence[str] = ()) -> None:
+        """`hidden`: the hub's own folders and files; a workspace that holds one runs no commands."""
         self._confinement = confinement
+        self._hidden = hidden
 
     def unavailable_reason(self) -> str:
         return "" if self._confinement.prlimit else "prlimit (util-linux) is not installed"
@@ -172,6 +175,13 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         level = await self._confinement.level(sandbox, context.workspace.folder)
         if refusal := too_weak(self.name, level, sandbox.minimum_of(self.name)):
             raise refusal
+        if _holds(context.workspace.folder, self._hidden):
+            raise refuse(
+                ErrorKind.TOOL_UNAVAILABLE,
+                "The hub's data folder or settings lie in this workspace, so that no command runs in it. An operator "
+                "must move the one or the other.",
+                retryable=False,
+            )
         return level
 
     async def _start(
@@ -201,6 +211,11 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         except OSError:
             message = "The command could not be started. An operator must check the hub's machine."
             raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
+
+
+def _holds(workspace: str, hidden: Sequence[str]) -> bool:
+    real = os.path.realpath(workspace)
+    return any(lies_in(path, real) for path in with_other_names(hidden))
 
 
 def _words(args: ExecRun.In) -> list[str]:

@@ -293,6 +293,18 @@ async def test_a_policy_that_requires_bubblewrap_refuses_without_it(folder: Path
     assert context.evidence[0].attributes["confinement"] == "rlimits"
 
 
+@pytest.mark.promise("sandbox.hub-out-of-reach")
+async def test_a_workspace_around_the_hubs_own_files_runs_no_command(folder: Path, level: str) -> None:
+    (folder / "data").mkdir()
+    (folder.parent / "link").symlink_to(folder / "data")
+    for hidden in (folder / "data", folder, folder.parent / "link", folder / "data" / "keys.yaml"):
+        tool = ExecRun(confinement_of(level), [str(hidden)])
+        error = await refused(tool, command_context(folder), argv=["true"])
+        assert error.kind is ErrorKind.TOOL_UNAVAILABLE
+    beside = ExecRun(confinement_of(level), [str(folder.parent), str(folder.parent / "other")])
+    assert (await called(beside, command_context(folder), argv=["true"]))["exitCode"] == 0
+
+
 async def test_inside_bubblewrap_there_is_only_the_workspace_and_no_network(folder: Path) -> None:
     tool = ExecRun(confinement_of("bubblewrap"))
     probe = "ls / /etc; cat /etc/passwd; cat ../outside.txt; touch /usr/x ../x; "
