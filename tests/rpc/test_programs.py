@@ -140,7 +140,7 @@ found
 REFUSED: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
     ("x = (1", {}, "INVALID_INPUT", "line 1", {"line": 1}),
     ("import core\nawait core.fs_readText(pth='a')", {}, "INVALID_INPUT", "line 2", {"line": 2}),
-    ("import core\nawait core.fs_readTxt(path='a')", {}, "INVALID_INPUT", "fs_readTxt", {}),
+    ("import core\nawait core.fs_readTxt(path='a')", {}, "INVALID_INPUT", "Did you mean core.fs_readText?", {}),
     ("x = 1\nprint('so far')\ny = inputs['no']", {}, "EXECUTION_ERROR", "line 3", {"source": "y = inputs['no']"}),
     (
         "await call('core/fs.readText', {'path': 'no'})",

@@ -147,6 +147,7 @@ def _answer(events: Iterable[pb.InvokeStreamResponse], *, is_watched: bool) -> p
         for event in events:
             if not event.HasField("progress"):
                 if not event.HasField("chunk"):
+                    _show_rest(event, shown if is_watched else None)
                     return event
             elif is_watched:
                 _show_changes(event.progress.details_json, shown)
@@ -155,6 +156,18 @@ def _answer(events: Iterable[pb.InvokeStreamResponse], *, is_watched: bool) -> p
     raise click.ClickException(
         "The hub ended the stream without an answer. `toolhub audit tail` shows what was called."
     )
+
+
+def _show_rest(answer: pb.InvokeStreamResponse, shown: set[tuple[int, str]] | None) -> None:
+    """The ends of calls that happened faster than they could be followed."""
+    if shown is None or not answer.result.ok:
+        return
+    made = json.loads(answer.result.result_json).get("calls", ())
+    recent = [
+        {**call, "call": place, "state": "SUCCEEDED" if call["ok"] else "FAILED"} for place, call in enumerate(made, 1)
+    ]
+    unseen = [change for change in recent if not {(change["call"], end) for end in _COLOURS} & shown]
+    _show_changes(json.dumps({"recent": unseen}).encode(), shown)
 
 
 def _show_changes(details_json: bytes, shown: set[tuple[int, str]]) -> None:

@@ -70,7 +70,7 @@ def texts_of(specs: Sequence[ToolSpec]) -> tuple[str, str]:
 def compiles(text: str, folder: Path) -> str:
     """What tsc says of the declarations; empty: nothing."""
     (folder / "tools.d.ts").write_text(text)
-    command: list[str | Path] = ["node", TSC, "--noEmit", "--strict", folder / "tools.d.ts"]
+    command: list[str | Path] = ["node", TSC, "--noEmit", "--strict", "--lib", "es2020", folder / "tools.d.ts"]
     stdout: str = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return stdout
 
@@ -99,9 +99,9 @@ def random_schema(chance: random.Random, depth: int) -> Any:
 def hostile_tools() -> list[ToolSpec]:
     chance = random.Random(11)
     made = []
-    for number in range(150):
-        schema = {"$defs": {"X": random_schema(chance, 3), "Y": {"properties": {"y": {"$ref": "#/$defs/Y"}}}}}
-        takes = random_schema(chance, 4)
+    for number in range(80):
+        schema = {"$defs": {"X": random_schema(chance, 2), "Y": {"properties": {"y": {"$ref": "#/$defs/Y"}}}}}
+        takes = random_schema(chance, 3)
         takes = {**takes, **schema} if isinstance(takes, dict) else {}
         name = (
             f"{chance.choice(['class', 'os', 'a-b', '1x', 'core2'])}/t{number}.{chance.choice(['delete', 'if', 'x-y'])}"
@@ -116,7 +116,7 @@ def test_no_tool_of_whatever_schema_breaks_a_stub_or_leaves_its_comment(tmp_path
     for corpus in ("github_mcp", "docker_mcp_registry"):
         path = FOLDER / "search" / corpus / "tools.jsonl.gz"
         rows = (
-            [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()[::6]]
+            [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()[::15]]
             if path.is_file()
             else []
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ _PRINT_LIMIT_FACTOR: Final = 64
 """A program that goes on printing, though nothing more is kept, is ended at so many times the bound."""
 _PRINT_MIN_BYTES: Final = 64 * 1024
 _LINE_OF_NOTHING: Final = 0
+_NO_MEMBER: Final = re.compile(r"Module `(\w{1,64})` has no member `(\w{1,200})`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def no_syntax(text: str, line: int, column: int) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, message, field="code", line=line, column=column)
 
 
-def ill_typed(diagnostics: str) -> ToolFailure:
+def ill_typed(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
     """One violation a diagnostic; the first stands in the message."""
     try:
         found = [each for each in json.loads(diagnostics) if isinstance(each, dict)]
@@ -99,15 +101,22 @@ def ill_typed(diagnostics: str) -> ToolFailure:
             path=f"/code:{_row(each)}",
             keyword=str(each.get("code", "")),
             message=str(each.get("message", ""))[:_EXCERPT_CHARS],
+            hint=_meant(str(each.get("message", "")), near),
         )
         for each in found[:_VIOLATIONS_SHOWN]
     )
     first = f"line {_row(found[0])}: {found[0].get('message', '')}"[:_EXCERPT_CHARS] if found else "its types"
-    message = (
-        f"The program does not fit the tools that it calls, {first}. `toolhub program stubs` shows what they take."
-    )
+    hint = f" {violations[0].hint}" if violations and violations[0].hint else ""
+    message = f"The program does not fit the tools that it calls, {first}.{hint} `toolhub program stubs` shows what they take."
     line = _row(found[0]) if found else _LINE_OF_NOTHING
     return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, field="code", line=line)
+
+
+def _meant(problem: str, near: Callable[[str], str]) -> str:
+    """What a name might have been that a module of tools has not."""
+    found = _NO_MEMBER.search(problem)
+    name = near(f"{found[1]}.{found[2]}") if found else ""
+    return f"Did you mean {name}?" if name else ""
 
 
 def _row(diagnostic: Mapping[str, Any]) -> int:

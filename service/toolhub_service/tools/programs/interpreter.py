@@ -72,6 +72,8 @@ class Program:
     seed: str
     is_checked: bool = True
     """Whether its types are checked before it runs."""
+    near: Callable[[str], str] = lambda _: ""
+    """The function most like a `module.function` that there is not; empty: none is."""
 
 
 class Host(Protocol):
@@ -154,7 +156,7 @@ class Interpreter:
                 self._note_checked(key)
                 return Ended(await _driven(snapshot, host, _known(program)))
         except monty.MontyTypingError as wrong:
-            raise ill_typed(wrong.display()) from wrong
+            raise ill_typed(wrong.display(), program.near) from wrong
         except monty.MontySyntaxError as wrong:
             frame = next(iter(wrong.traceback()), None)
             line, column = (frame.line, frame.column) if frame else (0, 0)

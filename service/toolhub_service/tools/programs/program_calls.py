@@ -29,7 +29,9 @@ AT_ONCE_MAX: Final = 8
 """Calls of one program that are under way at the same time; more wait in their order."""
 VALUES_MAX: Final = 200_000
 _DEPTH_MAX: Final = 60
-_RECENT_MAX: Final = 16
+_RECENT_CHARS: Final = 3_800
+"""What a report may hold besides its own words."""
+_CHANGE_CHARS: Final = 130
 _INTEGER_BITS_MAX: Final = 1_024
 _TEXT_CHARS_MAX: Final = 200
 PURPOSE: Final = "a program's call"
@@ -88,7 +90,7 @@ class ProgramCalls:
         self._suspended: Suspended | None = None
         self._errors: dict[str, JsonObject] = {}
         self._made: list[ProgramCall] = []
-        self._changes: deque[CallChange] = deque(maxlen=_RECENT_MAX)
+        self._changes: deque[CallChange] = deque()
         self._ended = 0
 
     @property
@@ -165,6 +167,8 @@ class ProgramCalls:
         made = self._made[place]
         kind = made.kind if state == "FAILED" else ""
         self._changes.append(CallChange(call=place + 1, tool=made.tool, state=state, call_id=made.call_id, kind=kind))
+        while sum(len(change.tool) + _CHANGE_CHARS for change in self._changes) > _RECENT_CHARS:
+            self._changes.popleft()
         shown = {"STARTED": "", "SUCCEEDED": ": ok", "FAILED": f": {kind}", "CANCELLED": ": cancelled"}[state]
         message = f"call {place + 1}: {made.tool}{shown}"
         self._report(ProgramProgress(step=self._ended, unit="calls", message=message, recent=tuple(self._changes)))

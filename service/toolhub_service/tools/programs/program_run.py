@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
 
@@ -27,6 +29,7 @@ from toolhub_service.registry.stubs import (
     module_name,
     python_modules,
     revision_of,
+    short_name,
     tools_by_name,
     words_of,
 )
@@ -98,6 +101,7 @@ async def prepared(
         now_unix_ms=_began_unix_ms(context, now_unix_ms),
         seed=(context.call.job_id if context.call else "") or context.call_id,
         is_checked=text.is_checked,
+        near=partial(_near, [spec.name for spec in offered]),
     )
     return Prepared(program, calls, names, offered, [spec for spec, _ in named])
 
@@ -267,6 +271,11 @@ def _modules(
     for name in sorted(names):
         modules[name.module].append(name.function)
     return {module: functions for module, functions in modules.items() if module in words}
+
+
+def _near(tools: Sequence[str], name: str) -> str:
+    found = get_close_matches(name, [str(short_name(tool)) for tool in tools], n=1)
+    return found[0] if found else ""
 
 
 def _began_unix_ms(context: ToolContext[Any], now_unix_ms: Callable[[], int]) -> int:
