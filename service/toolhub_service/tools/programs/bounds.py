@@ -107,7 +107,8 @@ def ill_typed(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
     )
     first = f"line {_row(found[0])}: {found[0].get('message', '')}"[:_EXCERPT_CHARS] if found else "its types"
     hint = f" {violations[0].hint}" if violations and violations[0].hint else ""
-    message = f"The program does not fit the tools that it calls, {first}.{hint} `toolhub program stubs` shows what they take."
+    unfit = f"The program does not fit the tools that it calls, {first}.{hint}"
+    message = f"{unfit} `toolhub program stubs` shows what they take."
     line = _row(found[0]) if found else _LINE_OF_NOTHING
     return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, field="code", line=line)
 
