@@ -14,12 +14,16 @@ from toolhub_service.domain.error_spec import Code, StartReason
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.policy.document import SandboxRule
 from toolhub_service.settings.loading import CLIENT_VARIABLES, all_settings
 from toolhub_service.telemetry.names import METRICS
 
 SETTINGS = {setting.path for setting in all_settings()}
 VARIABLES = {setting.variable for setting in all_settings()} | CLIENT_VARIABLES
+VARIABLES |= {f"TOOLHUB_{name}" for name in ("INPUT", "OUTPUT", "SOCKET", "TOKEN")}  # of a skill's script
 SECTIONS = {path.partition(".")[0] for path in SETTINGS if "." in path}
+POLICY_KEYS = {f"sandbox.{name}" for name in SandboxRule.__struct_fields__}
+"""Of the one section that settings and policy.yaml both have."""
 SUFFIXES = r"(?:_bucket|_sum|_count|_created)?$"
 WORDS = {value.name for values in (ErrorKind, Code, Reason, StartReason) for value in values}
 WORDS |= {event.value for event in EventType}
@@ -38,6 +42,7 @@ def test_metrics_exist(page: Path) -> None:
         "toolhub_service",
         "toolhub_client",
         "toolhub_betterproto",
+        "toolhub_tools",
         "tool_call",
         "tool_servicer",
         "tool_digest",
@@ -54,7 +59,7 @@ def test_settings_exist(page: Path) -> None:
         for word in re.findall(rf"^(?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)?(?=$|:| )", text)
         if not FILES_AND_CALLS.search(word)
     }
-    paths = SETTINGS | {path.rpartition(".")[0] for path in SETTINGS}
+    paths = SETTINGS | {path.rpartition(".")[0] for path in SETTINGS} | POLICY_KEYS
     assert told - paths - code_facts.words() == set()
 
 

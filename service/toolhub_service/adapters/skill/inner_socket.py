@@ -118,7 +118,7 @@ class SocketCarrier:
             return _failed(failure.error), False
         if not self._knows(asked["token"]):
             message = "This token is of no run that is under way. A run's token ends with it; use the one it was given."
-            return _failed(refuse(ErrorKind.PERMISSION_DENIED, message, retryable=False).error), False
+            return _failed(refuse(ErrorKind.PERMISSION_DENIED, message).error), False
         assert self._places is not None
         async with self._places:
             result = await self.calls.invoke(asked["tool"], asked["args"], purpose=self.purpose)

@@ -262,7 +262,7 @@ class PlanEngine:
             message = (
                 f"`output` of the plan refers to {absent}, which is not there. A `default` beside it would stand in."
             )
-            raise refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False) from None
+            raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
 
     def _scope(self) -> dict[str, JsonValue]:
         return {"input": self._args, "steps": dict(self._over)}
@@ -280,4 +280,4 @@ def _unready(fault: Exception) -> ToolError:
         message = f"It refers to {fault}, which is not there. A `default` beside it would stand in."
     else:
         message = f"Its condition cannot be answered: {fault}."
-    return ToolError(ErrorKind.EXECUTION_ERROR, message, retryable=False)
+    return ToolError(ErrorKind.EXECUTION_ERROR, message)

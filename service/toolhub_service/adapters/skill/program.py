@@ -75,7 +75,7 @@ async def _code(call: GrantedCall, made: Runnable) -> str:
         return (await asyncio.to_thread(read_file, made.skill.folder, file, _CODE_MAX_BYTES)).decode()
     except UnicodeDecodeError:
         message = f"The program of the skill {made.skill.name} is not UTF-8 text. Use another tool, or tell its author."
-        raise refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False) from None
+        raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
 
 
 def _no_workspace() -> Workspace:

@@ -251,7 +251,7 @@ class Script:
                 f"The skill {name} wrote {finished.stdout.total_bytes:,} bytes of result; `limits.stdout_bytes` is "
                 f"{limits.stdout_bytes:,}. Ask for less, or let it leave a file as an artifact."
             )
-            raise refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False, limit_bytes=limits.stdout_bytes)
+            raise refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=limits.stdout_bytes)
         try:
             return loads(bytes(finished.stdout.kept), max_bytes=limits.stdout_bytes)
         except ToolFailure:
@@ -260,7 +260,7 @@ class Script:
                 "the result there and nothing else; what is for people belongs on standard error."
             )
             shown = self._excerpt(finished.stdout.kept)
-            raise refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False, stdout=shown) from None
+            raise refuse(ErrorKind.EXECUTION_ERROR, message, stdout=shown) from None
 
     def _failed(self, finished: Finished) -> ToolFailure:
         name, seconds, shown = self._made.skill.name, round(finished.duration_s, 1), self._excerpt(finished.stderr.kept)
@@ -272,7 +272,7 @@ class Script:
             return refuse(ErrorKind.TIMEOUT, message, duration_s=seconds, stderr=shown)
         if finished.flooded:
             message = f"The skill {name} wrote without end and was killed. Use another tool, or tell its author."
-            return refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False, duration_s=seconds, stderr=shown)
+            return refuse(ErrorKind.EXECUTION_ERROR, message, duration_s=seconds, stderr=shown)
         code = finished.exit_code
         how = f"signal {code - 128}" if code > 128 else f"exit code {code}"  # as a shell tells it
         message = f"The skill {name} failed with {how}. Change the arguments as its words say, or use another tool."
@@ -282,7 +282,6 @@ class Script:
             duration_s=seconds,
             stderr=shown,
             upstream=Upstream(code, shown),
-            retryable=False,
         )
 
     def _excerpt(self, data: bytearray) -> str:

@@ -112,7 +112,7 @@ def _unfit(why: str, cause: str, filename: str = "") -> ToolFailure:
         f"The skill ended, but what it left in its output folder cannot be taken: {why}. Its author must leave plain "
         "files there, as the sidecar declares."
     )
-    return refuse(ErrorKind.EXECUTION_ERROR, message, retryable=False, cause=cause, filename=filename)
+    return refuse(ErrorKind.EXECUTION_ERROR, message, cause=cause, filename=filename)
 
 
 def _media_type(path: str, declared: Sequence[DeclaredArtifact]) -> str:
