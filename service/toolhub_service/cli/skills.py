@@ -224,7 +224,7 @@ def _configured(sources_file: Path | None, options: dict[str, Any]) -> tuple[Pat
 def _places_of_sources(sources_file: Path | None, options: dict[str, Any]) -> dict[str, list[Path]]:
     """Folders of skills by source; of a repository once a hub has fetched it."""
     from toolhub_service.adapters.skill.checkout import folder_of
-    from toolhub_service.adapters.skill.kind import SkillSource
+    from toolhub_service.app.kinds import kind_of
     from toolhub_service.app.paths import Paths
     from toolhub_service.app.sources_file import SourcesFile
     from toolhub_service.cli.output import legible
@@ -236,10 +236,10 @@ def _places_of_sources(sources_file: Path | None, options: dict[str, Any]) -> di
     except SettingsInvalid as invalid:
         raise click.ClickException(legible(str(invalid))) from invalid
     kept = Paths(settings).skills
+    skills: dict[str, Any] = {name: source for name, source in found.items() if kind_of(source).name == "skill"}
     return {
         name: [folder_of(kept, entry) if entry.git else Path(entry.path) for entry in source.skills]
-        for name, source in found.items()
-        if isinstance(source, SkillSource)
+        for name, source in skills.items()
     }
 
 
