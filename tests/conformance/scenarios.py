@@ -64,7 +64,7 @@ EXTENSIONS: Final = (
 OLDEST: Final = ("auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback")
 """Of 2025-03-26, which the hub does not speak; told to a client of the older generation."""
 NOT_RUN: Final[Mapping[str, str]] = {
-    f"sep-2640-client-{name}": "The skills extension (SEP-2640): a call reads a skill, and the suite has no way to make one."
+    f"sep-2640-client-{name}": "The skills extension (SEP-2640): read by calls, which the suite does not make."
     for name in ("no-prefetch", "verify-digest", "verify-size", "verify-frontmatter")
 }
 
