@@ -7,8 +7,6 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-_ROUNDS_MAX = 100  # What is killed may have started another meanwhile
-
 
 def kill_strays(root: int) -> None:
     """SIGKILL to all that the program `root`, which leads a group, has started and that leads a session or group of
@@ -31,32 +29,6 @@ def kill_strays(root: int) -> None:
                 os.kill(pid, signal.SIGKILL)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(root, signal.SIGCONT)
-
-
-def kill_marked(folder: str) -> None:
-    """SIGKILL to every process that works in a folder, or was given its name in its environment: what a run of that
-    folder has left behind where no namespace holds its processes together."""
-    mark, own = os.fsencode(folder), os.getpid()
-    for _ in range(_ROUNDS_MAX):
-        found = [pid for pid in _processes() if pid != own and _is_marked(pid, folder, mark)]
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names are all that is wanted
-
-
-def _is_marked(pid: int, folder: str, mark: bytes) -> bool:
-    """Not of one that has ended and was not yet reaped, which has neither."""
-    with suppress(OSError):
-        if mark in Path(f"/proc/{pid}/environ").read_bytes():
-            return True
-        return str(Path(f"/proc/{pid}/cwd").readlink()).startswith(folder)
-    return False
 
 
 def _children(pid: int) -> list[int]:

@@ -41,7 +41,6 @@ from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.process import Finished, run_process
 from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest
-from toolhub_service.sandbox.strays import kill_marked
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads
 
@@ -108,7 +107,7 @@ class Script:
             await self._copy(folder / "skill")
             given = await self._prepare(folder)
             request = self._request(folder, await self._parts.ladder.level())
-            finished, confinement = await self._ran(request, folder, given)
+            finished, confinement = await self._ran(request, given)
             value = self._judged(finished)
             kept = await keep_output(folder / "out", self._made.manifest, self._parts.artifacts, self._call.call)
             return self._told(value, finished, confinement, kept)
@@ -197,7 +196,7 @@ class Script:
             has_input=True,
         )
 
-    async def _ran(self, request: SandboxRequest, folder: Path, given: bytes) -> tuple[Finished, Mapping[str, str]]:
+    async def _ran(self, request: SandboxRequest, given: bytes) -> tuple[Finished, Mapping[str, str]]:
         limits = self._made.manifest.limits
         demands = self._call.verdict.constraints.sandbox.require_bubblewrap
         try:
@@ -217,14 +216,8 @@ class Script:
             message = "The program of the skill could not be started. An operator must look at the hub's machine."
             raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
         finally:
-            await asyncio.shield(self._end(folder))
-
-    async def _end(self, folder: Path) -> None:
-        """Leave neither a call nor a process of the run."""
-        if self._carrier is not None:
-            await self._carrier.close()
-        if await self._parts.ladder.level() == "landlock":
-            await asyncio.to_thread(kill_marked, str(folder))
+            if self._carrier is not None:
+                await asyncio.shield(self._carrier.close())
 
     def _started(self, pid: int) -> None:
         if self._carrier is not None:
