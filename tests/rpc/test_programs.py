@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from tests.hub import RunningHub, request, running_hub
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_client import connect, export_stubs
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.tools.context import ToolContext
@@ -262,6 +263,8 @@ async def test_stubs_are_exported_page_by_page_under_the_names_that_programs_use
         assert "web_fetch" not in whole.text, "what policy could not allow is not shown"
     python = await hub.stub.ExportTools(pb.ExportToolsRequest(format=pb.EXPORT_FORMAT_PYTHON_STUBS))
     ast.parse(python.text)
+    async with connect(hub.address) as client:
+        assert await export_stubs(client) == python.text
     with pytest.raises(grpc.aio.AioRpcError, match="OPENAI, ANTHROPIC or MCP"):
         await hub.stub.ExportTools(
             pb.ExportToolsRequest(format=pb.EXPORT_FORMAT_TYPESCRIPT), metadata=[("toolhub-face", "countbot")]
