@@ -15,11 +15,13 @@ The hub's own folders and files are never shown: a request that would is refused
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +51,7 @@ from toolhub_service.sandbox.landlock_start import landlock_argv
 from toolhub_service.sandbox.process import Program
 from toolhub_service.sandbox.request import LEVELS, Level, SandboxRequest, too_weak
 
-_Way = Literal["mounts by root", "user before", "own user"]
+_Method = Literal["mounts by root", "user before", "own user"]
 _SEPARATE = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
 # For setpriv, and to enter the working folder, which may be the user's alone; gone when the program starts.
 _CAPABILITIES = ("setuid", "setgid", "dac_read_search")
@@ -57,6 +59,7 @@ _INHERITS_NOTHING = "--inh-caps=" + ",".join(f"-{name}" for name in _CAPABILITIE
 _FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl")
 _NEVER_SHOWN = ("/proc", "/sys", "/dev")
 _FOLDER_PREFIX = "toolhub-run-"
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,12 @@ class Ladder:
         user: int | None = None,
         bubblewrap: str | None = None,
         landlock: bool = True,
+        swept_after_s: float = 60.0,
     ) -> None:
         """`hidden`: the hub's folders and files. `shown`: folders within them that requests may name.
 
         `user`: whom a hub of root's becomes (group of the same number), None to stay root. `bubblewrap`: its absolute
-        path, None to look for it, empty to do without it.
+        path, None to look for it, empty to do without it. `swept_after_s`: age of folders that killed hubs have left.
         """
         self.user = user if user and os.geteuid() == 0 else os.geteuid()
         self.reasons: dict[Level, str] = {}
@@ -102,10 +106,12 @@ class Ladder:
         self._bubblewrap = bubblewrap if bubblewrap is not None else shutil.which("bwrap", path=PROGRAM_FOLDERS) or ""
         self._landlock = landlock
         self._system = system_folders()
-        self._way: _Way | None = None
+        self._method: _Method | None = None
         self._namespaces: tuple[str, ...] = NO_NAMESPACES_BELOW
         self._level: Level | None = None
         self._trying = asyncio.Lock()
+        self._has_swept = False
+        self._swept_after_s = swept_after_s
 
     def terms(self) -> dict[str, Any]:
         """What another process of the hub makes the same ladder of."""
@@ -138,7 +144,7 @@ class Ladder:
             raise refusal
         assert level is not None
         self._check(request)
-        if level == "landlock" or self._way == "user before":
+        if level == "landlock" or self._method == "user before":
             self._check_reach(request)
         if level == "bubblewrap":
             with readable(call_filter()) as calls:
@@ -149,11 +155,17 @@ class Ladder:
     @contextmanager
     def run_folder(self) -> Iterator[str]:
         """A fresh folder for one run, outside of the hub's; the program can write there. Removed afterwards."""
+        if not self._has_swept:
+            self._has_swept = True
+            _sweep(tempfile.gettempdir(), {self.user, os.geteuid()}, self._swept_after_s)
         folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
+        held = os.open(folder, _OPEN_FOLDER)
         try:
+            fcntl.flock(held, fcntl.LOCK_EX)
             self.hand_over(folder)
             yield os.path.realpath(folder)
         finally:
+            os.close(held)
             _remove(folder)
 
     def hand_over(self, path: str) -> None:
@@ -183,19 +195,19 @@ class Ladder:
         return None
 
     async def _bubblewrap_works(self) -> bool:
-        ways: tuple[_Way, ...] = ("mounts by root", "user before") if self._drops else ("own user",)
+        methods: tuple[_Method, ...] = ("mounts by root", "user before") if self._drops else ("own user",)
         request = SandboxRequest((self._prlimit, "--version"), {}, "/")
-        for way in ways:
-            for namespaces in (NO_NAMESPACES_BELOW, ()) if way != "mounts by root" else ((),):
-                self._way, self._namespaces = way, namespaces
+        for method in methods:
+            for namespaces in (NO_NAMESPACES_BELOW, ()) if method != "mounts by root" else ((),):
+                self._method, self._namespaces = method, namespaces
                 with readable(call_filter()) as calls, suppress(OSError):
                     if await succeeds(self._in_bubblewrap(request, calls)):
                         return True
         return False
 
     def _in_bubblewrap(self, request: SandboxRequest, calls: int) -> Program:
-        is_root = self._way == "mounts by root"
-        before = self._as_user() if self._way == "user before" else ()
+        is_root = self._method == "mounts by root"
+        before = self._as_user() if self._method == "user before" else ()
         # In a user namespace of its own only its processes are counted, else all of its user.
         processes = request.bounds.processes + (tasks_now() if is_root else 0)
         mounts, network = self._mounts(request), () if request.has_network else ("--unshare-net",)
@@ -307,6 +319,21 @@ def _may(user: int, path: str, bit: int) -> bool:
     status = os.stat(path)  # noqa: PTH116 - one call, as the kernel judges
     place = 6 if status.st_uid == user else 3 if status.st_gid == user else 0
     return bool(status.st_mode >> place & bit)
+
+
+def _sweep(place: str, users: Container[int], older_than_s: float) -> None:
+    """Remove the run folders of hubs that were killed: one that lives holds a lock on each of its own, which it takes a
+    moment after making the folder."""
+    for folder in Path(place).glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):  # another hub's sweep came first, or it is no folder
+            held = os.open(folder, _OPEN_FOLDER)
+            try:
+                status = os.fstat(held)
+                if status.st_uid in users and time.time() - status.st_ctime >= older_than_s:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(str(folder))
+            finally:
+                os.close(held)
 
 
 def _remove(folder: str) -> None:

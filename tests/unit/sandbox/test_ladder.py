@@ -208,3 +208,16 @@ def owner(path: Path) -> int:
 def left_over() -> list[str]:
     """Folders of runs."""
     return [str(path) for path in Path(tempfile.gettempdir()).resolve().glob("toolhub-run-*")]
+
+
+def test_run_folders_of_killed_hubs_are_removed_and_those_in_use_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = Path(tempfile.mkdtemp(prefix="toolhub-run-"))
+    (left / "within").mkdir(mode=0o000)
+    (tmp_path / "toolhub-run-link").symlink_to(tmp_path / "elsewhere")
+    with Ladder().run_folder() as used, Ladder(swept_after_s=0.0).run_folder():
+        assert not left.exists()
+        assert Path(used).is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["toolhub-run-link"]
