@@ -74,7 +74,10 @@ def raised(name: str, text: str, line: int, code: str, printed: Printed, limits:
         return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=printed.limit_bytes, stdout=written)
     if name == "TimeoutError" and "time limit" in text:
         message = f"The program used {limits.cpu_s:g} s of processor time and was ended. Do less."
-        return refuse(ErrorKind.TIMEOUT, message, max_runtime_s=limits.cpu_s, stopped=True, stdout=written)
+        at_most_s = limits.cpu_s
+        return refuse(
+            ErrorKind.TIMEOUT, message, retryable=False, max_runtime_s=at_most_s, stopped=True, stdout=written
+        )
     if name == "MemoryError":
         at_most = limits.memory_bytes
         message = f"The program needs more memory than {at_most:,} bytes. Keep less at once."
