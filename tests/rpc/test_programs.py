@@ -352,3 +352,11 @@ async def test_a_dry_run_tells_the_calls_and_makes_none_that_has_an_effect(hub: 
     plan = await hub.plan(RUN, {"code": "1 / 0"}, request_id="work")
     assert not plan.plan_digest
     assert "ZeroDivisionError in line 1" in plan.steps[-1].error.message
+
+
+async def test_policy_can_demand_a_better_sandbox_of_programs_than_this_machine_has(tmp_path: Path) -> None:
+    policy = POLICY + "sandbox: {minimum_for: {'core/program.*': bubblewrap}}\n"
+    async with running_hub(tmp_path, policy=policy, settings={"tools": {"bubblewrap": "off"}}) as hub:
+        refused = (await hub.invoke(RUN, {"code": "1"})).error
+        assert (refused.kind, refused.retryable) == (KINDS.ERROR_KIND_TOOL_UNAVAILABLE, False)
+        assert "core/program.run starts only what bubblewrap holds" in refused.message

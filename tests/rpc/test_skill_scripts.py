@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.fakes.langchain_source import gone
 from tests.hub import RunningHub, request
-from tests.rpc.skill_runs import OBJECT, running_with, script_skill, skill_hub, told
+from tests.rpc.skill_runs import OBJECT, POLICY, running_with, script_skill, skill_hub, told
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.event import EventType
 
@@ -178,3 +178,10 @@ async def until(stream: Any, field: str) -> AsyncIterator[Any]:
         if event.HasField(field):
             yield event
             return
+
+
+async def test_policy_can_demand_a_better_sandbox_of_a_skill_than_this_machine_has(tmp_path: Path) -> None:
+    script_skill(tmp_path / "skills", "says", "print('{}')")
+    policy, settings = POLICY + "sandbox: {minimum: bubblewrap}\n", {"tools": {"bubblewrap": "off"}}
+    async with skill_hub(tmp_path, tmp_path / "skills", policy=policy, settings=settings) as hub:
+        assert "skill/says starts only what bubblewrap holds" in told(await hub.invoke("skill/says"))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.domain.verdict import LEVELS, Level
+from toolhub_service.domain.verdict import LEVELS, Level, Sandbox
 
-__all__ = ["LEVELS", "Bounds", "Level", "SandboxRequest", "interpreter_reads", "too_weak"]
+__all__ = ["LEVELS", "Bounds", "Level", "SandboxRequest", "interpreter_reads", "too_weak", "wanted_level"]
 
 _MIB = 1024 * 1024
 
@@ -61,6 +61,12 @@ def interpreter_reads() -> tuple[str, ...]:
     places = (sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent))
     resolved = dict.fromkeys(os.path.realpath(place) for place in places)
     return tuple(place for place in resolved if place != "/usr" and not place.startswith("/usr/"))
+
+
+def wanted_level(tool: str, sandbox: Sandbox) -> Level:
+    """What must hold the skills and programs that a tool starts: Landlock at least, whatever the policy says."""
+    wanted: Level = "bubblewrap" if sandbox.require_bubblewrap else sandbox.minimum_of(tool)
+    return max(wanted, "landlock", key=LEVELS.index)
 
 
 def too_weak(tool: str, level: Level | None, minimum: Level) -> ToolFailure | None:

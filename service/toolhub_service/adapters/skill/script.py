@@ -40,7 +40,7 @@ from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.process import Finished, run_process
-from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest
+from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest, too_weak, wanted_level
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads
 
@@ -198,11 +198,12 @@ class Script:
 
     async def _ran(self, request: SandboxRequest, given: bytes) -> tuple[Finished, Mapping[str, str]]:
         limits = self._made.manifest.limits
-        demands = self._call.verdict.constraints.sandbox.require_bubblewrap
+        ladder, tool = self._parts.ladder, self._call.spec.name
+        wanted = wanted_level(tool, self._call.verdict.constraints.sandbox)
+        if refusal := too_weak(tool, await ladder.level(), wanted):
+            raise refusal
         try:
-            async with self._parts.ladder.confined(
-                request, minimum="bubblewrap" if demands else "landlock"
-            ) as confined:
+            async with ladder.confined(request) as confined:
                 finished = await run_process(
                     replace(confined.program, ends_strays=True),
                     deadline_s=self._deadline_s(),

@@ -25,6 +25,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -113,6 +114,10 @@ class Interpreter:
     @staticmethod
     def unavailable_reason() -> str:
         return "" if find_spec("pydantic_monty") else f"programs need an interpreter: {INSTALL}"
+
+    async def level(self) -> Level | None:
+        """How workers are held here; None: they cannot be, and do not start."""
+        return await self._ladder.level()
 
     async def close(self) -> None:
         async with self._opening:
@@ -253,9 +258,9 @@ def unknown_answer() -> Any:
 
 
 def _binary() -> str:
-    from pydantic_monty._binary import find_monty_binary
-
-    return os.path.realpath(find_monty_binary())
+    """Where the distribution has put the program that interprets."""
+    files = distribution("pydantic-monty-runtime").files or ()
+    return os.path.realpath(next(file.locate() for file in files if file.name == "monty"))
 
 
 def _built_in(host: Host) -> dict[str, Callable[..., Any]]:

@@ -33,6 +33,7 @@ from toolhub_service.registry.stubs import (
     tools_by_name,
     words_of,
 )
+from toolhub_service.sandbox.request import too_weak, wanted_level
 from toolhub_service.schema.canonical_json import NotJson, dumps
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.programs.bounds import Printed
@@ -83,8 +84,11 @@ class Prepared:
 async def prepared(
     interpreter: Interpreter, text: ProgramText, context: ToolContext[Any], now_unix_ms: Callable[[], int]
 ) -> Prepared:
-    """Raises ToolFailure INVALID_INPUT for a program that is too long or names no tool of the caller's, and
-    BUDGET_EXCEEDED for calls that are nested too deep."""
+    """Raises ToolFailure INVALID_INPUT for a program that is too long or names no tool of the caller's,
+    BUDGET_EXCEEDED for calls that are nested too deep, and TOOL_UNAVAILABLE where policy demands a better sandbox."""
+    tool = context.call.tool if context.call else ProgramRun.name
+    if refusal := too_weak(tool, await interpreter.level(), wanted_level(tool, context.constraints.sandbox)):
+        raise refusal
     _check_length(text.code, interpreter.limits.code_bytes)
     offered = await _offered(_inner_calls(context), text.tools)
     calls = _inner_calls(context).narrowed((spec.name for spec in offered), text.max_calls).durable()
