@@ -38,7 +38,7 @@ roles:
 """Everything a test may want to do, but no egress and no command: those need their own lines."""
 
 QUIET: Mapping[str, Any] = {
-    "server": {"listen": "127.0.0.1:0", "drain_s": 0.2},
+    "server": {"listen": "127.0.0.1:0", "drain_s": 0.2, "mcp": {"enabled": False}},
     "metrics": {"listen": ""},
     "logs": {"level": "error", "format": "json"},
 }

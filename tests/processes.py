@@ -18,6 +18,7 @@ from tests.command_server import ForkedProcess
 
 WITHIN_S = 60.0
 _SERVING = re.compile(r"serving on (\S+)")
+_MCP = re.compile(r"MCP: (http\S+)")
 _METRICS = re.compile(r"metrics: (\S+)")
 
 
@@ -28,6 +29,7 @@ class Served:
     process: asyncio.subprocess.Process | ForkedProcess
     address: str = ""
     metrics_url: str = ""
+    mcp_url: str = ""
     errors: list[str] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -61,6 +63,8 @@ class Served:
                 self.address = found[1]
             if found := _METRICS.search(line):
                 self.metrics_url = found[1]
+            if found := _MCP.search(line):
+                self.mcp_url = found[1]
             if line.startswith("Next"):
                 return
 
@@ -134,6 +138,7 @@ async def _start(
 ) -> asyncio.subprocess.Process | ForkedProcess:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOOLHUB_")}
     quiet = {"TOOLHUB_METRICS_LISTEN": "127.0.0.1:0", "TOOLHUB_LOGS_FORMAT": "json", "TOOLHUB_SERVER_DRAIN_S": "5"}
+    quiet["TOOLHUB_SERVER_MCP_ENABLED"] = "false"  # hubs of several tests would want the same port
     words = ("serve", "--listen", listen, "--data-dir", str(folder), *arguments)
     env = {**clean, **quiet, **(environment or {})}
     if not as_program:

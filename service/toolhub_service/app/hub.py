@@ -18,7 +18,15 @@ from toolhub_service.app.wiring_calls import (
     make_webhook,
     open_audit,
 )
-from toolhub_service.app.wiring_server import describe, make_keys, make_policy_file, make_server, make_sourcing
+from toolhub_service.app.wiring_mcp import McpAccess, make_engine, make_listener
+from toolhub_service.app.wiring_server import (
+    describe,
+    make_auth,
+    make_keys,
+    make_policy_file,
+    make_server,
+    make_sourcing,
+)
 from toolhub_service.app.wiring_stores import Stores, make_artifacts, make_blobs, make_stores
 from toolhub_service.app.wiring_telemetry import Observing
 from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, make_toolbox
@@ -26,6 +34,8 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.mcp_server.engine import Engine
+from toolhub_service.mcp_server.listener import Listener
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.pipeline import Pipeline
@@ -59,6 +69,11 @@ class Hub:
     sourcing: SourceRuntime
     searching: Searching
     pipeline: Pipeline
+    engine: Engine
+    """What MCP's handlers ask, for whoever serves them."""
+    mcp: Listener
+    mcp_problem: str = ""
+    """Why MCP is not served though it should be; empty: it is, or need not be."""
     is_serving: bool = False
     """Whether `start` has let calls in."""
 
@@ -82,6 +97,7 @@ class Hub:
         await self.searching.start()
         await self.long_work.start()  # before there are calls, for they enqueue jobs
         await self.server.start()
+        self.mcp.start()
         self.is_serving = True
         await self.observing.start()
 
@@ -99,7 +115,9 @@ class Hub:
             if self.webhook is not None:
                 last_first.push_async_callback(self.webhook.close)
             notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
-            await self.server.drain(notice_s, self.settings.server.drain_s, self._leave)
+            drain_s = self.settings.server.drain_s
+            last_first.push_async_callback(self.mcp.close, drain_s)
+            await self.server.drain(notice_s, drain_s, self._leave)
 
     async def _leave(self) -> None:
         self.long_work.leave()
@@ -134,6 +152,9 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         server = make_server(
             deps, toolbox, sources, searching, policy, keys, audit, access, pipeline, long_work, artifacts
         )
+        engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts)
+        mcp, mcp_problem = make_listener(deps, engine, McpAccess(make_auth(deps, policy, keys), access))
+        on_refusal.push_async_callback(mcp.close, 0.0)
         await stores.start()
         on_refusal.pop_all()
     return Hub(
@@ -155,4 +176,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         sourcing,
         searching,
         pipeline,
+        engine,
+        mcp,
+        mcp_problem,
     )

@@ -46,6 +46,8 @@ def listening_of(settings: Settings) -> Listening:
             f"several workers cannot share {address}: each would take the socket away from the others. "
             "Use one worker (server.workers: 1), or listen on a port."
         )
+    if settings.server.mcp.enabled:
+        check_mcp(settings)
     wanted = settings.server.max_connections
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
@@ -60,6 +62,25 @@ def listening_of(settings: Settings) -> Listening:
         max_connections=wanted,
         reflection=settings.server.reflection,
     )
+
+
+def check_mcp(settings: Settings) -> tuple[str, int]:
+    """Host and port of the MCP endpoint. Raises ListenRefused as `listening_of` does for that of gRPC."""
+    address, tls = settings.server.mcp.listen, settings.server.tls.certificate_file
+    host, port = host_and_port("server.mcp.listen", address)
+    if not is_local(address):
+        if "insecure-local" in settings.auth.modes:
+            raise ListenRefused(
+                f"auth mode insecure-local lets whoever connects act as `local`, and server.mcp.listen {address} is "
+                "open to others. Set auth.modes to [api-key] (TOOLHUB_AUTH_MODES=api-key), or listen on 127.0.0.1."
+            )
+        if not tls and not settings.server.allow_plaintext:
+            raise ListenRefused(
+                f"API keys would cross the network in the clear: server.mcp.listen {address} is open to others and "
+                "there is no TLS. Set server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1; "
+                "where a mesh or a proxy encrypts, set server.allow_plaintext (TOOLHUB_SERVER_ALLOW_PLAINTEXT=true)."
+            )
+    return host, port
 
 
 def is_local(address: str) -> bool:

@@ -132,7 +132,7 @@ def make_server(
     policy.subscribe(registry.news.reset)
     return Server(
         listening,
-        _layers(deps, policy, keys, access, admission),
+        _layers(deps, make_auth(deps, policy, keys), access, admission),
         admission,
         tools=ToolServicer(
             invoker=invoker,
@@ -188,18 +188,21 @@ def _server_info(settings: Settings, listening: Listening) -> ServerInfo:
     )
 
 
-def _layers(
-    deps: Deps, policy: LivePolicy, keys: ApiKeys, access: AccessObserver, admission: AdmissionLayer
-) -> list[Layer]:
-    """Outermost first."""
+def make_auth(deps: Deps, policy: LivePolicy, keys: ApiKeys) -> AuthLayer:
+    """Who calls, over gRPC and MCP."""
     kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(describe(policy)), "api-key": keys}
+    return AuthLayer([kinds[mode] for mode in deps.settings.auth.modes])
+
+
+def _layers(deps: Deps, auth: AuthLayer, access: AccessObserver, admission: AdmissionLayer) -> list[Layer]:
+    """Outermost first."""
     return [
         TracingLayer(deps.observing.tracing),
         MetricsLayer(deps.observing.metrics),
         ErrorsLayer(deps.observing.rpc_crashed, deps.redactor.text),
         admission,
         AccessLayer(access),
-        AuthLayer([kinds[mode] for mode in deps.settings.auth.modes]),
+        auth,
         PolicyLayer(),
         WatchSharesLayer(deps.settings.server.max_watches),
         ValidationLayer(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import sys
@@ -139,13 +140,18 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
     if settings.server.workers > 1 and worker is None:
         from toolhub_service.app.workers import supervise
 
-        supervise(settings, config_file, data_dir, greet=lambda *ports: _greet(settings, *ports))
+        supervise(
+            settings,
+            config_file,
+            data_dir,
+            greet=lambda port, metrics: _greet(settings, port, metrics, *_shared_mcp(settings)),
+        )
         _tell_stopped(settings)
         return
 
     def ready(hub: Hub) -> None:
         if worker is None:
-            _greet(settings, hub.server.port, hub.observing.metrics_port)
+            _greet(settings, hub.server.port, hub.observing.metrics_port, hub.mcp.port, hub.mcp_problem)
         else:
             click.echo(READY, nl=False)
 
@@ -155,15 +161,38 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
         _tell_stopped(settings)
 
 
-def _greet(settings: Settings, port: int, metrics_port: int) -> None:
+def _greet(settings: Settings, port: int, metrics_port: int, mcp_port: int = 0, mcp_problem: str = "") -> None:
     listen = settings.server.listen
     address = listen if listen.startswith("unix") else f"{listen.rpartition(':')[0]}:{port}"
     click.echo(f"tool-hub {__version__} is serving on {address}")
     if metrics_port:
         host = settings.metrics.listen.rpartition(":")[0]
         click.echo(f"metrics: http://{host}:{metrics_port}/metrics")
+    if mcp_port or mcp_problem:
+        click.echo(f"MCP: {_mcp_words(settings, mcp_port, mcp_problem)}")
     click.echo(f"Next, in another terminal:  {client_environment(settings, address)}{_program()} tools list")
     sys.stdout.flush()
+
+
+def _shared_mcp(settings: Settings) -> tuple[int, str]:
+    """(port, problem) of the endpoint that all workers serve: as configured, for each binds it itself."""
+    from toolhub_service.mcp_server.listener import NOT_INSTALLED, is_installed
+
+    mcp = settings.server.mcp
+    if not mcp.enabled or mcp.listen.endswith(":0"):
+        return 0, ""
+    return (int(mcp.listen.rpartition(":")[2]), "") if is_installed() else (0, NOT_INSTALLED)
+
+
+def _mcp_words(settings: Settings, port: int, problem: str) -> str:
+    """Where MCP is served, and what to paste into a client; or why it is not."""
+    if problem:
+        return problem
+    from toolhub_service.cli.mcp_clients import http_entry, mcp_url
+
+    url = mcp_url(settings, port)
+    entry = http_entry(url, "" if "insecure-local" in settings.auth.modes else "KEY")
+    return f"{url}  to paste into a client: {json.dumps({'mcpServers': {'tool-hub': entry}})}"
 
 
 def _tell_stopped(settings: Settings) -> None:

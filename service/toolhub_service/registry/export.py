@@ -115,15 +115,15 @@ _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class ExportedNames:
-    """A two-way map over a set of tool names."""
+    """A two-way map over a set of tool names, of at most `max_chars` characters each."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._exported = {name: plain_name(name) for name in names}
+    def __init__(self, names: Iterable[str], max_chars: int = EXPORTED_MAX_CHARS) -> None:
+        self._exported = {name: plain_name(name, max_chars) for name in names}
         for digits in _SUFFIX_DIGITS:
             uses = Counter(self._exported.values())
             for name, short in self._exported.items():
                 if uses[short] > 1:
-                    self._exported[name] = _marked(name, digits)
+                    self._exported[name] = _marked(name, digits, max_chars)
         self._original = {exported: name for name, exported in self._exported.items()}
 
     def exported(self, name: str) -> str:
@@ -135,19 +135,19 @@ class ExportedNames:
         return self._original.get(exported)
 
 
-def plain_name(name: str) -> str:
+def plain_name(name: str, max_chars: int = EXPORTED_MAX_CHARS) -> str:
     """The exported name of a tool whose name no other shares."""
     short = _spelled(name)
-    return short if len(short) <= EXPORTED_MAX_CHARS else _marked(name, _SUFFIX_DIGITS[0])
+    return short if len(short) <= max_chars else _marked(name, _SUFFIX_DIGITS[0], max_chars)
 
 
 def _spelled(name: str) -> str:
     return _FOREIGN.sub("_", name.replace("/", "__"))
 
 
-def _marked(name: str, digits: int) -> str:
+def _marked(name: str, digits: int, max_chars: int) -> str:
     suffix = hashlib.sha256(name.encode()).hexdigest()[:digits]
-    return f"{_spelled(name)[: EXPORTED_MAX_CHARS - digits - 1]}_{suffix}"
+    return f"{_spelled(name)[: max_chars - digits - 1]}_{suffix}"
 
 
 class Dialect(Enum):

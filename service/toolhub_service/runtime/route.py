@@ -115,7 +115,7 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread =
     spec = catalog.get(call.tool)
     if spec is None:
         reason = unread(call.tool)
-        raise _not_there_yet(call, reason) if reason else _not_found(call, catalog, policy)
+        raise _not_there_yet(call, reason) if reason else not_found(call, catalog, policy)
     if spec.state is ToolState.ACTIVE:
         return spec
     if spec.state is ToolState.QUARANTINED:
@@ -155,7 +155,7 @@ def _not_there_yet(call: Call, reason: str) -> ToolFailure:
     )
 
 
-def _not_found(call: Call, catalog: Catalog, policy: PolicySource) -> ToolFailure:
+def not_found(call: Call, catalog: Catalog, policy: PolicySource) -> ToolFailure:
     """Suggests only what the caller may know of: a denied tool must not be found by guessing names."""
     specs = catalog.all()
     close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_CLOSE_MAX, cutoff=0.6)

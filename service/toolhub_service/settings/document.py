@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
+from toolhub_service.settings.mcp_section import McpEndpoint
 from toolhub_service.settings.tool_sections import (
     Agent,
     Browser,
@@ -69,6 +70,7 @@ class Server(Section, frozen=True):
         bool, Meta(description="Accept API keys without TLS beyond loopback: only where a mesh or proxy encrypts.")
     ] = False
     tls: Tls = Tls()
+    mcp: McpEndpoint = McpEndpoint()
 
 
 class Auth(Section, frozen=True):

@@ -14,9 +14,10 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job import JobStatus
 from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.jobs.accept import Submission
 from toolhub_service.runtime.jobs.watch import visible
-from toolhub_service.transport.convert.call import CallIds, to_call, wants_struct
+from toolhub_service.transport.convert.call import to_call, wants_struct
 from toolhub_service.transport.convert.records import (
     from_job,
     shows_struct,

@@ -26,8 +26,9 @@ from toolhub_service.domain.ports import Clock, Invoker
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
 from toolhub_service.faces.table import Faces
+from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.failures import cancelled
-from toolhub_service.transport.convert.call import MODES, CallIds, answer_deadline_s, to_call
+from toolhub_service.transport.convert.call import MODES, answer_deadline_s, to_call
 from toolhub_service.transport.envelope import Envelope
 from toolhub_service.transport.rpc import CALLER, ServicerContext
 from toolhub_service.transport.session_calls import Limiter, SendQueue, SessionedCall, SharedLimit

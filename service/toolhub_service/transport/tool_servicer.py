@@ -16,11 +16,11 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.faces.table import Face, Faces
+from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.steps import SILENT
 from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.call import (
     MODES,
-    CallIds,
     answer_deadline_s,
     from_chunk,
     from_progress,

@@ -1,5 +1,5 @@
 """A call on the wire: a request as a Call, whose envelope is valid by now and whose arguments are still untrusted; its
-id and its deadline; and what leaves."""
+deadline; and what leaves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Chunk, JobRef, Plan, Progress, StepName, StepVerdict, ToolResult
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.schema.strict_json import has_little, has_many_values
@@ -177,28 +177,6 @@ def answer_deadline_s(clock: Clock, context: ServicerContext) -> float | None:
     if remaining_s is None:
         return None
     return clock.monotonic_s() + remaining_s - min(_RESERVE_S, remaining_s / 10)
-
-
-# Call ids: sortable by time (like UUIDv7, RFC 9562), unguessable, short enough to read out
-
-_TAIL_BYTES = 8
-_DRAWN = 64
-
-
-class CallIds:
-    """`call_` + 12 hex digits of Unix milliseconds + 16 random ones, drawn many at a time: each draw is a call of the
-    system that lets go of the interpreter."""
-
-    def __init__(self, clock: Clock, randomness: Randomness) -> None:
-        self._clock = clock
-        self._randomness = randomness
-        self._tails: list[str] = []
-
-    def next(self) -> str:
-        if not self._tails:
-            drawn = self._randomness.token_hex(_DRAWN * _TAIL_BYTES)
-            self._tails = [drawn[at : at + 2 * _TAIL_BYTES] for at in range(0, len(drawn), 2 * _TAIL_BYTES)]
-        return f"call_{self._clock.unix_ms():012x}{self._tails.pop()}"
 
 
 # What leaves: results, plans, errors, progress.

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -36,7 +36,7 @@ class Authenticator(Protocol):
         """How a caller presents this credential."""
         ...
 
-    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext | None) -> Principal | None:
         """The caller; None when the RPC carries no such credential. Raises RpcFailure when it carries a bad one."""
         ...
 
@@ -81,6 +81,17 @@ class AuthLayer(Layer):
     def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
         """For a stream, what is asked again at each message."""
         sent = context.invocation_metadata() or ()
+        principal, authenticator, metadata = self.identify(sent, context)
+        caller = Caller(principal, str(metadata.get(FACE_HEADER, "")))
+        CALLER.set(caller)
+        if method.kind == "unary":
+            return None
+        return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
+
+    def identify(
+        self, sent: Collection[tuple[str, str | bytes]], context: ServicerContext | None
+    ) -> tuple[Principal, Authenticator, Mapping[str, str | bytes]]:
+        """Who sends these headers, what has recognised them, and the headers. Raises RpcFailure."""
         metadata = dict(sent)
         is_doubled = len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1
         if is_doubled or ("x-api-key" in metadata and _differ(metadata)):
@@ -88,11 +99,7 @@ class AuthLayer(Layer):
         for authenticator in self._authenticators:
             principal = authenticator.authenticate(metadata, context)
             if principal is not None:
-                caller = Caller(principal, str(metadata.get(FACE_HEADER, "")))
-                CALLER.set(caller)
-                if method.kind == "unary":
-                    return None
-                return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
+                return principal, authenticator, metadata
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
             message = f"This hub does not accept this kind of credential: leave it out. {advice}".rstrip()
@@ -126,7 +133,7 @@ class InsecureLocal:
     describe: DescribePrincipal
     advice: str = ""
 
-    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext | None) -> Principal | None:
         if ("authorization" in metadata or "x-api-key" in metadata) and presented_in(metadata):
             return None  # a credential that was sent is judged, never ignored
         return self.describe(LOCAL)
@@ -159,7 +166,7 @@ class ApiKeys:
         """Use another set from now on: a revoked key stops working at once."""
         self._keys = dict(keys)
 
-    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext | None) -> Principal | None:
         presented = presented_in(metadata)
         if not presented:
             return None
@@ -209,15 +216,20 @@ class AccessLayer(Layer):
         if not isinstance(error, RpcFailure) or error.reason not in REASONS:
             return error
         metadata = dict(context.invocation_metadata() or ())
-        found = _KEY_ID.fullmatch(key_id_of(presented_in(metadata)))
         wait_s = self._observer.refused(
             peer_address(context.peer()),
             method.path,
             error.reason.name,
             principal=caller_id(),
-            key_id=found.group() if found else "",
+            key_id=public_key_id(metadata),
         )
         return replace(error, retry_after_s=wait_s) if wait_s else error
+
+
+def public_key_id(metadata: Mapping[str, str | bytes]) -> str:
+    """The public part of the API key that was sent; empty for what is none."""
+    found = _KEY_ID.fullmatch(key_id_of(presented_in(metadata)))
+    return found.group() if found else ""
 
 
 def peer_address(peer: str) -> str:

@@ -1,0 +1,137 @@
+"""Wires the MCP endpoint: who calls, by the same credentials and roles as over gRPC; and what answers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from toolhub_service import __version__
+from toolhub_service.app.deps import Deps
+from toolhub_service.app.listening import check_mcp, is_local
+from toolhub_service.app.wiring_calls import LongWork
+from toolhub_service.app.wiring_tools import Searching, Toolbox
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.ports import AccessObserver, Invoker
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.source import SourceService
+from toolhub_service.mcp_server.doors import AccessRefused, DoorTerms
+from toolhub_service.mcp_server.engine import Engine
+from toolhub_service.mcp_server.listener import NOT_INSTALLED, Listener, Served, is_installed
+from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.call_ids import CallIds
+from toolhub_service.settings.document import Settings
+from toolhub_service.transport.interceptors.auth import REASONS, AuthLayer, public_key_id
+from toolhub_service.transport.interceptors.policy import check_role
+from toolhub_service.transport.rpc import Method
+from toolhub_service.transport.status import RpcFailure
+
+# Whoever may make calls over gRPC may over MCP.
+_AS: Final = Method("/toolhub.v1.ToolService/Invoke", "toolhub.v1.ToolService", "Invoke", "unary")
+
+
+class McpAccess:
+    """Who sends a request, by the authenticators of gRPC; refusals are on the same record."""
+
+    def __init__(self, authenticators: AuthLayer, observer: AccessObserver) -> None:
+        self._authenticators = authenticators
+        self._observer = observer
+
+    def __call__(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
+        """Raises AccessRefused."""
+        principal_id = ""
+        try:
+            principal, _, _ = self._authenticators.identify(headers, None)
+            principal_id = principal.id
+            check_role(_AS, principal)
+        except RpcFailure as refused:
+            wait_s = 0.0
+            if refused.reason in REASONS:
+                key_id = public_key_id(dict(headers))
+                wait_s = self._observer.refused(
+                    peer or "unknown", asked, refused.reason.name, principal=principal_id, key_id=key_id
+                )
+            status = 403 if principal_id else 401
+            is_missing = refused.reason is Reason.CREDENTIAL_MISSING
+            raise AccessRefused(
+                status, refused.message, retry_after_s=wait_s or refused.retry_after_s, is_missing=is_missing
+            ) from refused
+        return principal
+
+
+def make_engine(
+    deps: Deps,
+    toolbox: Toolbox,
+    sources: SourceService,
+    searching: Searching,
+    policy: LivePolicy,
+    invoker: Invoker,
+    long_work: LongWork,
+    artifacts: Artifacts,
+) -> Engine:
+    """What the protocol's handlers ask, wherever their requests come from."""
+    chosen = deps.settings.server.mcp
+    return Engine(
+        invoker=invoker,
+        catalog=toolbox.catalog,
+        policy=policy,
+        search=searching.search,
+        meanings=searching.meanings,
+        sources=sources.statuses,
+        submission=long_work.submission(invoker, toolbox.catalog),
+        jobs=long_work.job_service,
+        artifacts=artifacts,
+        clock=deps.clock,
+        call_ids=CallIds(deps.clock, deps.randomness),
+        tracing=deps.observing.tracing,
+        crashed=deps.observing.rpc_crashed,
+        redact=deps.redactor.text,
+        on_policy=policy.subscribe,
+        version=__version__,
+        mode=chosen.tools,
+        full_max_tokens=chosen.full_max_tokens,
+    )
+
+
+def make_listener(deps: Deps, engine: Engine, access: McpAccess) -> tuple[Listener, str]:
+    """The endpoint, bound where it can be, and else why not: gRPC is served all the same."""
+    settings = deps.settings
+    crashed = partial(deps.observing.rpc_crashed, "mcp")
+    listener = Listener(partial(_serve, settings, engine, access), crashed)
+    if not settings.server.mcp.enabled:
+        return listener, ""
+    if not is_installed():
+        return listener, NOT_INSTALLED
+    host, port = check_mcp(settings)
+    try:
+        listener.bind(host, port, share_port=settings.server.workers > 1)
+    except OSError as taken:
+        advice = "set server.mcp.listen (TOOLHUB_SERVER_MCP_LISTEN) to another, or server.mcp.enabled to false"
+        return listener, f"not served on {settings.server.mcp.listen}: {taken.strerror}; {advice}"
+    return listener, ""
+
+
+async def _serve(settings: Settings, engine: Engine, access: McpAccess, serving: Any, bound: socket.socket) -> Served:
+    server, chosen = settings.server, settings.server.mcp
+    doors = DoorTerms(
+        is_local=is_local(chosen.listen),
+        allowed_hosts=frozenset(host.lower() for host in chosen.allowed_hosts),
+        allowed_origins=frozenset(origin.lower().rstrip("/") for origin in chosen.allowed_origins),
+        max_body_bytes=chosen.max_body_bytes,
+        max_requests=server.max_in_flight,
+        max_streams=chosen.max_streams,
+    )
+    terms = serving.HttpTerms(
+        doors=doors,
+        max_connections=chosen.max_connections,
+        max_sessions=chosen.max_sessions,
+        session_idle_s=chosen.session_idle_s,
+        is_alone=server.workers == 1,
+        certificate_file=server.tls.certificate_file,
+        key_file=server.tls.key_file,
+        client_ca_file=server.tls.client_ca_file,
+    )
+    served: Served = await serving.serve(engine, access, terms, bound)
+    return served

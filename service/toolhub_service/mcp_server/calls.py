@@ -1,0 +1,230 @@
+"""A tools/call as a call of the hub, and the answer as MCP has it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from mcp.server.context import ServerRequestContext
+
+from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.call import Call, ExecContext, Mode, Principal
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.ports import Invoker
+from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
+from toolhub_service.schema import canonical_json, strict_json
+
+Context = ServerRequestContext[Any, Any]
+
+META_PREFIX: Final = "toolhub/"
+"""Of the hub's own entries of `_meta`."""
+ARTIFACT_URI: Final = "toolhub://artifacts/"
+
+_AT_ONCE_BYTES: Final = 32 * 1024
+_WORD_MAX_CHARS: Final = 128
+# Of notifications, so that a tool that reports each row does not flood its client.
+_PROGRESS_EVERY_S: Final = 0.1
+
+
+def word_of(context: Context, name: str) -> str:
+    """A short text that the client sends in `_meta` under the hub's prefix; empty when there is none."""
+    value = dict(context.meta or {}).get(META_PREFIX + name)
+    return value if isinstance(value, str) and len(value) <= _WORD_MAX_CHARS and value.isprintable() else ""
+
+
+def client_of(context: Context) -> str:
+    """What the client calls itself, and its version. Nobody vouches for either."""
+    asked = context.session.client_params
+    if asked is None:
+        return ""
+    told = f"{asked.client_info.name} {asked.client_info.version}"
+    return "".join(char for char in told if char.isprintable())[:_WORD_MAX_CHARS].strip()
+
+
+def context_of(context: Context, principal: Principal, session_id: str) -> ExecContext:
+    """Calls of one session, or of one client where there is none, share a workspace: what one writes the next reads."""
+    client = client_of(context)
+    kept_with = session_id or f"{principal.id}\n{client}"
+    request_id = word_of(context, "request_id") or f"mcp_{hashlib.sha256(kept_with.encode()).hexdigest()[:24]}"
+    labels = {"entrance": "mcp", "mcp_era": context.protocol_version}
+    if client:
+        labels["mcp_client"] = client
+    return ExecContext(request_id=request_id, session_id=word_of(context, "session_id"), labels=labels)
+
+
+def purpose_of(context: Context) -> str:
+    """Why the call is made: as the client says, else that it came by MCP, for the protocol has no word for it."""
+    return word_of(context, "purpose") or f"Called over MCP by {client_of(context) or 'a client without a name'}"
+
+
+def call_of(
+    tool: str,
+    arguments: Mapping[str, Any],
+    principal: Principal,
+    context: ExecContext,
+    *,
+    call_id: str,
+    purpose: str = "",
+    approval_id: str = "",
+    idempotency_key: str = "",
+    mode: Mode = Mode.EXECUTE,
+) -> Call:
+    """Never raises: what cannot be read is refused at step 2, answered and recorded."""
+    args: JsonObject = {}
+    args_error, raw = None, b""
+    try:
+        raw = canonical_json.dumps(dict(arguments))
+    except canonical_json.NotJson as unfit:
+        args_error = ToolError(kind=ErrorKind.INVALID_INPUT, message=f"The arguments are no JSON: {unfit}.")
+    is_large = len(raw) > _AT_ONCE_BYTES
+    if raw and not is_large:
+        args, args_error = _read(raw)
+    return Call(
+        call_id=call_id,
+        tool=tool,
+        args=args,
+        args_error=args_error,
+        principal=principal,
+        context=context,
+        purpose=purpose,
+        approval_id=approval_id,
+        idempotency_key=idempotency_key,
+        mode=mode,
+        names_artifacts=b"$artifact" in raw,
+        unread=partial(_read, raw) if is_large else None,
+        unread_bytes=len(raw) if is_large else 0,
+    )
+
+
+def _read(raw: bytes) -> tuple[JsonObject, ToolError | None]:
+    try:
+        value = (strict_json.loads_bounded if len(raw) > _AT_ONCE_BYTES else strict_json.loads)(raw)
+    except ToolFailure as failure:
+        return {}, failure.error
+    assert isinstance(value, dict)  # written from a mapping
+    return value, None
+
+
+# While it runs
+
+
+class ProgressSink:
+    """Passes the newest progress on, at most ten times a second."""
+
+    def __init__(self) -> None:
+        self._newest: Progress | None = None
+        self._ready = asyncio.Event()
+        self._last = 0.0
+
+    def progress(self, progress: Progress) -> None:
+        self._newest = progress
+        self._ready.set()
+
+    def chunk(self, chunk: Chunk) -> None:
+        """The result carries the whole output."""
+
+    async def send(self, context: Context) -> None:
+        """Until cancelled."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            newest = self._newest
+            # The protocol wants it to rise.
+            if newest is not None and newest.step > self._last:
+                self._last = newest.step
+                message = newest.message or (f"{newest.step:g} {newest.unit}" if newest.unit else None)
+                await context.session.report_progress(newest.step, newest.total, message)
+            await asyncio.sleep(_PROGRESS_EVERY_S)
+
+
+async def invoke(invoker: Invoker, call: Call, context: Context) -> ToolResult | Plan:
+    """Make the call, tell its progress, and end it with the request: recorded, before anything goes on."""
+    sink = ProgressSink()
+    running = asyncio.create_task(invoker.invoke(call, sink))
+    wants_progress = dict(context.meta or {}).get("progress_token") is not None
+    telling = asyncio.create_task(sink.send(context)) if wants_progress else None
+    try:
+        await asyncio.wait({running})
+        return running.result()
+    finally:
+        if telling is not None:
+            telling.cancel()
+        if not running.done():
+            running.cancel()
+            with anyio.CancelScope(shield=True):  # anyio cancels again at each await
+                await asyncio.wait({running})
+
+
+# The answer
+
+
+def answer_of(answer: ToolResult | Plan) -> dict[str, Any]:
+    """A CallToolResult."""
+    assert isinstance(answer, ToolResult)  # no dry run was asked for
+    meta: dict[str, JsonValue] = {META_PREFIX + "call_id": answer.call_id}
+    for name in ("truncated", "replayed"):
+        if getattr(answer, name):
+            meta[META_PREFIX + name] = True
+    if answer.error is not None:
+        return failed(answer.error) | {"_meta": meta}
+    if answer.job is not None:
+        return job_begun(answer.job.job_id, answer.job.state.value) | {"_meta": meta}
+    content: list[dict[str, Any]] = [{"type": "text", "text": text_of(answer.value)}]
+    content += [resource_link(artifact) for artifact in answer.artifacts]
+    result: dict[str, Any] = {"content": content, "isError": False, "resultType": "complete", "_meta": meta}
+    if isinstance(answer.value, dict):
+        result["structuredContent"] = answer.value
+    return result
+
+
+def text_of(value: JsonValue) -> str:
+    return value if isinstance(value, str) else canonical_json.dumps(value).decode()
+
+
+def resource_link(artifact: ArtifactRef) -> dict[str, Any]:
+    """An artifact, which `resources/read` gives to its owner."""
+    return {
+        "type": "resource_link",
+        "uri": ARTIFACT_URI + artifact.artifact_id,
+        "name": artifact.name or artifact.artifact_id,
+        "mimeType": artifact.media_type or "application/octet-stream",
+        "size": artifact.size_bytes,
+    }
+
+
+def job_begun(job_id: str, state: str) -> dict[str, Any]:
+    text = f"It runs as job {job_id} ({state}). Ask job_status for it, and job_result when it has ended."
+    return {
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": {"jobId": job_id, "state": state},
+        "isError": False,
+        "resultType": "complete",
+    }
+
+
+def failed(error: ToolError) -> dict[str, Any]:
+    """What went wrong, in words that a model can act upon and in a structure."""
+    told: dict[str, JsonValue] = {
+        "kind": error.kind.value,
+        "message": error.message,
+        "retryable": error.is_retryable,
+        "details": dict(error.details),
+    }
+    if error.retry_after_s is not None:
+        told["retryAfterS"] = error.retry_after_s
+    if error.violations:
+        told["violations"] = [
+            {"path": each.path, "keyword": each.keyword, "message": each.message, "hint": each.hint}
+            for each in error.violations
+        ]
+    return {
+        "content": [{"type": "text", "text": f"{error.kind.value}: {error.message}"}],
+        "structuredContent": {"error": told},
+        "isError": True,
+        "resultType": "complete",
+    }

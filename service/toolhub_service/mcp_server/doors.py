@@ -1,0 +1,314 @@
+"""What stands before the MCP endpoint: which Host and Origin, who calls, how much is read, how many at once, how long.
+
+Plain ASGI, and nothing of MCP: what is refused here costs no parsing of the protocol. Each request is judged anew; a
+session of the older era is besides bound to the principal that opened it, which the SDK sees to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.verdict import may_take
+from toolhub_service.schema import canonical_json, strict_json
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PATH: Final = "/mcp"
+HEALTH_PATH: Final = "/healthz"
+PRINCIPAL: Final = "toolhub.principal"
+"""The entry of a request's scope that holds the verified caller."""
+LISTEN_METHOD: Final = b"subscriptions/listen"
+
+_METHODS: Final = frozenset({"POST", "GET", "DELETE"})
+_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_AT_ONCE_BYTES: Final = 32 * 1024
+_RETRY_S: Final = 1.0
+# An answer of which nothing is taken for so long is given up.
+_SEND_STALL_S: Final = 60.0
+_INVALID_REQUEST: Final = -32600
+_PARSE_ERROR: Final = -32700
+
+
+class AccessRefused(Exception):
+    """A request without a credential that holds (401), or of a principal without the role (403)."""
+
+    def __init__(
+        self, status: int, message: str, *, retry_after_s: float | None = None, is_missing: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.is_missing = is_missing
+        """Whether there was no credential at all."""
+
+
+Identify = Callable[[Sequence[tuple[str, str]], str, str], Principal]
+"""(headers, address of the peer, what is asked) -> who calls. Raises AccessRefused."""
+Invite = Callable[[Scope, Principal], None]
+"""Tells the SDK, by the scope, whose request it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorTerms:
+    is_local: bool
+    """Whether only this machine can connect: then only its own names are accepted as Host and Origin."""
+    allowed_hosts: frozenset[str] = frozenset()
+    """Further values of Host, lower case, with or without a port."""
+    allowed_origins: frozenset[str] = frozenset()
+    """Further values of Origin, lower case."""
+    max_body_bytes: int = strict_json.MAX_BYTES
+    body_s: float = 30.0
+    """For a whole request to arrive."""
+    max_requests: int = 1_000
+    """In flight; one principal gets at most half of what is free."""
+    max_streams: int = 1_000
+    """That only listen for changes, likewise."""
+    stream_s: float = 3_600.0
+    """After which such a stream is ended; clients listen again."""
+
+
+@dataclass(slots=True)
+class Room:
+    """Of which each principal gets a share."""
+
+    most: int
+    taken: int = 0
+    of: Counter[str] = field(default_factory=Counter)
+
+    @asynccontextmanager
+    async def place(self, principal_id: str) -> AsyncIterator[bool]:
+        """Whether there was one; it is free again at the end."""
+        if not may_take(self.of[principal_id], self.taken, self.most):
+            yield False
+            return
+        self.of[principal_id] += 1
+        self.taken += 1
+        try:
+            yield True
+        finally:
+            self.taken -= 1
+            self.of[principal_id] -= 1
+            if not self.of[principal_id]:
+                del self.of[principal_id]
+
+
+class Doors:
+    """ASGI application around the SDK's."""
+
+    def __init__(self, inner: App, identify: Identify, invite: Invite, terms: DoorTerms) -> None:
+        self._inner = inner
+        self._identify = identify
+        self._invite = invite
+        self._terms = terms
+        self.requests = Room(terms.max_requests)
+        self.streams = Room(terms.max_streams)
+        self._is_leaving = False
+        self._listening: set[asyncio.Timeout] = set()
+
+    def leave(self) -> None:
+        """Take nothing new, and end what only listens."""
+        self._is_leaving = True
+        for open_until in self._listening:
+            open_until.reschedule(asyncio.get_running_loop().time())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._inner(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        answer = self._turned_away(scope, headers)
+        if answer is not None:
+            await _answer(send, *answer)
+            return
+        peer = str((scope.get("client") or ("",))[0])
+        try:
+            principal = self._identify(headers, peer, f"{scope['method']} {PATH}")
+        except AccessRefused as refused:
+            await _refuse(send, refused)
+            return
+        scope[PRINCIPAL] = principal
+        self._invite(scope, principal)
+        await self._let_in(scope, receive, send, principal)
+
+    def _turned_away(self, scope: Scope, headers: Sequence[tuple[str, str]]) -> tuple[int, str] | None:
+        """(status, why), before anybody asks who calls."""
+        if not self._knows_host([value for name, value in headers if name == "host"]):
+            return 421, "The Host header names no address of this hub. An operator adds it to server.mcp.allowed_hosts."
+        if not self._knows_origin([value for name, value in headers if name == "origin"]):
+            return 403, "Pages of this Origin may not use the hub. An operator adds it to server.mcp.allowed_origins."
+        path, method = scope["path"], scope["method"]
+        if path == HEALTH_PATH and method == "GET":
+            return 200, ""
+        if path.rstrip("/") != PATH:
+            return 404, f"There is nothing here: the MCP endpoint is {PATH}."
+        scope["path"] = PATH
+        scope["raw_path"] = PATH.encode()
+        if method not in _METHODS:
+            return 405, "Use POST."
+        return (503, "This hub is shutting down. Connect again.") if self._is_leaving else None
+
+    def _knows_host(self, sent: Sequence[str]) -> bool:
+        if len(sent) != 1:
+            return False
+        host = sent[0].lower()
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if not self._terms.is_local and not self._terms.allowed_hosts:
+            return True  # whoever comes has a key: a page that was led here by DNS has none
+        known = self._terms.allowed_hosts
+        return host in known or name in known or (self._terms.is_local and name in _LOCAL_NAMES)
+
+    def _knows_origin(self, sent: Sequence[str]) -> bool:
+        if not sent:
+            return True  # no browser, or a page of the same origin
+        origin = sent[0].lower()
+        if len(sent) > 1:
+            return False
+        if origin in self._terms.allowed_origins:
+            return True
+        with suppress(ValueError):
+            parts = urlsplit(origin)
+            name = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
+            return self._terms.is_local and parts.scheme in ("http", "https") and name in _LOCAL_NAMES
+        return False
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
+        listens = scope["method"] == "GET" or (b"mcp-method", LISTEN_METHOD) in scope["headers"]
+        room = self.streams if listens else self.requests
+        async with room.place(principal.id) as has_place:
+            if not has_place:
+                what = "streams" if listens else "requests"
+                await _answer(send, 503, f"Too many {what} of yours are open here. Close some, or come again shortly.")
+                return
+            if scope["method"] == "POST":
+                body = await self._body(scope, receive, send)
+                if body is None:
+                    return
+                receive = _replayed(body, receive)
+            if listens:
+                await self._listen(scope, receive, _Sending(send))
+            else:
+                await self._inner(scope, receive, _Sending(send))
+
+    async def _listen(self, scope: Scope, receive: Receive, sending: _Sending) -> None:
+        try:
+            async with asyncio.timeout(self._terms.stream_s) as open_until:
+                self._listening.add(open_until)
+                try:
+                    await self._inner(scope, receive, sending)
+                finally:
+                    self._listening.discard(open_until)
+        except TimeoutError:
+            await sending.end()
+
+    async def _body(self, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+        """The whole of it, which is strict JSON; None when it was refused, and that is answered."""
+        most, body = self._terms.max_body_bytes, bytearray()
+        too_large = f"The request is larger than {most:,} bytes. Upload what is large as an artifact."
+        declared = [value for name, value in scope["headers"] if name == b"content-length"]
+        if declared and (len(declared) > 1 or not declared[0].isdigit() or int(declared[0]) > most):
+            await _answer(send, 413, too_large, closes=True)
+            return None
+        try:
+            async with asyncio.timeout(self._terms.body_s):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return None  # the client is gone
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        await _answer(send, 413, too_large, closes=True)
+                        return None
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            await _answer(send, 408, "The request took too long to arrive.", closes=True)
+            return None
+        whole = bytes(body)
+        try:
+            if len(whole) <= _AT_ONCE_BYTES:
+                strict_json.loads(whole)
+            else:
+                await asyncio.to_thread(strict_json.loads_bounded, whole)
+        except ToolFailure as failure:
+            await _answer(send, 400, f"Parse error: {failure.error.message}", code=_PARSE_ERROR)
+            return None
+        return whole
+
+
+class _Sending:
+    """Passes messages on, and gives up where nobody takes them."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_open = False
+
+    async def __call__(self, message: Message) -> None:
+        self._is_open = bool(message["type"] == "http.response.start" or message.get("more_body", False))
+        try:
+            async with asyncio.timeout(_SEND_STALL_S):
+                await self._send(message)
+        except TimeoutError as stalled:
+            raise OSError("the client takes nothing of its answer") from stalled
+
+    async def end(self) -> None:
+        """The stream ends here, as one that is complete."""
+        if self._is_open:
+            await self({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
+async def _refuse(send: Send, refused: AccessRefused) -> None:
+    problem = "" if refused.is_missing else ', error="invalid_token"'
+    challenge = f'Bearer realm="tool-hub"{problem}'.encode()
+    extra = [(b"www-authenticate", challenge)] if refused.status == 401 else []
+    await _answer(send, refused.status, refused.message, extra=extra, retry_after_s=refused.retry_after_s)
+
+
+async def _answer(
+    send: Send,
+    status: int,
+    message: str,
+    *,
+    code: int = _INVALID_REQUEST,
+    extra: Sequence[tuple[bytes, bytes]] = (),
+    retry_after_s: float | None = None,
+    closes: bool = False,
+) -> None:
+    """A JSON-RPC error without an id; `ok` where there is no message."""
+    error: JsonValue = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+    body = canonical_json.dumps(error) if message else b"ok\n"
+    headers = [(b"content-type", b"application/json" if message else b"text/plain"), *extra]
+    headers.append((b"content-length", str(len(body)).encode()))
+    if status == 405:
+        headers.append((b"allow", b"POST, GET, DELETE"))
+    if status == 503 or retry_after_s:
+        headers.append((b"retry-after", str(max(1, round(retry_after_s or _RETRY_S))).encode()))
+    if closes:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

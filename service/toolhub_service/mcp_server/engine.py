@@ -1,0 +1,43 @@
+"""What the protocol's handlers ask of the hub: the same parts that serve gRPC, in process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from toolhub_service.domain.job_ports import JobService
+from toolhub_service.domain.ports import Clock, Invoker, PolicySource
+from toolhub_service.domain.source import SourceStatus
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.embedding import ToolMeanings
+from toolhub_service.registry.search import ToolSearch
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.call_ids import CallIds
+from toolhub_service.runtime.jobs.accept import Submission
+from toolhub_service.telemetry.tracing import Tracing
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    invoker: Invoker
+    catalog: ToolCatalog
+    policy: PolicySource
+    search: ToolSearch
+    meanings: ToolMeanings | None
+    sources: Callable[[], Sequence[SourceStatus]]
+    submission: Submission
+    jobs: JobService
+    artifacts: Artifacts
+    clock: Clock
+    call_ids: CallIds
+    tracing: Tracing
+    crashed: Callable[[str, Exception], None]
+    """(method, defect), for the log."""
+    redact: Callable[[str], str]
+    on_policy: Callable[[Callable[[], None]], None]
+    """Calls back when another policy is in force."""
+    version: str
+    mode: str = "auto"
+    """`full`, `search` or `auto`, as settings say."""
+    full_max_tokens: int = 20_000
+    """In mode `auto`: up to how many tokens (4 bytes each) the whole list may have."""

@@ -1,0 +1,96 @@
+"""The port of the MCP endpoint: bound when the hub starts, served from the first connection on.
+
+The SDK and its web server take a second and tens of megabytes to load. A hub to which no MCP client comes pays for
+neither; the first client waits in the socket's queue meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any, Final, Protocol
+
+_BACKLOG: Final = 1_024
+_SERVING: Final = "toolhub_service.mcp_server.serving"
+
+
+class Served(Protocol):
+    """What answers on the socket."""
+
+    async def close(self, grace_s: float) -> None: ...
+
+
+Serve = Callable[[Any, socket.socket], Awaitable[Served]]
+"""(the module that serves, which is loaded by now; the socket) -> what answers on it."""
+
+
+NOT_INSTALLED: Final = "not served: pip install 'tool-hub[mcp]'"
+
+
+def is_installed() -> bool:
+    """Whether the extra `mcp` is there."""
+    return all(find_spec(name) is not None for name in ("mcp", "uvicorn", "starlette"))
+
+
+class Listener:
+    """`bind`, `start`, `close`. Without a socket it does nothing."""
+
+    def __init__(self, serve: Serve, failed: Callable[[Exception], None]) -> None:
+        """`failed` is told of what keeps the endpoint from being served after all."""
+        self._serve = serve
+        self._failed = failed
+        self._socket: socket.socket | None = None
+        self._opening: asyncio.Task[Served | None] | None = None
+        self.port = 0
+        """0: not bound."""
+
+    def bind(self, host: str, port: int, *, share_port: bool) -> None:
+        """Raises OSError when the address cannot be had."""
+        family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if share_port:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            bound.bind(address)
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            raise
+        self._socket, self.port = bound, int(bound.getsockname()[1])
+
+    def start(self) -> None:
+        if self._socket is not None:
+            self._socket.listen(_BACKLOG)
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._first)
+
+    async def close(self, grace_s: float) -> None:
+        """Take no more, and let what runs end for `grace_s`."""
+        bound, self._socket = self._socket, None
+        if bound is None:
+            return
+        asyncio.get_running_loop().remove_reader(bound.fileno())
+        if self._opening is not None:
+            with suppress(asyncio.CancelledError):
+                served = await self._opening
+                if served is not None:
+                    await served.close(grace_s)
+        bound.close()
+
+    def _first(self) -> None:
+        assert self._socket is not None
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self._opening = asyncio.create_task(self._open(self._socket), name="the MCP endpoint")
+
+    async def _open(self, bound: socket.socket) -> Served | None:
+        try:
+            serving = await asyncio.to_thread(importlib.import_module, _SERVING)
+            return await self._serve(serving, bound)
+        except Exception as error:  # noqa: BLE001 - gRPC is served all the same, and the log tells why MCP is not
+            bound.close()
+            self._failed(error)
+            return None

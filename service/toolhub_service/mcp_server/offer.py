@@ -1,0 +1,110 @@
+"""What a client is shown: names of at most 60 characters, definitions, and in which mode.
+
+A list holds what can be called now and what policy could allow the caller; what is hidden and what does not exist look
+alike. Definitions are made once and kept while the tool stays.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.mcp_server.engine import Engine
+from toolhub_service.registry.export import Dialect, ExportedNames, Exporter
+from toolhub_service.schema import canonical_json
+
+NAME_MAX_CHARS: Final = 60
+"""Cursor counts the server's name in, Claude Code takes 64."""
+TTL_MS: Final = 60_000
+"""For which a client may keep a list; where it listens for changes it is told sooner."""
+
+_PAGE_MAX_BYTES: Final = 2 * 1024 * 1024
+_TOKEN_BYTES: Final = 4
+
+
+class Definition(NamedTuple):
+    spec: ToolSpec
+    tool: dict[str, Any]
+    size_bytes: int
+
+
+class Page(NamedTuple):
+    tools: Sequence[dict[str, Any]]
+    next_cursor: str | None
+
+
+class Offer:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._exporter = Exporter(engine.catalog)
+        self._names = ExportedNames((), NAME_MAX_CHARS)
+        self._names_of = ""
+        self._definitions: dict[str, Definition] = {}
+
+    def tool_of(self, name: str) -> str:
+        """The tool that a client means: by the name that lists give it, or by its own."""
+        return self._current_names().original(name) or name
+
+    def name_of(self, tool: str) -> str:
+        """The name under which lists show a tool of the catalog; the tool's own for any other."""
+        try:
+            return self._current_names().exported(tool)
+        except KeyError:
+            return tool
+
+    def may_see(self, principal: Principal, spec: ToolSpec) -> bool:
+        return spec.state is ToolState.ACTIVE and self._engine.policy.could_allow(principal.id, spec)
+
+    def visible(self, principal: Principal, tool: str) -> ToolSpec | None:
+        """The tool, if it can be called now and the principal may know of it."""
+        spec = self._engine.catalog.get(tool)
+        return spec if spec is not None and self.may_see(principal, spec) else None
+
+    def definition(self, spec: ToolSpec) -> Definition:
+        known = self._definitions.get(spec.name)
+        if known is not None and known.spec is spec:
+            return known
+        tool = dict(self._exporter.definition(Dialect.MCP, self.name_of(spec.name), spec))
+        if spec.cost.is_async:
+            tool.pop("outputSchema", None)  # it answers with a job, and a client would miss the output
+        made = Definition(spec, tool, len(canonical_json.dumps(tool)))
+        self._definitions[spec.name] = made
+        return made
+
+    def page(self, principal: Principal, cursor: str) -> Page:
+        """What can be called, by name, from after `cursor` on: as much as an answer may hold."""
+        specs = [spec for spec in self._engine.catalog.all() if self.may_see(principal, spec)]
+        start = bisect_right(specs, cursor, key=lambda spec: spec.name) if cursor else 0
+        tools: list[dict[str, Any]] = []
+        size_bytes = 0
+        for spec in specs[start:]:
+            definition = self.definition(spec)
+            size_bytes += definition.size_bytes
+            if tools and size_bytes > _PAGE_MAX_BYTES:
+                return Page(tools, specs[start + len(tools) - 1].name)
+            tools.append(definition.tool)
+        return Page(tools, None)
+
+    def is_searched(self, principal: Principal) -> bool:
+        """Whether the principal is shown a search instead of the tools."""
+        if self._engine.mode != "auto":
+            return self._engine.mode == "search"
+        left_bytes = self._engine.full_max_tokens * _TOKEN_BYTES
+        for spec in self._engine.catalog.all():
+            if self.may_see(principal, spec):
+                left_bytes -= self.definition(spec).size_bytes
+                if left_bytes < 0:
+                    return True
+        return False
+
+    def _current_names(self) -> ExportedNames:
+        revision = self._engine.catalog.revision
+        if revision != self._names_of:
+            specs = self._engine.catalog.all()
+            self._names, self._names_of = ExportedNames((spec.name for spec in specs), NAME_MAX_CHARS), revision
+            # A name may have changed with its neighbours'.
+            self._definitions = {}
+        return self._names

@@ -1,0 +1,158 @@
+"""The web server under the MCP endpoint: uvicorn on a socket of ours, with bounds that it has not by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvicorn
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.transport_security import TransportSecuritySettings
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from toolhub_service.domain.call import Principal
+from toolhub_service.mcp_server.doors import PATH, Doors, DoorTerms, Identify, Scope
+from toolhub_service.mcp_server.engine import Engine
+from toolhub_service.mcp_server.face import Face
+
+_HEAD_BYTES: Final = 32 * 1024
+_KEEP_ALIVE_S: Final = 60
+# Of what the SDK and the web server log there is nothing that a client could not make them say.
+for _name in ("mcp", "uvicorn", "uvicorn.error", "uvicorn.access", "sse_starlette"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTerms:
+    doors: DoorTerms
+    max_connections: int = 1_000
+    head_s: float = 10.0
+    """For the head of a request to arrive."""
+    max_sessions: int = 1_000
+    """Of the older era."""
+    session_idle_s: float = 1_800.0
+    is_alone: bool = True
+    """Whether no other process serves on the port: sessions of the older era live in one."""
+    certificate_file: str = ""
+    """PEM; empty: no TLS."""
+    key_file: str = ""
+    client_ca_file: str = ""
+
+
+async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: socket.socket) -> HttpServer:
+    """Answer on the socket from now on."""
+    face = Face(engine)
+    app = face.server.streamable_http_app(
+        streamable_http_path=PATH,
+        stateless_http=not terms.is_alone,
+        max_request_body_size=terms.doors.max_body_bytes,
+        session_idle_timeout=terms.session_idle_s,
+        max_sessions=terms.max_sessions,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # doors.py does
+    )
+    server = HttpServer(face, Doors(app, identify, invite, terms.doors), terms)
+    await server.start(bound)
+    return server
+
+
+def invite(scope: Scope, principal: Principal) -> None:
+    """The SDK binds sessions of the older era to this user."""
+    scope["user"] = AuthenticatedUser(AccessToken(token="verified", client_id=principal.id, scopes=[]))  # noqa: S106 - no secret
+
+
+class HttpServer:
+    def __init__(self, face: Face, doors: Doors, terms: HttpTerms) -> None:
+        self._face = face
+        self._doors = doors
+        self._server = _Uvicorn(_config(doors, terms))
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self, bound: socket.socket) -> None:
+        self._running = asyncio.create_task(self._server.serve([bound]), name="MCP over HTTP")
+
+    async def close(self, grace_s: float) -> None:
+        """Take no more, let requests end for `grace_s`, then cut them off."""
+        self._doors.leave()
+        self._face.close()
+        self._server.config.timeout_graceful_shutdown = max(1, round(grace_s))
+        self._server.should_exit = True
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=grace_s + 5.0)
+            self._running.cancel()
+            await asyncio.wait({self._running})
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the hub's."""
+        yield
+
+
+def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
+    class Bounded(BoundedProtocol):
+        max_connections = terms.max_connections
+        head_s = terms.head_s
+
+    return uvicorn.Config(
+        app,
+        http=Bounded,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        ssl_certfile=terms.certificate_file or None,
+        ssl_keyfile=terms.key_file or None,
+        ssl_ca_certs=terms.client_ca_file or None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if terms.client_ca_file else ssl.CERT_NONE,
+    )
+
+
+class BoundedProtocol(H11Protocol):
+    """Besides: a bound on connections, and a time within which the head of a request has to be there."""
+
+    max_connections = 1_000
+    head_s = 10.0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            transport.abort()
+            return
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            self._stop_waiting()
+        elif self._late is None:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        self._late = self.loop.call_later(self.head_s, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.abort()

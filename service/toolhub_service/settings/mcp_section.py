@@ -1,0 +1,42 @@
+"""Knobs of the MCP endpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from toolhub_service.adapters.source_config import Section
+
+
+class McpEndpoint(Section, frozen=True):
+    enabled: Annotated[bool, Meta(description="Serve MCP over HTTP, at /mcp.")] = True
+    listen: Annotated[
+        str, Meta(description="host:port of MCP over HTTP, for which server.tls holds too; port 0 picks a free one.")
+    ] = "127.0.0.1:50052"
+    tools: Annotated[
+        Literal["auto", "full", "search"],
+        Meta(description="What clients are shown: all tools, a search for them, or what full_max_tokens decides."),
+    ] = "auto"
+    full_max_tokens: Annotated[
+        int, Meta(description="With tools: auto, the largest list that is shown whole, at 4 bytes a token.", ge=0)
+    ] = 20_000
+    allowed_hosts: Annotated[
+        tuple[str, ...], Meta(description="Further names, with or without a port, that a Host header may hold.")
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...], Meta(description="Further origins, such as https://app.example, whose pages may call.")
+    ] = ()
+    max_body_bytes: Annotated[int, Meta(description="Largest request.", ge=1_024, le=64 * 1024 * 1024)] = (
+        4 * 1024 * 1024
+    )
+    max_connections: Annotated[int, Meta(description="Connections per process.", ge=1, le=1_000_000)] = 2_000
+    max_streams: Annotated[
+        int, Meta(description="Streams that only listen for changes, per process.", ge=1, le=1_000_000)
+    ] = 1_000
+    max_sessions: Annotated[
+        int, Meta(description="Sessions of clients that speak 2025-11-25 or older, per process.", ge=1, le=1_000_000)
+    ] = 1_000
+    session_idle_s: Annotated[
+        float, Meta(description="Seconds after which such a session without requests is ended.", gt=0, le=86_400)
+    ] = 1_800.0

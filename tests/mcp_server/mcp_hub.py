@@ -1,0 +1,74 @@
+"""A hub that serves MCP over HTTP, and the SDK's own client of it, in either era."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.hub import OPEN_POLICY, RunningHub, running_hub
+from toolhub_service.domain.result import Progress
+from toolhub_service.domain.tool import Annotations, ToolLimits
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+ERAS = ("2025-11-25", "2026-07-28")
+MODES: Mapping[str, Any] = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
+
+
+@dataclass(slots=True)
+class McpHub:
+    grpc: RunningHub
+    url: str
+
+    @asynccontextmanager
+    async def client(self, era: str, key: str = "", **options: Any) -> AsyncIterator[Client]:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        async with httpx2.AsyncClient(headers=headers, timeout=60.0) as http:
+            transport = streamable_http_client(self.url, http_client=http)
+            async with Client(transport, mode=MODES[era], **options) as opened:
+                yield opened
+
+
+@asynccontextmanager
+async def mcp_hub(
+    home: Path, *, policy: str = OPEN_POLICY, settings: Mapping[str, Any] | None = None, tools: Any = (), **mcp: Any
+) -> AsyncIterator[McpHub]:
+    chosen = {**(settings or {}), "server": {"mcp": {"listen": "127.0.0.1:0", **mcp}}}
+    async with running_hub(home, policy=policy, settings=chosen, tools=tools) as hub:
+        assert not hub.hub.mcp_problem, hub.hub.mcp_problem
+        yield McpHub(hub, f"http://127.0.0.1:{hub.hub.mcp.port}/mcp")
+
+
+class Working(Tool["Working.In", "Working.Out"]):
+    """Tells how far it has come, then works until it is cancelled, or told to go on."""
+
+    name = "held/work.on"
+    description = "Work until told to go on."
+    annotations = Annotations(read_only=True)
+    limits = ToolLimits(timeout_s=120.0)
+
+    class In(ToolInput, frozen=True):
+        pass
+
+    class Out(ToolOutput, frozen=True):
+        done: bool
+
+    def __init__(self) -> None:
+        self.begun, self.go_on, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        context.sink.progress(Progress(step=3, total=7, unit="rows", message="three"))
+        self.begun.set()
+        try:
+            await self.go_on.wait()
+        finally:
+            self.ended.set()
+        return self.Out(done=True)

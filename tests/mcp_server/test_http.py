@@ -1,0 +1,106 @@
+"""MCP over HTTP: lists, calls, errors, progress and cancellation, as the SDK's client of either era sees them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
+from toolhub_service.domain.event import EventType
+
+POLICY = """
+extends: none
+grants:
+  - {principals: ["*"], capabilities: [read:fs, write:fs, execute:command]}
+rules:
+  - {id: no-times, tools: [core/util.time.now], effect: DENY, reason: "Not today."}
+roles:
+  - {principals: [local], roles: [agent]}
+"""
+
+
+@pytest.fixture
+async def working() -> Working:
+    return Working()
+
+
+@pytest.fixture
+async def hub(tmp_path: Path, working: Working) -> AsyncIterator[McpHub]:
+    async with mcp_hub(tmp_path, policy=POLICY, tools=[working]) as opened:
+        yield opened
+
+
+async def test_lists_and_calls_are_the_same_in_both_eras_and_each_call_is_on_record(hub: McpHub) -> None:
+    lists = []
+    for era in ERAS:
+        async with hub.client(era) as client:
+            listed = await client.list_tools()
+            lists.append([tool.model_dump() for tool in listed.tools])
+            assert listed.ttl_ms == (60_000 if era == ERAS[1] else 0)
+            written = await client.call_tool("core__fs_writeText", {"path": "a.txt", "text": era})
+            assert not written.is_error, written
+            read = await client.call_tool("core__fs_readText", {"path": "a.txt"})
+            assert read.structured_content is not None
+            assert read.structured_content["text"] == era  # the next call works in the same folder
+            wrong = await client.call_tool("core/fs.readText", {"pth": "a.txt"})
+            assert wrong.is_error
+            assert wrong.structured_content is not None
+            assert wrong.structured_content["error"]["kind"] == "INPUT_SCHEMA_INVALID"
+            assert "`path`" in wrong.content[0].text  # type: ignore[union-attr]
+    old, new = lists
+    assert old == new
+    names = [tool["name"] for tool in new]
+    assert names == sorted(names)
+    assert all(len(name) <= 60 for name in names)
+    assert "core__util_time_now" not in names
+    events = [event.event for event in await hub.grpc.events(types=frozenset({EventType.TOOL_RESULT}))]
+    assert {(event.labels["entrance"], event.labels["mcp_era"]) for event in events} == {("mcp", era) for era in ERAS}
+    assert all(event.labels["mcp_client"] for event in events)
+
+
+async def test_what_policy_hides_and_what_does_not_exist_look_alike(hub: McpHub) -> None:
+    async with hub.client(ERAS[1]) as client:
+        hidden = await client.call_tool("core__util_time_now", {})
+        absent = await client.call_tool("core__util_time_new", {})
+    for result in (hidden, absent):
+        assert result.structured_content is not None
+        told = result.structured_content["error"]
+        assert told["kind"] == "TOOL_NOT_FOUND"
+        assert set(told["details"]) == {"did_you_mean"}  # neither a rule nor a reason
+        assert "core/util.time.now" not in told["details"]["did_you_mean"]
+        assert told["message"].startswith("There is no tool named ")
+    denied = [event.event for event in await hub.grpc.events(types=frozenset({EventType.POLICY_DENIED}))]
+    assert [(event.tool, event.rule_id) for event in denied] == [("core/util.time.now", "no-times")]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_progress_is_told_and_a_client_that_gives_up_ends_the_call(
+    hub: McpHub, working: Working, era: str
+) -> None:
+    told: asyncio.Queue[tuple[float, float | None, str | None]] = asyncio.Queue()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        await told.put((progress, total, message))
+
+    async with hub.client(era) as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: client.call_tool("held__work_on", {}, progress_callback=on_progress))
+            assert await told.get() == (3, 7, "three")
+            tasks.cancel_scope.cancel()
+        async with asyncio.timeout(60):
+            await working.ended.wait()
+        working.go_on.set()
+        assert (await client.call_tool("held__work_on", {})).structured_content == {"done": True}
+    events = [event.event for event in await hub.grpc.events(types=frozenset({EventType.TOOL_RESULT}))]
+    assert [event.outcome for event in events] == ["CANCELLED", "ok"]
+
+
+async def test_the_port_is_served_when_it_is_free_and_grpc_in_any_case(hub: McpHub, tmp_path: Path) -> None:
+    taken = hub.url.removeprefix("http://").removesuffix("/mcp")
+    with pytest.raises(AssertionError, match=f"not served on {taken}: Address already in use; set server.mcp.listen"):
+        async with mcp_hub(tmp_path / "other", listen=taken):
+            pass
