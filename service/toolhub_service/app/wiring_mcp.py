@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from collections.abc import Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
+from toolhub_service.app.files import read_or_make_key
 from toolhub_service.app.listening import check_mcp, is_local
 from toolhub_service.app.wiring_calls import LongWork
 from toolhub_service.app.wiring_tools import Searching, Toolbox
@@ -82,6 +84,7 @@ def make_engine(
         sources=sources.statuses,
         submission=long_work.submission(invoker, toolbox.catalog),
         jobs=long_work.job_service,
+        watch=long_work.watch,
         artifacts=artifacts,
         clock=deps.clock,
         call_ids=CallIds(deps.clock, deps.randomness),
@@ -90,6 +93,7 @@ def make_engine(
         redact=deps.redactor.text,
         on_policy=policy.subscribe,
         version=__version__,
+        state_key=hashlib.sha256(b"mcp request state\n" + read_or_make_key(deps.paths.plan_key)).digest(),
         mode=chosen.tools,
         full_max_tokens=chosen.full_max_tokens,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from toolhub_service.domain.job_ports import JobService
+from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Invoker, PolicySource
 from toolhub_service.domain.source import SourceStatus
 from toolhub_service.registry.catalog import ToolCatalog
@@ -27,6 +27,7 @@ class Engine:
     sources: Callable[[], Sequence[SourceStatus]]
     submission: Submission
     jobs: JobService
+    watch: JobWatching
     artifacts: Artifacts
     clock: Clock
     call_ids: CallIds
@@ -37,6 +38,8 @@ class Engine:
     on_policy: Callable[[Callable[[], None]], None]
     """Calls back when another policy is in force."""
     version: str
+    state_key: bytes
+    """32 bytes or more, the same in all processes that serve one address: seals what clients carry back."""
     mode: str = "auto"
     """`full`, `search` or `auto`, as settings say."""
     full_max_tokens: int = 20_000

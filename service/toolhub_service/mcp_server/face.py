@@ -2,81 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from mcp.server.context import CallNext, HandlerResult
-from mcp.server.lowlevel.server import Server
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, CallToolRequestParams, PaginatedRequestParams
+from mcp_types import (
+    INTERNAL_ERROR,
+    CallToolRequestParams,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import HubFailure, ToolFailure
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.mcp_server.calls import (
-    Context,
-    answer_of,
-    call_of,
-    context_of,
-    failed,
-    invoke,
-    purpose_of,
-    word_of,
-)
+from toolhub_service.mcp_server.calling import Calling, answered
+from toolhub_service.mcp_server.calls import Context
+from toolhub_service.mcp_server.changes import Changes
 from toolhub_service.mcp_server.doors import PRINCIPAL
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
-from toolhub_service.runtime.route import not_found
+from toolhub_service.mcp_server.own_tools import Asked, OwnTools
+from toolhub_service.mcp_server.resources import Resources
 
+NAME: Final = "tool-hub"
 INSTRUCTIONS: Final = (
-    "Tools of a tool-hub. An error says what to do differently; one of kind APPROVAL_REQUIRED waits for a person. "
-    "Large results come as resource links."
+    "Tools of a tool-hub. An error says what to do differently; one of kind APPROVAL_REQUIRED waits for a person: send "
+    "the same call again when it has been approved. Use job_start for what may take longer than a minute. Large "
+    "results come as resource links."
 )
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage")
+_INITIALIZED: Final = "notifications/initialized"
+# For a person to answer.
+_STATE_S: Final = 3_600.0
+
+
+def caller_over_http(context: Context) -> Principal:
+    """The verified caller of the request: never answer without one."""
+    assert context.request is not None
+    principal = context.request.scope[PRINCIPAL]
+    assert isinstance(principal, Principal)
+    return principal
 
 
 class Face:
-    def __init__(self, engine: Engine) -> None:
+    """`start`, then serve `server` on any transport, then `close`."""
+
+    def __init__(self, engine: Engine, principal_of: Callable[[Context], Principal] = caller_over_http) -> None:
         self._engine = engine
-        self.offer = Offer(engine)
-        self._bus = InMemorySubscriptionBus()
-        self._listening = ListenHandler(self._bus)
-        self.server: Server[Any] = Server(
-            "tool-hub",
+        self._principal_of = principal_of
+        self._offer = Offer(engine)
+        self._calling = Calling(engine, self._offer)
+        self._own_tools = OwnTools(engine, self._offer, self._calling)
+        self._resources = Resources(engine)
+        self._changes = Changes(engine)
+        self._listening = ListenHandler(self._changes.bus)
+        self.server = _Server(
+            NAME,
             version=engine.version,
             instructions=INSTRUCTIONS,
             get_tool_input_schema=self._input_schema,
             on_subscriptions_listen=self._listening,
         )
-        self.server.add_request_handler("tools/list", PaginatedRequestParams, self._list_tools)
-        self.server.add_request_handler("tools/call", CallToolRequestParams, self._call_tool)
-        self.server.middleware = [self._around]
+        add = self.server.add_request_handler
+        add("tools/list", PaginatedRequestParams, self._list_tools)
+        add("tools/call", CallToolRequestParams, self._call_tool)
+        add("resources/list", PaginatedRequestParams, self._list_resources)
+        add("resources/templates/list", PaginatedRequestParams, self._list_templates)
+        add("resources/read", ReadResourceRequestParams, self._read_resource)
+        sealed = RequestStateSecurity(
+            keys=[engine.state_key], ttl=_STATE_S, bind_principal=lambda ctx: principal_of(ctx).id
+        )
+        self.server.middleware = [self._around, RequestStateBoundary(sealed, default_audience=NAME)]
+
+    def start(self) -> None:
+        self._changes.start()
 
     def close(self) -> None:
         """End what only listens."""
+        self._changes.close()
         self._listening.close()
 
     async def _around(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Each request's place in its trace, and no defect's text on the wire."""
-        principal = principal_of(ctx)
+        principal = self._principal_of(ctx)
         meta = dict(ctx.meta or {})
         sent = [(name, value) for name in _TRACE_HEADERS if isinstance(value := meta.get(name), str)]
         trace = self._engine.tracing.rpc(f"mcp/{ctx.method}", sent)
         code = "OK"
         try:
+            if ctx.method == _INITIALIZED:
+                self._changes.tell(session_of(ctx), ctx.session)
             return await call_next(ctx)
-        except MCPError:
+        except (MCPError, ValueError):  # ValueError: of pydantic's validation, which the SDK answers
             code = "INVALID_ARGUMENT"
             raise
         except (HubFailure, ToolFailure) as refused:
             code = "FAILED_PRECONDITION"
             message = refused.error.message if isinstance(refused, ToolFailure) else str(refused)
             raise MCPError(INTERNAL_ERROR, self._engine.redact(message)) from refused
-        except ValueError:  # of pydantic's validation, which the SDK answers
-            code = "INVALID_ARGUMENT"
-            raise
         except Exception as defect:
             code = "INTERNAL"
             self._engine.crashed(f"mcp/{ctx.method}", defect)
@@ -85,51 +116,52 @@ class Face:
             trace.end(code, "", principal.id)
 
     def _input_schema(self, name: str) -> Any:
-        spec = self._engine.catalog.get(self.offer.tool_of(name))
+        spec = self._engine.catalog.get(self._offer.tool_of(name))
         return None if spec is None else spec.input_schema
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        page = self.offer.page(principal_of(context), params.cursor or "")
-        listed: dict[str, Any] = {
-            "tools": page.tools,
-            "ttlMs": TTL_MS,
-            "cacheScope": "private",
-            "resultType": "complete",
-        }
-        if page.next_cursor is not None:
-            listed["nextCursor"] = page.next_cursor
-        return listed
+        principal, cursor = self._principal_of(context), params.cursor or ""
+        is_searched = self._offer.is_searched(principal)
+        tools = [] if cursor else self._own_tools.shown(is_searched=is_searched)
+        listed: dict[str, Any] = {"ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
+        if not is_searched:
+            page = self._offer.page(principal, cursor)
+            tools = [*tools, *page.tools]
+            if page.next_cursor is not None:
+                listed["nextCursor"] = page.next_cursor
+        return listed | {"tools": tools}
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
-        principal = principal_of(context)
-        tool = self.offer.tool_of(params.name)
-        call = call_of(
-            tool,
-            params.arguments or {},
-            principal,
-            context_of(context, principal, session_of(context)),
-            call_id=self._engine.call_ids.next(),
-            purpose=purpose_of(context),
-            approval_id=word_of(context, "approval_id"),
-            idempotency_key=word_of(context, "idempotency_key"),
-        )
-        answer = await invoke(self._engine.invoker, call, context)
-        if isinstance(answer, ToolResult) and answer.error is not None and not self._is_known(principal, tool):
-            # Judged and recorded as any other call; what is hidden is answered as what does not exist.
-            return failed(not_found(call, self._engine.catalog, self._engine.policy).error)
-        return answer_of(answer)
+        principal, session_id = self._principal_of(context), session_of(context)
+        came_back = answered(params.request_state, params.input_responses)
+        own = self._own_tools.get(params.name)
+        if own is not None:
+            asked = Asked(context, principal, session_id, came_back)
+            return await self._own_tools.run(own, params.arguments or {}, asked)
+        call = self._calling.call(context, principal, session_id, params.name, params.arguments or {})
+        return await self._calling.make(context, call, came_back)
 
-    def _is_known(self, principal: Principal, tool: str) -> bool:
-        spec = self._engine.catalog.get(tool)
-        return spec is not None and self._engine.policy.could_allow(principal.id, spec)
+    async def _list_resources(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
+        return await self._resources.page(self._principal_of(context), params.cursor or "")
+
+    async def _list_templates(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
+        return self._resources.templates()
+
+    async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
+        is_new_era = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        return await self._resources.read(self._principal_of(context), str(params.uri), is_new_era=is_new_era)
 
 
-def principal_of(context: Context) -> Principal:
-    """The verified caller of the request. Raises KeyError outside of one: never answer without."""
-    assert context.request is not None  # the transport is HTTP
-    principal = context.request.scope[PRINCIPAL]
-    assert isinstance(principal, Principal)
-    return principal
+class _Server(Server[Any]):
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """Clients of the older era are told of changes, too."""
+        told = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(told, experimental_capabilities, extensions)
 
 
 def session_of(context: Context) -> str:

@@ -49,6 +49,7 @@ class HttpTerms:
 async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: socket.socket) -> HttpServer:
     """Answer on the socket from now on."""
     face = Face(engine)
+    face.start()
     app = face.server.streamable_http_app(
         streamable_http_path=PATH,
         stateless_http=not terms.is_alone,

@@ -1,0 +1,265 @@
+"""Tools of the endpoint itself: to find and call others where not all are listed, and to follow long work.
+
+They are ways to the same functions that the protocol's methods and the RPCs lead to, and no tools of the catalog:
+what they call walks the nine steps, what they show is what the caller may see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.job import Job
+from toolhub_service.domain.tool import Annotations, ToolState
+from toolhub_service.mcp_server.calling import Answered, Calling
+from toolhub_service.mcp_server.calls import Context, answer_of, failed, text_of
+from toolhub_service.mcp_server.engine import Engine
+from toolhub_service.mcp_server.offer import Offer
+from toolhub_service.registry.export import mcp_hints
+from toolhub_service.registry.listing import PageRequest, Viewer, search_tools
+from toolhub_service.registry.search import NO_MEANING, ToolFilter
+
+_ACTIVE: Final = ToolFilter(states=frozenset({ToolState.ACTIVE}))
+_JOB_ID: Final = Meta(description="As job_start gave it.", max_length=128)
+_Tool = Annotated[str, Meta(description="Name of the tool.", min_length=1, max_length=256)]
+_Arguments = Annotated[dict[str, Any], Meta(description="As the tool's input schema says.")]
+_Approval = Annotated[
+    str, Meta(description="Of an approval that was granted for exactly this call; usually left out.", max_length=128)
+]
+# Many clients give a call up after a minute.
+_Wait = Annotated[float, Meta(description="Seconds to wait for the end, at most.", ge=0, le=50)]
+
+
+class SearchTools(Struct, frozen=True, forbid_unknown_fields=True):
+    query: Annotated[str, Meta(description="What the tool should do, in a few words; empty: all.", max_length=1_000)]
+    limit: Annotated[int, Meta(description="How many tools at most.", ge=1, le=50)] = 10
+
+
+class DescribeTool(Struct, frozen=True, forbid_unknown_fields=True):
+    name: _Tool
+
+
+class CallTool(Struct, frozen=True, forbid_unknown_fields=True):
+    name: _Tool
+    arguments: _Arguments = {}
+    approval_id: _Approval = ""
+
+
+class JobStart(Struct, frozen=True, forbid_unknown_fields=True):
+    name: _Tool
+    arguments: _Arguments = {}
+    approval_id: _Approval = ""
+
+
+class JobStatus(Struct, frozen=True, forbid_unknown_fields=True):
+    job_id: Annotated[str, _JOB_ID]
+    wait_s: _Wait = 0.0
+
+
+class JobResult(Struct, frozen=True, forbid_unknown_fields=True):
+    job_id: Annotated[str, _JOB_ID]
+    wait_s: _Wait = 30.0
+
+
+class JobCancel(Struct, frozen=True, forbid_unknown_fields=True):
+    job_id: Annotated[str, _JOB_ID]
+    reason: Annotated[str, Meta(description="Why, for the record.", max_length=500)] = ""
+
+
+class Asked(NamedTuple):
+    """One call of such a tool."""
+
+    context: Context
+    principal: Principal
+    session_id: str
+    came_back: Answered | None
+
+
+Run = Callable[[Any, Asked], Awaitable[dict[str, Any]]]
+
+
+class OwnTool(NamedTuple):
+    run: Run
+    input: type[Struct]
+    definition: dict[str, Any]
+
+
+class OwnTools:
+    def __init__(self, engine: Engine, offer: Offer, calling: Calling) -> None:
+        self._engine = engine
+        self._offer = offer
+        self._calling = calling
+        reads, acts = Annotations(read_only=True), Annotations(destructive=True, open_world=True)
+        finding = [
+            _own("search_tools", self._search, SearchTools, reads, "Find tools by what they do. The answer says "
+                 "whether it is complete."),
+            _own("describe_tool", self._describe, DescribeTool, reads, "A tool's description and schemas."),
+            _own("call_tool", self._call, CallTool, acts, "Call a tool that search_tools or describe_tool has shown."),
+        ]  # fmt: skip
+        following = [
+            _own("job_start", self._start, JobStart, acts, "Start a tool as a job, for work that may take longer than "
+                 "a minute. Answers at once with the job's id."),
+            _own("job_status", self._status, JobStatus, reads, "How far a job has come."),
+            _own("job_result", self._result, JobResult, reads, "What a job has answered, waiting for its end."),
+            _own("job_cancel", self._cancel, JobCancel, Annotations(idempotent=True), "Ask a job to stop."),
+        ]  # fmt: skip
+        self._all = dict([*finding, *following])
+        self._finding = [tool.definition for _, tool in finding]
+        self._following = [tool.definition for _, tool in following]
+
+    def shown(self, *, is_searched: bool) -> list[dict[str, Any]]:
+        """What a list holds of them; each can be called in any mode."""
+        return [*self._finding, *self._following] if is_searched else self._following
+
+    def get(self, name: str) -> OwnTool | None:
+        return self._all.get(name)
+
+    async def run(self, own: OwnTool, arguments: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+        """A CallToolResult, or an InputRequiredResult."""
+        try:
+            args = msgspec.convert(dict(arguments), own.input)
+        except msgspec.ValidationError as unfit:
+            return failed(ToolError(kind=ErrorKind.INPUT_SCHEMA_INVALID, message=f"{unfit}. See the input schema."))
+        try:
+            return await own.run(args, asked)
+        except ToolFailure as refused:
+            return failed(refused.error)
+
+    # Finding
+
+    async def _search(self, args: SearchTools, asked: Asked) -> dict[str, Any]:
+        engine, principal = self._engine, asked.principal
+        await engine.search.complete()
+        meaning = NO_MEANING if engine.meanings is None else await engine.meanings.of(args.query)
+        viewer = Viewer(
+            scope=principal.id,
+            allowed=lambda spec: engine.policy.could_allow(principal.id, spec),
+            revision=engine.policy.revision,
+        )
+        page = search_tools(
+            engine.search,
+            args.query,
+            _ACTIVE,
+            PageRequest(args.limit),
+            viewer=viewer,
+            sources=engine.sources(),
+            meaning=meaning,
+        )
+        tools = [
+            {"name": self._offer.name_of(hit.tool.name), "title": hit.tool.name, "description": hit.tool.description}
+            for hit in page.hits
+        ]
+        more = page.total_size - len(tools)
+        silent = [source.name for source in page.sources]
+        found: dict[str, Any] = {
+            "tools": tools,
+            "total": page.total_size,
+            "more": more,
+            "complete": not (more or silent),
+        }
+        if silent:
+            found["sourcesNotRead"] = silent
+        notes = [page.note] if page.note else []
+        if not tools:
+            notes.append(
+                "No tool that you may call does this. Other words may find one; a name that is not shown is none."
+            )
+        if notes:
+            found["note"] = " ".join(notes)
+        return _structured(found)
+
+    async def _describe(self, args: DescribeTool, asked: Asked) -> dict[str, Any]:
+        own = self.get(args.name)
+        if own is not None:
+            return _structured(own.definition)
+        spec = self._offer.visible(asked.principal, self._offer.tool_of(args.name))
+        if spec is None:
+            message = f"There is no tool named {args.name!r} that you may call. Find one with search_tools."
+            return failed(ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message))
+        return _structured(self._offer.definition(spec).tool)
+
+    async def _call(self, args: CallTool, asked: Asked) -> dict[str, Any]:
+        call = self._calling.call(
+            asked.context, asked.principal, asked.session_id, args.name, args.arguments, args.approval_id
+        )
+        return await self._calling.make(asked.context, call, asked.came_back)
+
+    # Following long work
+
+    async def _start(self, args: JobStart, asked: Asked) -> dict[str, Any]:
+        call = self._calling.call(
+            asked.context, asked.principal, asked.session_id, args.name, args.arguments, args.approval_id
+        )
+        job = await self._engine.submission.submit(call)
+        result = job.status.result
+        if result is not None and result.error is not None:
+            return self._calling.told(call, result)  # refused: there is nothing to follow
+        return _structured(_status_of(job))
+
+    async def _status(self, args: JobStatus, asked: Asked) -> dict[str, Any]:
+        return _structured(_status_of(await self._awaited(args.job_id, args.wait_s, asked)))
+
+    async def _result(self, args: JobResult, asked: Asked) -> dict[str, Any]:
+        job = await self._awaited(args.job_id, args.wait_s, asked)
+        if job.status.result is None:
+            return _structured(_status_of(job) | {"note": "It is not over. Ask again."})
+        return answer_of(job.status.result)
+
+    async def _cancel(self, args: JobCancel, asked: Asked) -> dict[str, Any]:
+        return _structured(_status_of(await self._engine.jobs.cancel(asked.principal, args.job_id, args.reason)))
+
+    async def _awaited(self, job_id: str, wait_s: float, asked: Asked) -> Job:
+        """The job, when it is over or the time is. Raises ToolFailure NOT_FOUND for what is not the caller's."""
+        job = await self._engine.jobs.get(asked.principal, job_id)
+        if job.state.is_final or not wait_s:
+            return job
+        try:
+            async with asyncio.timeout(wait_s), aclosing(self._engine.watch.watch(job, job.status.sequence)) as told:
+                async for status in told:
+                    progress = status.progress
+                    if progress is not None:
+                        await asked.context.session.report_progress(
+                            progress.step, progress.total, progress.message or None
+                        )
+        except TimeoutError:
+            pass
+        return await self._engine.jobs.get(asked.principal, job_id)
+
+
+def _own(name: str, run: Run, input: type[Struct], annotations: Annotations, description: str) -> tuple[str, OwnTool]:
+    (schema,), parts = msgspec.json.schema_components([input], ref_template="#/$defs/{name}")
+    flat = {key: value for key, value in parts[input.__name__].items() if key != "title"}
+    assert schema  # it refers to the part
+    definition = {
+        "name": name,
+        "description": description,
+        "inputSchema": flat,
+        "annotations": mcp_hints(annotations),
+    }
+    return name, OwnTool(run, input, definition)
+
+
+def _structured(value: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "content": [{"type": "text", "text": text_of(value)}],
+        "structuredContent": value,
+        "isError": False,
+        "resultType": "complete",
+    }
+
+
+def _status_of(job: Job) -> dict[str, Any]:
+    told: dict[str, Any] = {"jobId": job.job_id, "state": job.state.value, "isOver": job.state.is_final}
+    progress = job.status.progress
+    if progress is not None:
+        told["progress"] = {"step": progress.step, "total": progress.total, "message": progress.message}
+    if job.approval_id:
+        told["approvalId"] = job.approval_id
+    return told

@@ -1,0 +1,262 @@
+"""What MCP clients get beside the tools: search, jobs, approvals, artifacts, news of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitResult
+
+from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
+from tests.mcp_server.test_doors import HEADERS
+from toolhub_service.app.files import KeyFile
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.serving import reload_keys
+from toolhub_service.domain.approval import ApprovalState
+from toolhub_service.domain.call import Principal, Role
+from toolhub_service.domain.event import EventType
+from toolhub_service.domain.tool import Annotations
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput, spec_of
+
+POLICY = """
+extends: none
+grants:
+  - {principals: ["*"], capabilities: [read:fs, write:fs]}
+rules:
+  - {id: copies-need-a-person, tools: [core/fs.copy], effect: REQUIRE_APPROVAL, reason: "Copies are seen by a person."}
+roles:
+  - {principals: [local, alice, bob], roles: [agent]}
+"""
+BOSS = Principal("boss", frozenset({Role.APPROVER}))
+COPY = {"source": "a.txt", "destination": "b.txt"}
+
+
+class Keeping(Tool["Keeping.In", "Keeping.Out"]):
+    name = "held/thing.keep"
+    description = "Keep a text as an artifact."
+    annotations = Annotations(read_only=True)
+
+    class In(ToolInput, frozen=True):
+        text: str
+
+    class Out(ToolOutput, frozen=True):
+        size: int
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield args.text.encode()
+
+        await context.keep(chunks(), media_type="text/plain", name="kept.txt")
+        return self.Out(size=len(args.text))
+
+
+class Newcomer(Keeping):
+    name = "held/thing.new"
+
+
+NEWCOMER: Tool[Any, Any, Any] = Newcomer()
+
+
+@pytest.fixture
+async def working() -> Working:
+    return Working()
+
+
+@pytest.fixture
+async def hub(tmp_path: Path, working: Working) -> AsyncIterator[McpHub]:
+    settings = {"auth": {"modes": ["insecure-local", "api-key"]}}
+    async with mcp_hub(tmp_path, policy=POLICY, settings=settings, tools=[working, Keeping()]) as opened:
+        yield opened
+
+
+def structured(result: Any) -> Any:
+    assert not result.is_error, result
+    assert result.structured_content == json.loads(result.content[0].text)
+    return result.structured_content
+
+
+async def test_a_search_is_shown_where_the_list_would_be_long_and_says_whether_it_is_complete(tmp_path: Path) -> None:
+    async with mcp_hub(tmp_path, policy=POLICY, full_max_tokens=1_000) as hub, hub.client(ERAS[1]) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert names[:3] == ["search_tools", "describe_tool", "call_tool"]
+        assert len(names) == 7
+        found = structured(await client.call_tool("search_tools", {"query": "read a text file", "limit": 2}))
+        assert found["tools"][0]["name"] == "core__fs_readText"
+        assert (len(found["tools"]), found["complete"]) == (2, False)
+        assert found["more"] == found["total"] - 2
+        every = structured(await client.call_tool("search_tools", {"query": "", "limit": 50}))
+        assert every["complete"]
+        assert "core__http_get" not in {tool["name"] for tool in every["tools"]}  # it needs what nobody was granted
+        described = structured(await client.call_tool("describe_tool", {"name": "core__fs_readText"}))
+        assert "path" in described["inputSchema"]["properties"]
+        called = structured(await client.call_tool("call_tool", {"name": "core__util_time_now"}))
+        assert called["iso"]
+        for name, arguments, kind in (
+            ("call_tool", {"name": "core__http_get", "arguments": {"url": "http://a"}}, "TOOL_NOT_FOUND"),
+            ("describe_tool", {"name": "core__http_get"}, "TOOL_NOT_FOUND"),
+            ("describe_tool", {"nam": "x"}, "INPUT_SCHEMA_INVALID"),
+            ("search_tools", {"query": "x", "limit": 1_000}, "INPUT_SCHEMA_INVALID"),
+            ("job_status", {"job_id": "job_of_another"}, "NOT_FOUND"),
+        ):
+            refused = await client.call_tool(name, arguments)
+            assert refused.is_error
+            assert refused.structured_content is not None
+            assert refused.structured_content["error"]["kind"] == kind
+
+
+async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub, working: Working) -> None:
+    keys = _keys(hub)
+    async with hub.client(ERAS[1], keys["alice"]) as alice, hub.client(ERAS[0], keys["bob"]) as bob:
+        started = structured(await alice.call_tool("job_start", {"name": "held__work_on"}))
+        assert not started["isOver"]
+        job = {"job_id": started["jobId"]}
+        await working.begun.wait()
+        not_yet = structured(await alice.call_tool("job_result", {**job, "wait_s": 0}))
+        assert not_yet["note"] == "It is not over. Ask again."
+        for name in ("job_status", "job_result", "job_cancel"):
+            assert (await bob.call_tool(name, job)).is_error, name
+        working.go_on.set()
+        assert structured(await alice.call_tool("job_result", {**job, "wait_s": 50})) == {"done": True}
+        working.go_on.clear()
+        second = {"job_id": structured(await alice.call_tool("job_start", {"name": "held__work_on"}))["jobId"]}
+        structured(await alice.call_tool("job_cancel", {**second, "reason": "enough"}))
+        over = structured(await alice.call_tool("job_status", {**second, "wait_s": 50}))
+        assert (over["state"], over["isOver"]) == ("CANCELLED", True)
+        refused = await alice.call_tool("job_start", {"name": "core__fs_readText", "arguments": {"pth": 1}})
+        assert refused.is_error
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_approval_is_refused_with_its_id_until_the_same_call_comes_again(hub: McpHub, era: str) -> None:
+    async with hub.client(era) as client:
+        await client.call_tool("core__fs_writeText", {"path": "a.txt", "text": "x"})
+        refused = await client.call_tool("core__fs_copy", COPY)
+        assert refused.is_error
+        assert refused.structured_content is not None
+        error = refused.structured_content["error"]
+        assert error["kind"] == "APPROVAL_REQUIRED"
+        await _approve(hub, error["details"]["approval_id"])
+        other = await client.call_tool("core__fs_copy", {**COPY, "destination": "c.txt"})
+        assert other.is_error  # other arguments are another call
+        assert not (await client.call_tool("core__fs_copy", COPY)).is_error
+        again = await client.call_tool("core__fs_copy", {**COPY, "overwrite": True})
+        assert again.is_error
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_can_ask_its_user_does_so_while_an_approver_decides(hub: McpHub, era: str) -> None:
+    asked: list[str] = []
+
+    async def ask(_: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        approval_id = next(word for word in params.message.split() if word.startswith("apr_"))
+        if len(asked) == 1:
+            return ElicitResult(action="decline")
+        await _approve(hub, approval_id)
+        return ElicitResult(action="accept", content={})
+
+    async with hub.client(era, elicitation_callback=ask) as client:
+        await client.call_tool("core__fs_writeText", {"path": "a.txt", "text": "x"})
+        assert (await client.call_tool("core__fs_copy", COPY)).is_error
+        assert not (await client.call_tool("core__fs_copy", COPY)).is_error
+    assert len(asked) == 2
+    used = await hub.grpc.events(types=frozenset({EventType.APPROVAL_USED}))
+    assert len(used) == 1
+
+
+async def test_the_state_of_a_question_is_no_ones_else_and_of_no_other_call(hub: McpHub) -> None:
+    keys = _keys(hub)
+    async with httpx2.AsyncClient(headers=HEADERS) as http:
+
+        async def call(who: str, arguments: dict[str, str], **more: Any) -> Any:
+            meta = {
+                "io.modelcontextprotocol/protocolVersion": ERAS[1],
+                "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
+                "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+            }
+            params = {"name": "core__fs_copy", "arguments": arguments, "_meta": meta, **more}
+            headers = {"authorization": f"Bearer {keys[who]}", "mcp-protocol-version": ERAS[1]}
+            headers |= {"mcp-method": "tools/call", "mcp-name": "core__fs_copy"}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            answer = await http.post(hub.url, json=body, headers=headers)
+            return answer.json()
+
+        first = (await call("alice", COPY))["result"]
+        assert first["resultType"] == "input_required"
+        state = first["requestState"]
+        assert "apr_" not in state
+        accepted = {"inputResponses": {"approval": {"action": "accept", "content": {}}}}
+        for who, arguments, sent in (
+            ("bob", COPY, state),
+            ("alice", {**COPY, "destination": "c.txt"}, state),
+            ("alice", COPY, state[:-4] + "AAAA"),
+            ("alice", COPY, "apr_1"),
+        ):
+            answer = await call(who, arguments, requestState=sent, **accepted)
+            assert answer["error"]["message"] == "Invalid or expired requestState", (who, sent)
+        undecided = await call("alice", COPY, requestState=state, **accepted)
+        assert undecided["result"]["structuredContent"]["error"]["kind"] == "APPROVAL_REQUIRED"
+
+
+async def test_artifacts_are_links_that_their_owner_alone_can_read(hub: McpHub) -> None:
+    keys = _keys(hub)
+    for era in ERAS:
+        async with hub.client(era, keys["alice"]) as alice, hub.client(era, keys["bob"]) as bob:
+            result = await alice.call_tool("held__thing_keep", {"text": f"kept in {era}"})
+            link = result.content[1]
+            assert link.type == "resource_link"
+            assert (link.name, link.mime_type) == ("kept.txt", "text/plain")
+            read = await alice.read_resource(str(link.uri))
+            assert read.contents[0].text == f"kept in {era}"  # type: ignore[union-attr]
+            assert str(link.uri) in {str(each.uri) for each in (await alice.list_resources()).resources}
+            assert (await bob.list_resources()).resources == []
+            refusals = []
+            for uri in (str(link.uri), "toolhub://artifacts/art_none"):
+                with pytest.raises(MCPError) as refused:
+                    await bob.read_resource(uri)
+                refusals.append((refused.value.code, refused.value.message))
+            assert refusals[0] == refusals[1]
+            templates = (await alice.list_resource_templates()).resource_templates
+            assert [each.uri_template for each in templates] == ["toolhub://artifacts/{artifact_id}"]
+
+
+async def test_a_changed_catalog_is_told_to_clients_of_both_eras(hub: McpHub) -> None:
+    told = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        if "list_changed" in str(getattr(message, "method", getattr(getattr(message, "root", None), "method", ""))):
+            told.set()
+
+    async with hub.client(ERAS[0], message_handler=hear) as old, hub.client(ERAS[1]) as new:
+        assert old.server_capabilities is not None
+        assert old.server_capabilities.tools is not None
+        assert old.server_capabilities.tools.list_changed
+        async with new.listen(tools_list_changed=True) as changes, asyncio.timeout(60):
+            catalog = hub.grpc.hub.toolbox.catalog
+            while not told.is_set():  # the standing stream of the older era opens beside its first requests
+                catalog.register(spec_of(NEWCOMER, source="custom"), replace=True)
+                await anext(aiter(changes))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(told.wait(), 1.0)
+                if not told.is_set():
+                    catalog.unregister(NEWCOMER.name)
+        assert "held__thing_new" in {tool.name for tool in (await new.list_tools()).tools}
+
+
+def _keys(hub: McpHub) -> dict[str, str]:
+    file: KeyFile = Paths(hub.grpc.hub.settings).key_file()
+    keys = {name: file.create(name) for name in ("alice", "bob")}
+    reload_keys(hub.grpc.hub, file)
+    return keys
+
+
+async def _approve(hub: McpHub, approval_id: str) -> None:
+    await hub.grpc.hub.long_work.approvals.decide(BOSS, approval_id.strip(":"), ApprovalState.APPROVED)
