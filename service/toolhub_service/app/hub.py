@@ -71,6 +71,7 @@ class Hub:
     pipeline: Pipeline
     engine: Engine
     """What MCP's handlers ask, for whoever serves them."""
+    mcp_access: McpAccess
     mcp: Listener
     mcp_problem: str = ""
     """Why MCP is not served though it should be; empty: it is, or need not be."""
@@ -153,7 +154,8 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
             deps, toolbox, sources, searching, policy, keys, audit, access, pipeline, long_work, artifacts
         )
         engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts)
-        mcp, mcp_problem = make_listener(deps, engine, McpAccess(make_auth(deps, policy, keys), access))
+        mcp_access = McpAccess(make_auth(deps, policy, keys), access)
+        mcp, mcp_problem = make_listener(deps, engine, mcp_access)
         on_refusal.push_async_callback(mcp.close, 0.0)
         await stores.start()
         on_refusal.pop_all()
@@ -177,6 +179,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         searching,
         pipeline,
         engine,
+        mcp_access,
         mcp,
         mcp_problem,
     )

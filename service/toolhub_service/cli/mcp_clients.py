@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from toolhub_service.settings.document import Settings
 
-_EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104 - what is listened on, not what is connected to
+_EVERYWHERE: Final = ("", "0.0.0.0", "[::]")  # noqa: S104 - what is listened on, not what is connected to
+_KEY: Final = "TOOLHUB_API_KEY"
 
 
 def mcp_url(settings: Settings, port: int = 0) -> str:
@@ -23,3 +32,135 @@ def http_entry(url: str, key: str) -> dict[str, Any]:
     if key:
         entry["headers"] = {"Authorization": f"Bearer {key}"}
     return entry
+
+
+@dataclass(frozen=True, slots=True)
+class ClientForm:
+    """One client's file."""
+
+    file: str | None
+    """Below the home folder; None: it has none, its form is shown only."""
+    servers: str
+    """The member that holds the servers."""
+    is_toml: bool = False
+    file_on_macos: str = ""
+    url_member: str = "url"
+    """What an entry calls the address of a server over HTTP."""
+    says_type: bool = True
+    key_form: str = "KEY"
+    """How the client takes a key from its environment; KEY: it cannot, write the key there."""
+
+    def path(self) -> Path:
+        """The client's own file."""
+        is_macos = bool(self.file_on_macos) and sys.platform == "darwin"
+        return Path.home() / (self.file_on_macos if is_macos else self.file or "mcp.json")
+
+
+CLIENTS: Final[Mapping[str, ClientForm]] = {
+    "claude": ClientForm(
+        ".config/Claude/claude_desktop_config.json",
+        "mcpServers",
+        file_on_macos="Library/Application Support/Claude/claude_desktop_config.json",
+    ),
+    "cursor": ClientForm(".cursor/mcp.json", "mcpServers", key_form=f"${{env:{_KEY}}}"),
+    "vscode": ClientForm(
+        ".config/Code/User/mcp.json",
+        "servers",
+        file_on_macos="Library/Application Support/Code/User/mcp.json",
+        key_form=f"${{env:{_KEY}}}",
+    ),
+    "codex": ClientForm(".codex/config.toml", "mcp_servers", is_toml=True, says_type=False),
+    "gemini": ClientForm(
+        ".gemini/settings.json", "mcpServers", url_member="httpUrl", says_type=False, key_form=f"${_KEY}"
+    ),
+    "inspector": ClientForm(None, "mcpServers"),
+}
+
+
+def entry_of(
+    form: ClientForm, settings: Settings, *, http: bool, config_file: Path | None, data_dir: Path | None
+) -> dict[str, Any]:
+    """What the client holds of the hub. No key is ever written: where one is needed its place is shown."""
+    needs_key = "insecure-local" not in settings.auth.modes
+    if not http:
+        arguments = ["mcp"]
+        arguments += ["--config", str(config_file.absolute())] if config_file else []
+        arguments += ["--data-dir", str(data_dir.absolute())] if data_dir else []
+        entry: dict[str, Any] = {"command": _program(), "args": arguments}
+        if needs_key:
+            entry["env"] = {_KEY: form.key_form}
+        return {"type": "stdio", **entry} if form.servers == "servers" else entry
+    url = mcp_url(settings)
+    if form.is_toml:
+        return {"url": url, **({"bearer_token_env_var": _KEY} if needs_key else {})}
+    entry = {"type": "http"} if form.says_type else {}
+    entry[form.url_member] = url
+    if needs_key:
+        entry["headers"] = {"Authorization": f"Bearer {form.key_form}"}
+    return entry
+
+
+def _program() -> str:
+    """Whole, for clients start programs without the shell's path."""
+    return shutil.which("toolhub") or str(Path(sys.executable).parent / "toolhub")
+
+
+def merged(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
+    """The file with the entry in it, whatever else it holds kept. Raises ValueError for a file of another form."""
+    return _merged_toml(form, text, name, entry) if form.is_toml else _merged_json(form, text, name, entry)
+
+
+def _merged_json(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
+    try:
+        document = json.loads(text) if text.strip() else {}
+    except json.JSONDecodeError as broken:
+        raise ValueError(f"it is no plain JSON (line {broken.lineno}); add the entry by hand") from broken
+    has_room = isinstance(document, dict) and isinstance(document.setdefault(form.servers, {}), dict)
+    if not has_room:
+        raise ValueError(f"its {form.servers} is no object; add the entry by hand")
+    document[form.servers][name] = dict(entry)
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _merged_toml(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as broken:
+        raise ValueError(f"it is no TOML ({broken}); add the entry by hand") from broken
+    table = f"[{form.servers}.{name}]"
+    if name in document.get(form.servers, {}):
+        if document[form.servers][name] == {**entry}:
+            return text
+        raise ValueError(f"{table} is there already with other values; remove it first")
+    lines = [f"{member} = {_toml(value)}" for member, value in entry.items()]
+    return f"{text.rstrip()}\n\n".lstrip("\n") * bool(text.strip()) + "\n".join([table, *lines]) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{member} = {_toml(each)}" for member, each in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False)  # strings and lists of strings are written alike
+
+
+def written(form: ClientForm, path: Path, name: str, entry: Mapping[str, Any]) -> Path | None:
+    """Merge the entry into the file, which keeps its mode; the copy of it as it was, None where there was none or
+    nothing is new. Raises OSError, and ValueError as `merged`."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    after = merged(form, text, name, entry)
+    if after == text:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    backup = None
+    if path.exists():
+        backup = path.with_name(f"{path.name}.before-{name}")
+        shutil.copy2(path, backup)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.touch(0o600)
+        new.write_text(after, encoding="utf-8")
+        if path.exists():
+            shutil.copymode(path, new)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+    return backup

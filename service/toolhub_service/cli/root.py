@@ -48,6 +48,7 @@ _COMMANDS = {
         "toolhub_service.cli.doctor:doctor",
         "Check this machine, the configuration and the hub; say what to fix.",
     ),
+    "mcp": ("toolhub_service.cli.mcp:mcp", "Serve MCP on standard input and output; configure MCP clients."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
 _NAME_COLUMNS = 10
@@ -55,6 +56,7 @@ _SECTIONS = {
     "Use tools": ("call", "run", "program", "tools", "jobs", "artifacts"),
     "Control calls": ("approvals", "policy", "audit"),
     "Add tools": ("sources", "skills", "workflows", "pins"),
+    "Connect clients": ("mcp",),
     "Run the hub": ("serve", "doctor", "health", "config", "keys", "completion"),
 }
 # Options that may stand before the command.

@@ -123,7 +123,7 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
     )
     try:
         _run(settings, config_file, data_dir)
-    except _refusals() as refused:
+    except refusals() as refused:
         raise click.ClickException(start_refusal(refused, settings)) from refused
 
 
@@ -229,7 +229,7 @@ def _program() -> str:
     return str(called) if called.name == "toolhub" and not called.is_absolute() else "toolhub"
 
 
-def _refusals() -> tuple[type[Exception], ...]:
+def refusals() -> tuple[type[Exception], ...]:
     """Exceptions that keep a hub from starting and are not defects."""
     from toolhub_service.app.file_modes import FilesLoose
     from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid

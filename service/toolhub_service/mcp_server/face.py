@@ -13,6 +13,7 @@ from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
+    INVALID_REQUEST,
     CallToolRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
@@ -24,7 +25,7 @@ from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.mcp_server.calling import Calling, answered
 from toolhub_service.mcp_server.calls import Context
 from toolhub_service.mcp_server.changes import Changes
-from toolhub_service.mcp_server.doors import PRINCIPAL
+from toolhub_service.mcp_server.doors import PRINCIPAL, AccessRefused
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.mcp_server.own_tools import Asked, OwnTools
@@ -92,7 +93,10 @@ class Face:
 
     async def _around(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Each request's place in its trace, and no defect's text on the wire."""
-        principal = self._principal_of(ctx)
+        try:
+            principal = self._principal_of(ctx)
+        except AccessRefused as refused:
+            raise MCPError(INVALID_REQUEST, refused.message) from refused
         meta = dict(ctx.meta or {})
         sent = [(name, value) for name in _TRACE_HEADERS if isinstance(value := meta.get(name), str)]
         trace = self._engine.tracing.rpc(f"mcp/{ctx.method}", sent)

@@ -68,6 +68,7 @@ CLIENT_VARIABLES = frozenset(
         "TOOLHUB_ADDRESS",
         "TOOLHUB_API_KEY",
         "TOOLHUB_CA_FILE",
+        "TOOLHUB_MCP_URL",
         "TOOLHUB_CERT_FILE",
         "TOOLHUB_CONFIG",
         "TOOLHUB_KEY_FILE",

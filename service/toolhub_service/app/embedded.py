@@ -1,0 +1,71 @@
+"""A hub within `toolhub mcp`, where none is running: on the same data folder, reached by its standard input alone."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
+
+from toolhub_service.app.hub import Hub, open_hub
+from toolhub_service.app.serving import StartRefused, follow
+from toolhub_service.app.wiring_mcp import McpAccess
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.event import EventType
+from toolhub_service.settings.document import Settings
+
+
+async def serve_stdio(settings: Settings, api_key: str) -> None:
+    """Until standard input ends, SIGTERM or SIGINT. Raises what `open_hub` raises, and StartRefused."""
+    with TemporaryDirectory(prefix="toolhub-mcp-") as folder:  # mode 700: nobody else reaches its socket
+        hub = await open_hub(_private(settings, Path(folder)))
+        try:
+            await _serve(hub, api_key)
+        finally:
+            await hub.close()
+
+
+def _private(settings: Settings, folder: Path) -> Settings:
+    """Nothing listens where another process could come."""
+    server = replace(
+        settings.server,
+        listen=f"unix:{folder / 'hub.sock'}",
+        workers=1,
+        drain_notice_s=0.0,
+        mcp=replace(settings.server.mcp, enabled=False),
+    )
+    return replace(settings, server=server, metrics=replace(settings.metrics, listen=""))
+
+
+async def _serve(hub: Hub, api_key: str) -> None:
+    change = hub.policy_file.load()
+    if not change.applied:
+        raise StartRefused(change.problem)
+    hub.observing.policy_reloaded(change)
+    await hub.start()
+    await hub.audit_event(EventType.HUB_STARTED, policy_revision=change.revision)
+    headers = [("authorization", f"Bearer {api_key}")] if api_key else []
+    serving = await asyncio.to_thread(importlib.import_module, "toolhub_service.mcp_server.stdio")
+    answering = asyncio.create_task(serving.serve(hub.engine, partial(_caller, hub.mcp_access, headers)))
+    follower = asyncio.create_task(follow(hub, asyncio.Event()))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, answering.cancel)
+    try:
+        await asyncio.wait({answering})
+        if not answering.cancelled() and (failed := answering.exception()) is not None:
+            raise failed
+    finally:
+        for task in (answering, follower):
+            task.cancel()
+        await asyncio.wait({answering, follower})
+        sys.stdout.flush()
+
+
+def _caller(access: McpAccess, headers: list[tuple[str, str]]) -> Principal:
+    return access(headers, "stdio", "stdio")

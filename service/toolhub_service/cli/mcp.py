@@ -1,0 +1,170 @@
+"""`toolhub mcp`: MCP on standard input and output, and how clients are configured."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.mcp_clients import CLIENTS, entry_of, merged, written
+from toolhub_service.cli.root import SuggestingGroup
+
+if TYPE_CHECKING:
+    from toolhub_service.settings.document import Settings
+
+_LINE_MAX_BYTES: Final = 16 * 1024 * 1024
+_PROBE_S: Final = 5.0
+
+
+@click.group(cls=SuggestingGroup, invoke_without_command=True)
+@click.option("--url", envvar="TOOLHUB_MCP_URL", default="", help="MCP endpoint of a hub; also TOOLHUB_MCP_URL.")
+@click.option("--api-key", envvar="TOOLHUB_API_KEY", default="", help="Key to call with; also TOOLHUB_API_KEY.")
+@click.option("--embedded", is_flag=True, help="Open a hub in this process, whether one is running or not.")
+@settings_options
+@click.pass_context
+def mcp(
+    context: click.Context,
+    url: str,
+    api_key: str,
+    embedded: bool,
+    config_file: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Serve MCP on standard input and output, for clients that start their servers.
+
+    It speaks to the hub at --url, else to that of TOOLHUB_ADDRESS, else to the one that serves this machine; where none
+    does, it opens a hub in this process, on the same data folder.
+
+    \b
+    Examples:
+      toolhub mcp config claude --write
+      toolhub mcp
+      TOOLHUB_MCP_URL=https://hub.example/mcp TOOLHUB_API_KEY=thk_... toolhub mcp
+    """
+    if context.invoked_subcommand is not None:
+        return
+    settings = read_settings(config_file, data_dir)
+    target = "" if embedded else _target(url, settings)
+    if target:
+        asyncio.run(_bridge(target, api_key))
+    else:
+        _embedded(settings, api_key)
+
+
+def _target(url: str, settings: Settings) -> str:
+    """The endpoint to speak to; empty: none is named, and none answers here. Raises click.ClickException."""
+    from toolhub_service.cli.mcp_clients import mcp_url
+
+    named = url or _of_address(os.environ.get("TOOLHUB_ADDRESS", ""), settings)
+    if named:
+        if not _answers(named):
+            raise click.ClickException(
+                f"No hub answers at {named}. Start it, or name its MCP endpoint with --url (TOOLHUB_MCP_URL)."
+            )
+        return named
+    own = mcp_url(settings)
+    return own if settings.server.mcp.enabled and _answers(own) else ""
+
+
+def _of_address(address: str, settings: Settings) -> str:
+    """The endpoint beside a hub's gRPC address; empty for none, and for a socket, which has no host."""
+    if not address or address.startswith("unix"):
+        return ""
+    scheme, _, rest = address.rpartition("://")
+    host = rest.rpartition(":")[0] or rest
+    is_encrypted = scheme in ("https", "grpcs") or bool(os.environ.get("TOOLHUB_CA_FILE"))
+    port = settings.server.mcp.listen.rpartition(":")[2]
+    return f"{'https' if is_encrypted else 'http'}://{host}:{port}/mcp"
+
+
+def _answers(url: str) -> bool:
+    import httpx
+
+    try:
+        answer = httpx.get(f"{url.removesuffix('/mcp')}/healthz", timeout=_PROBE_S, verify=_verify(), trust_env=False)
+    except httpx.HTTPError:
+        return False
+    # A proxy may serve no more than /mcp.
+    return answer.status_code < 500
+
+
+def _verify() -> str | bool:
+    return os.environ.get("TOOLHUB_CA_FILE") or True
+
+
+async def _bridge(url: str, api_key: str) -> None:
+    from toolhub_service.cli.mcp_bridge import Bridge
+
+    def write(line: bytes) -> None:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+    await Bridge(url, api_key, write, _verify()).run(_lines())
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    reader = asyncio.StreamReader(limit=_LINE_MAX_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    while line := await reader.readline():
+        yield line
+
+
+def _embedded(settings: Settings, api_key: str) -> None:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
+    from toolhub_service.cli.serve import refusals, start_refusal
+    from toolhub_service.mcp_server.listener import is_installed
+    from toolhub_service.sandbox.kernel_walls import hide_memory
+
+    if not is_installed():
+        raise click.ClickException("No hub is running, and this one cannot speak MCP: pip install 'tool-hub[mcp]'.")
+    from toolhub_service.app.embedded import serve_stdio
+
+    hide_memory()
+    try:
+        asyncio.run(serve_stdio(settings, api_key))
+    except refusals() as refused:
+        raise click.ClickException(start_refusal(refused, settings)) from refused
+
+
+@mcp.command("config")
+@click.argument("client", type=click.Choice(list(CLIENTS)))
+@click.option("--write", is_flag=True, help="Merge it into the client's own file, of which a copy is kept.")
+@click.option("--file", type=click.Path(path_type=Path), help="Another file than the client's own.")
+@click.option("--http", is_flag=True, help="Let the client connect over HTTP instead of starting `toolhub mcp`.")
+@click.option("--name", default="tool-hub", help="What the client calls the hub.")
+@settings_options
+def config_command(
+    client: str,
+    write: bool,
+    file: Path | None,
+    http: bool,
+    name: str,
+    config_file: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Print what CLIENT's configuration needs, or write it there.
+
+    \b
+    Examples:
+      toolhub mcp config claude
+      toolhub mcp config vscode --http --write
+    """
+    form = CLIENTS[client]
+    entry = entry_of(form, read_settings(config_file, data_dir), http=http, config_file=config_file, data_dir=data_dir)
+    if not write:
+        click.echo(merged(form, "", name, entry), nl=False)
+        click.echo(f"# belongs into {file or form.path()}", err=True)
+        return
+    if form.file is None and file is None:
+        raise click.ClickException(f"{client} has no file of its own: name one with --file.")
+    try:
+        backup = written(form, file or form.path(), name, entry)
+    except (OSError, ValueError) as failed:
+        raise click.ClickException(f"{file or form.path()}: {failed}. Nothing was changed.") from failed
+    click.echo(f"Written: {file or form.path()}" + (f" (before: {backup})" if backup else ""))

@@ -1,0 +1,189 @@
+"""MCP on standard input and output, carried to a hub's endpoint over HTTP: what a client that starts programs speaks.
+
+The messages pass as they are, so the hub judges each under the key that it comes with, as any other client's. Only what
+HTTP needs is added: headers, the session of the older era (opened again after a restart of the hub), and the streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import httpx
+
+Message = dict[str, Any]
+
+_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+_PLAIN: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_ACCEPT: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+_UNREACHABLE: Final = -32000
+_AGAIN_S: Final = 1.0
+# Nothing is decided here about how long a call may take.
+_TIMEOUT: Final = httpx.Timeout(10.0, read=None)
+
+
+class Bridge:
+    def __init__(self, url: str, key: str, write: Callable[[bytes], None], verify: Any = True) -> None:
+        """`key` is empty where the hub wants none; `verify` as httpx takes it."""
+        headers = _ACCEPT | ({"authorization": f"Bearer {key}"} if key else {})
+        self._url = url
+        self._write = write
+        self._http = httpx.AsyncClient(headers=headers, timeout=_TIMEOUT, verify=verify, trust_env=False)
+        self._running: dict[Any, asyncio.Task[None]] = {}
+        self._others: set[asyncio.Task[None]] = set()
+        self._initialize: Message | None = None
+        """Of the older era: sent again when its session is gone."""
+        self._session: dict[str, str] = {}
+        self._opening = asyncio.Lock()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def run(self, lines: AsyncIterator[bytes]) -> None:
+        """Until there are no more lines."""
+        async with self._http:
+            async for line in lines:
+                if line.strip():
+                    await self._take(line)
+            for task in (*self._running.values(), *self._others, *filter(None, [self._listening])):
+                task.cancel()
+            if "mcp-session-id" in self._session:
+                with suppress(httpx.HTTPError):
+                    await self._http.delete(self._url, headers=self._session, timeout=2.0)
+
+    async def _take(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            self._tell({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}})
+            return
+        method, request_id = message.get("method"), message.get("id")
+        if method == "initialize":
+            self._initialize, self._session = message, {}
+            await self._send(message, line)  # what follows needs its session
+            return
+        if method == "notifications/cancelled" and not self._session:
+            task = self._running.pop(_param(message, "requestId"), None)
+            if task is not None:
+                task.cancel()  # in the newer era the end of the stream is what cancels
+            return
+        task = asyncio.create_task(self._send(message, line))
+        if method is not None and isinstance(request_id, str | int):
+            self._running[request_id] = task
+            task.add_done_callback(lambda _: self._running.pop(request_id, None))
+        else:
+            self._others.add(task)
+            task.add_done_callback(self._others.discard)
+        if method == "notifications/initialized":
+            await asyncio.wait({task})
+            self._listening = asyncio.create_task(self._listen())
+
+    async def _send(self, message: Message, line: bytes) -> None:
+        try:
+            session = self._session
+            if await self._post(message, line) == 404 and session:
+                await self._open_again(session)
+                await self._post(message, line, is_last=True)
+        except httpx.HTTPError as failed:
+            problem = f"The hub at {self._url} does not answer ({type(failed).__name__}). Is it running?"
+            self._refuse(message, _UNREACHABLE, problem)
+
+    async def _post(self, message: Message, line: bytes, *, is_last: bool = False) -> int:
+        """The status; what came back has been written, but for a session that is gone and may be opened again."""
+        headers = self._headers(message)
+        async with self._http.stream("POST", self._url, content=line.strip(), headers=headers) as response:
+            if response.status_code == 404 and self._session and not is_last:
+                return 404
+            if message.get("method") == "initialize" and response.is_success:
+                self._session = {"mcp-session-id": response.headers.get("mcp-session-id", "")}
+            if response.headers.get("content-type", "").startswith("text/event-stream"):
+                async for data in _events(response):
+                    self._answer(message, data)
+            else:
+                self._answer(message, await response.aread(), response.status_code)
+            return response.status_code
+
+    def _answer(self, asked: Message, data: bytes, status: int = 200) -> None:
+        if not data and status < 300:
+            return
+        try:
+            message = json.loads(data)
+            assert isinstance(message, dict)
+        except (ValueError, AssertionError):
+            self._refuse(asked, _UNREACHABLE, f"The hub at {self._url} answered with HTTP status {status}.")
+            return
+        if asked.get("method") == "initialize" and isinstance(message.get("result"), dict):
+            self._session["mcp-protocol-version"] = str(message["result"].get("protocolVersion", ""))
+        if "error" in message and message.get("id") is None:
+            message["id"] = asked.get("id")
+            if message["id"] is None:
+                return  # a notification has no answer
+        self._tell(message)
+
+    async def _open_again(self, ended: dict[str, str]) -> None:
+        """The hub knows the session no more: another one, without a word to the client."""
+        async with self._opening:
+            if self._session is not ended or self._initialize is None:
+                return  # another request has
+            opened = await self._http.post(self._url, json=self._initialize)
+            if not opened.is_success:
+                return
+            self._session = ended | {"mcp-session-id": opened.headers.get("mcp-session-id", "")}
+            ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+            await self._http.post(self._url, json=ready, headers=self._session)
+
+    async def _listen(self) -> None:
+        """What the hub says by itself in the older era."""
+        while True:
+            with suppress(httpx.HTTPError):
+                async with self._http.stream("GET", self._url, headers=self._session) as response:
+                    if response.status_code == 405:
+                        return
+                    if response.is_success:
+                        async for data in _events(response):
+                            self._answer({}, data)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        meta = _param(message, "_meta")
+        version = meta.get(_VERSION) if isinstance(meta, dict) else None
+        if not isinstance(version, str):
+            return {} if message.get("method") == "initialize" else self._session
+        headers = {"mcp-protocol-version": _field(version), "mcp-method": _field(str(message.get("method", "")))}
+        name = _param(message, "name") or _param(message, "uri")
+        return headers | {"mcp-name": _field(name)} if isinstance(name, str) else headers
+
+    def _refuse(self, asked: Message, code: int, problem: str) -> None:
+        if asked.get("method") is not None and asked.get("id") is not None:
+            self._tell({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": problem}})
+
+    def _tell(self, message: Message) -> None:
+        self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+
+def _param(message: Message, name: str) -> Any:
+    params = message.get("params")
+    return params.get(name) if isinstance(params, dict) else None
+
+
+def _field(value: str) -> str:
+    """As the protocol writes a value that a header could not hold."""
+    if _PLAIN.fullmatch(value) and not value.startswith("=?base64?"):
+        return value
+    return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The data of each server-sent event."""
+    data: list[str] = []
+    async for line in response.aiter_lines():
+        if line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line and data:
+            yield "\n".join(data).encode()
+            data = []
