@@ -1,0 +1,291 @@
+"""Whichever way a call comes in, each of the nine steps holds for it: every entrance, a call that each step refuses.
+
+What is an entrance is read from the code and from the contract: a new one without a row here fails.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from mcp.client.client import Client
+from msgspec import Meta
+
+import toolhub_service
+from tests.hub import request
+from tests.mcp_server.mcp_hub import ERAS, McpHub, mcp_hub
+from toolhub.v1 import (
+    approval_service_pb2,
+    artifact_service_pb2,
+    audit_service_pb2,
+    error_pb2,
+    job_service_pb2,
+    registry_service_pb2,
+    result_pb2,
+    tool_service_pb2,
+)
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.result import StepName
+from toolhub_service.domain.tool import Annotations
+from toolhub_service.faces.table import FACE_HEADER
+from toolhub_service.mcp_server.face import Face
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+READS: Final = Annotations(read_only=True)
+
+
+class Step(Tool["Step.In", "Step.Out"]):
+    """Does what the step that is meant has to refuse."""
+
+    name = "held/step.plain"
+    description = "Count."
+    annotations = READS
+
+    class In(ToolInput, frozen=True):
+        count: Annotated[int, Meta(ge=1)] = 3
+
+    class Out(ToolOutput, frozen=True):
+        count: Annotated[float, Meta(le=1_000)]
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        if self.name.endswith("fails"):
+            raise refuse(ErrorKind.IO_ERROR, "It fails.")
+        if self.name.endswith("lies"):
+            return self.Out(count=5_000)
+        return self.Out(count=float("nan") if self.name.endswith("notJson") else args.count)
+
+
+class Inner(Tool["Inner.In", "Inner.Out"]):
+    """Makes the call from within, as programs, skills, plans and agents do: by the one handle that they are given."""
+
+    name = "held/inner.make"
+    description = "Call a tool."
+    annotations = READS
+
+    class In(ToolInput, frozen=True):
+        tool: str
+        args: dict[str, Any]
+
+    class Out(ToolOutput, frozen=True):
+        kind: str
+        value: dict[str, Any] | None = None
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        assert context.calls is not None
+        calls = context.calls()
+        result = await calls.narrowed((args.tool,), 5).invoke(args.tool, args.args, purpose="a test")
+        value = result.value if isinstance(result.value, dict) else None
+        return self.Out(kind=result.error.kind.value if result.error else "", value=value)
+
+
+NAMES: Final = ("plain", "fails", "lies", "notJson", "denied", "scarce")
+TOOLS: Final = [type(f"Step{name}", (Step,), {"name": f"held/step.{name}"})() for name in NAMES]
+POLICY: Final = """
+extends: none
+grants:
+  - {principals: [local], capabilities: [read:fs]}
+roles:
+  - {principals: [local], roles: [agent]}
+rules:
+  - {id: not-this, tools: [held/step.denied], effect: DENY, reason: "Not this one."}
+limits:
+  - {id: scarce, tools: [held/step.scarce], quota: 1}
+"""
+SETTINGS: Final = {
+    "faces": {"enabled": ["countbot"], "countbot_tools": [f"{name}=held/step.{name}" for name in NAMES]},
+    "budget": {"breaker_min_calls": 1_000},
+}
+
+Answer = tuple[str, Any]
+"""(kind of the error, empty for none; value)."""
+Enter = Callable[[McpHub, str, Mapping[str, Any]], Awaitable[Answer]]
+
+
+def _of(result: result_pb2.ToolResult) -> Answer:
+    if not result.ok:
+        return error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_"), None
+    return "", json.loads(result.result_json)
+
+
+async def invoke(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    return _of(await hub.grpc.invoke(tool, args))
+
+
+async def invoke_stream(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    asked = request(tool, args, message=tool_service_pb2.InvokeStreamRequest)
+    *_, last = [answer async for answer in hub.grpc.stub.InvokeStream(asked, timeout=60)]
+    return _of(last.result)
+
+
+async def invoke_session(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    stream = hub.grpc.stub.InvokeSession(timeout=60)
+    call = request(tool, args, message=tool_service_pb2.SessionCall)
+    call.call_id = "mine"
+    await stream.write(tool_service_pb2.InvokeSessionRequest(calls=[call]))
+    await stream.done_writing()
+    events = [event async for message in stream for event in message.events]
+    return _of(events[-1].result)
+
+
+async def submit_job(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    job = await hub.grpc.submit(tool, args)
+    return _of((await hub.grpc.watched(job.job_id))[-1].result)
+
+
+async def face(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    short = tool.removeprefix("held/step.")
+    kind, value = _of(await hub.grpc.invoke(short, args, metadata=((FACE_HEADER, "countbot"),)))
+    return kind, json.loads(value) if isinstance(value, str) else value  # as text, as the older tool set has it
+
+
+async def inner_call(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    value = await hub.grpc.value(Inner.name, {"tool": tool, "args": args})
+    return value["kind"], value.get("value")
+
+
+def _of_mcp(result: Any) -> Answer:
+    if result.is_error:
+        return result.structured_content["error"]["kind"], None
+    return "", result.structured_content
+
+
+def over_mcp(era: str) -> Enter:
+    async def enter(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+        async with hub.client(era) as client:
+            return _of_mcp(await client.call_tool(tool, dict(args)))
+
+    return enter
+
+
+async def mcp_call_tool(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    async with hub.client(ERAS[1]) as client:
+        return _of_mcp(await client.call_tool("call_tool", {"name": tool, "arguments": args}))
+
+
+async def mcp_job_start(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    async with hub.client(ERAS[1]) as client:
+        started = await client.call_tool("job_start", {"name": tool, "arguments": args})
+        if started.is_error:
+            return _of_mcp(started)
+        assert started.structured_content is not None
+        awaited = {"job_id": started.structured_content["jobId"], "wait_s": 50}
+        return _of_mcp(await client.call_tool("job_result", awaited))
+
+
+async def mcp_stdio(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    """As `toolhub mcp` serves it by a hub of its own: the same server without HTTP."""
+    local = Principal("local")
+    face = Face(hub.grpc.hub.engine, lambda _: local)
+    async with Client(face.server) as client:
+        return _of_mcp(await client.call_tool(tool, dict(args)))
+
+
+ENTRANCES: Final[Mapping[str, Enter]] = {
+    "Invoke": invoke,
+    "InvokeStream": invoke_stream,
+    "InvokeSession": invoke_session,
+    "SubmitJob": submit_job,
+    "a face": face,
+    "an inner call": inner_call,
+    "MCP over HTTP, 2025-11-25": over_mcp(ERAS[0]),
+    "MCP over HTTP, 2026-07-28": over_mcp(ERAS[1]),
+    "MCP call_tool": mcp_call_tool,
+    "MCP job_start": mcp_job_start,
+    "MCP on stdio": mcp_stdio,
+}
+RPCS: Final = {
+    "Invoke": "Invoke",
+    "InvokeStream": "InvokeStream",
+    "InvokeSession": "InvokeSession",
+    "SubmitJob": "SubmitJob",
+}
+"""RPCs that take a call, and their rows."""
+MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "runtime/jobs/accept.py": ("SubmitJob", "MCP job_start"),
+    "runtime/jobs/run.py": ("SubmitJob", "MCP job_start"),
+    "runtime/inner_calls.py": ("an inner call",),
+    "runtime/inner_log.py": ("an inner call",),
+    "transport/tool_servicer.py": ("Invoke", "InvokeStream"),
+    "transport/session.py": ("InvokeSession",),
+    "transport/job_servicer.py": ("SubmitJob",),
+    "faces/table.py": ("a face",),
+    "mcp_server/calls.py": ("MCP over HTTP, 2025-11-25", "MCP over HTTP, 2026-07-28", "MCP call_tool", "MCP on stdio"),
+    "mcp_server/own_tools.py": ("MCP job_start",),
+    # By the handle of an inner call, and no other way.
+    "tools/programs/program_calls.py": ("an inner call",),
+    "tools/agent_loop.py": ("an inner call",),
+    "adapters/skill/plan.py": ("an inner call",),
+    "adapters/skill/inner_socket.py": ("an inner call",),
+}
+"""Files that make calls, and the rows that try them."""
+
+REFUSED: Final[Mapping[StepName, tuple[str, Mapping[str, Any], frozenset[str]]]] = {
+    StepName.RESOLVE: ("held/step.absent", {}, frozenset({"TOOL_NOT_FOUND"})),
+    StepName.VALIDATE_INPUT: ("held/step.plain", {"count": 0}, frozenset({"INPUT_SCHEMA_INVALID"})),
+    # Where policy could allow no call of a tool, MCP says of it what it says of one that is not there.
+    StepName.CHECK_POLICY: ("held/step.denied", {}, frozenset({"POLICY_DENIED", "TOOL_NOT_FOUND"})),
+    StepName.TAKE_BUDGET: ("held/step.scarce", {}, frozenset({"RATE_LIMITED"})),
+    StepName.EXECUTE: ("held/step.fails", {}, frozenset({"IO_ERROR"})),
+    StepName.VALIDATE_OUTPUT: ("held/step.lies", {}, frozenset({"OUTPUT_SCHEMA_INVALID"})),
+    StepName.ATTACH_EVIDENCE: ("held/step.notJson", {}, frozenset({"OUTPUT_SCHEMA_INVALID"})),
+}
+
+
+@asynccontextmanager
+async def _hub(home: Path) -> AsyncIterator[McpHub]:
+    async with mcp_hub(home, policy=POLICY, settings=SETTINGS, tools=[*TOOLS, Inner()]) as hub:
+        yield hub
+
+
+@pytest.mark.promise("mcp.one-way-in")
+async def test_every_step_holds_for_every_entrance(tmp_path: Path) -> None:
+    async with _hub(tmp_path) as hub:
+        assert (await invoke(hub, "held/step.scarce", {}))[0] == ""  # the one that there is
+        failures = []
+        for name, enter in ENTRANCES.items():
+            for step, (tool, args, kinds) in REFUSED.items():
+                before = len(await hub.grpc.events(tool=tool))
+                kind, _ = await enter(hub, tool, args)
+                if kind not in kinds:
+                    failures.append(f"{name}: {step.value} let {tool} pass with {kind or 'a result'}")
+                if len(await hub.grpc.events(tool=tool)) <= before and step is not StepName.RESOLVE:
+                    failures.append(f"{name}: {StepName.RECORD.value} has nothing of {tool}")
+            kind, value = await enter(hub, "held/step.plain", {})
+            if (kind, value) != ("", {"count": 3}):
+                failures.append(f"{name}: {StepName.APPLY_DEFAULTS.value} gave {kind or value}")
+        assert not failures, "\n".join(failures)
+    assert {*REFUSED, StepName.APPLY_DEFAULTS, StepName.RECORD} == set(StepName)
+
+
+def test_no_entrance_is_without_a_row() -> None:
+    services = (approval_service_pb2, artifact_service_pb2, audit_service_pb2, job_service_pb2, registry_service_pb2)
+    taking = set()
+    for module in (*services, tool_service_pb2):
+        for service in module.DESCRIPTOR.services_by_name.values():
+            taking |= {method.name for method in service.methods if _holds_a_call(method.input_type)}
+    assert taking == set(RPCS)
+    root = Path(toolhub_service.__file__).parent
+    calls = re.compile(
+        r"(?:invoker|_invoker|_calls|calls|behind\([^)]*\)|self\.invoker\))\.invoke\(|submission\.submit\("
+    )
+    making = {
+        str(file.relative_to(root)) for file in root.rglob("*.py") if calls.search(file.read_text(encoding="utf-8"))
+    }
+    assert making == set(MAKERS), "a file that makes calls needs a row in MAKERS, and what it opens one in ENTRANCES"
+    assert {row for rows in MAKERS.values() for row in rows} == set(ENTRANCES)
+
+
+def _holds_a_call(message: Descriptor, depth: int = 3) -> bool:
+    if message.full_name == "toolhub.v1.ToolIntent":
+        return True
+    return depth > 0 and any(
+        field.message_type is not None and _holds_a_call(field.message_type, depth - 1) for field in message.fields
+    )
