@@ -51,7 +51,8 @@ class Listener:
     def bind(self, host: str, port: int, *, share_port: bool) -> None:
         """Raises OSError when the address cannot be had."""
         family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # Named, for asyncio sets TCP_NODELAY on what is known to be TCP alone.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if share_port:
