@@ -222,7 +222,9 @@ MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     # By the handle of an inner call, and no other way.
     "tools/programs/program_calls.py": ("an inner call",),
     "tools/agent_loop.py": ("an inner call",),
+    "tools/programs/foresight.py": ("an inner call",),
     "adapters/skill/plan.py": ("an inner call",),
+    "adapters/skill/plan_foresight.py": ("an inner call",),
     "adapters/skill/inner_socket.py": ("an inner call",),
 }
 """Files that make calls, and the rows that try them."""

@@ -14,11 +14,11 @@ from typing import Any, Final
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.mcp_server.doors import PATH, Doors, DoorTerms, Identify, Scope
+from toolhub_service.mcp_server.doors import Doors, DoorTerms, Identify, Scope
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.face import Face
 
@@ -50,15 +50,15 @@ async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: soc
     """Answer on the socket from now on."""
     face = Face(engine)
     face.start()
-    app = face.server.streamable_http_app(
-        streamable_http_path=PATH,
-        stateless_http=not terms.is_alone,
+    # Without the framework that the SDK would put around it: paths, hosts and sizes are judged by the doors.
+    sessions = StreamableHTTPSessionManager(
+        face.server,
+        stateless=not terms.is_alone,
         max_request_body_size=terms.doors.max_body_bytes,
         session_idle_timeout=terms.session_idle_s,
         max_sessions=terms.max_sessions,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # doors.py does
     )
-    server = HttpServer(face, Doors(app, identify, invite, terms.doors), terms)
+    server = HttpServer(face, sessions, Doors(sessions.handle_request, identify, invite, terms.doors), terms)
     await server.start(bound)
     return server
 
@@ -69,14 +69,19 @@ def invite(scope: Scope, principal: Principal) -> None:
 
 
 class HttpServer:
-    def __init__(self, face: Face, doors: Doors, terms: HttpTerms) -> None:
+    def __init__(self, face: Face, sessions: StreamableHTTPSessionManager, doors: Doors, terms: HttpTerms) -> None:
         self._face = face
+        self._sessions = sessions
         self._doors = doors
         self._server = _Uvicorn(_config(doors, terms))
         self._running: asyncio.Task[None] | None = None
 
     async def start(self, bound: socket.socket) -> None:
-        self._running = asyncio.create_task(self._server.serve([bound]), name="MCP over HTTP")
+        self._running = asyncio.create_task(self._run(bound), name="MCP over HTTP")
+
+    async def _run(self, bound: socket.socket) -> None:
+        async with self._sessions.run():
+            await self._server.serve([bound])
 
     async def close(self, grace_s: float) -> None:
         """Take no more, let requests end for `grace_s`, then cut them off."""
@@ -106,7 +111,7 @@ def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
         app,
         http=Bounded,
         ws="none",
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         access_log=False,
         proxy_headers=False,
