@@ -51,7 +51,7 @@ async def keyed_hub(home: Path, **mcp: Any) -> AsyncIterator[tuple[McpHub, dict[
         yield hub, keys
 
 
-@pytest.mark.promise("mcp-server.same-credentials")
+@pytest.mark.promise("mcpserver.same-credentials")
 async def test_a_key_and_the_role_of_agents_open_the_door_and_refusals_are_on_record(tmp_path: Path) -> None:
     async with keyed_hub(tmp_path) as (hub, keys), httpx2.AsyncClient(headers=HEADERS) as http:
         for era in ERAS:
@@ -76,7 +76,7 @@ async def test_a_key_and_the_role_of_agents_open_the_door_and_refusals_are_on_re
         assert {event.event.attributes["method"] for event in events} <= {"POST /mcp", "GET /mcp", "DELETE /mcp"}
 
 
-@pytest.mark.promise("mcp-server.same-credentials")
+@pytest.mark.promise("mcpserver.same-credentials")
 async def test_a_session_is_its_principals_alone_and_a_revoked_key_ends_it(tmp_path: Path) -> None:
     async with keyed_hub(tmp_path) as (hub, keys), httpx2.AsyncClient(headers=HEADERS) as http:
         as_alice, as_bob = ({"authorization": f"Bearer {keys[name]}"} for name in ("alice", "bob"))
@@ -92,7 +92,7 @@ async def test_a_session_is_its_principals_alone_and_a_revoked_key_ends_it(tmp_p
         assert (await http.post(hub.url, json=PING, headers={**as_alice, **session})).status_code == 401
 
 
-@pytest.mark.promise("mcp-server.doors")
+@pytest.mark.promise("mcpserver.doors")
 async def test_hosts_origins_paths_methods_and_bodies_are_judged_before_anything_else(tmp_path: Path) -> None:
     terms: dict[str, Any] = {
         "allowed_hosts": ["hub.example"],
@@ -136,7 +136,7 @@ async def test_hosts_origins_paths_methods_and_bodies_are_judged_before_anything
         assert (await http.post(hub.url, json=INITIALIZE)).status_code == 200
 
 
-@pytest.mark.promise("mcp-server.doors")
+@pytest.mark.promise("mcpserver.doors")
 async def test_connections_heads_bodies_and_sessions_are_bounded(tmp_path: Path) -> None:
     async with mcp_hub(tmp_path) as hub:
         doors = DoorTerms(is_local=True, body_s=0.2, max_requests=4, max_streams=4)

@@ -63,7 +63,7 @@ async def test_lists_and_calls_are_the_same_in_both_eras_and_each_call_is_on_rec
     assert all(event.labels["mcp_client"] for event in events)
 
 
-@pytest.mark.promise("mcp-server.hidden-is-absent")
+@pytest.mark.promise("mcpserver.hidden-is-absent")
 async def test_what_policy_hides_and_what_does_not_exist_look_alike(hub: McpHub) -> None:
     async with hub.client(ERAS[1]) as client:
         hidden = await client.call_tool("core__util_time_now", {})

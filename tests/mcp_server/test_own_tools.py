@@ -134,7 +134,7 @@ async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub,
         assert refused.is_error
 
 
-@pytest.mark.promise("mcp-server.approvals")
+@pytest.mark.promise("mcpserver.approvals")
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_approval_is_refused_with_its_id_until_the_same_call_comes_again(hub: McpHub, era: str) -> None:
     async with hub.client(era) as client:
@@ -173,7 +173,7 @@ async def test_a_client_that_can_ask_its_user_does_so_while_an_approver_decides(
     assert len(used) == 1
 
 
-@pytest.mark.promise("mcp-server.approvals")
+@pytest.mark.promise("mcpserver.approvals")
 async def test_the_state_of_a_question_is_no_ones_else_and_of_no_other_call(hub: McpHub) -> None:
     keys = _keys(hub)
     async with httpx2.AsyncClient(headers=HEADERS) as http:

@@ -247,7 +247,7 @@ async def _hub(home: Path) -> AsyncIterator[McpHub]:
         yield hub
 
 
-@pytest.mark.promise("mcp-server.one-way-in")
+@pytest.mark.promise("mcpserver.one-way-in")
 async def test_every_step_holds_for_every_entrance(tmp_path: Path) -> None:
     async with _hub(tmp_path) as hub:
         assert (await invoke(hub, "held/step.scarce", {}))[0] == ""  # the one that there is
