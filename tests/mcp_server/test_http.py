@@ -8,9 +8,14 @@ from pathlib import Path
 
 import anyio
 import pytest
+from mcp.client.client import Client
 
+from tests.hub import running_hub
 from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
+from tests.processes import served
+from toolhub_service.app.doctor.configuration import settings_checks
 from toolhub_service.domain.event import EventType
+from toolhub_service.mcp_server import listener
 
 POLICY = """
 extends: none
@@ -106,3 +111,23 @@ async def test_the_port_is_served_when_it_is_free_and_grpc_in_any_case(hub: McpH
     with pytest.raises(AssertionError, match=f"not served on {taken}: Address already in use; set server.mcp.listen"):
         async with mcp_hub(tmp_path / "other", listen=taken):
             pass
+
+
+async def test_a_first_run_says_where_mcp_is_served_and_what_to_paste(tmp_path: Path) -> None:
+    wanted = {"TOOLHUB_SERVER_MCP_ENABLED": "true", "TOOLHUB_SERVER_MCP_LISTEN": "127.0.0.1:0"}
+    async with served(tmp_path, environment=wanted) as process:
+        assert process.mcp_url.startswith("http://127.0.0.1:")
+        async with Client(process.mcp_url) as client:
+            assert not (await client.call_tool("core__util_time_now", {})).is_error
+        assert await process.stop() == 0
+
+
+async def test_without_the_extra_the_hub_serves_grpc_and_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "find_spec", lambda _: None)
+    async with running_hub(tmp_path, settings={"server": {"mcp": {"listen": "127.0.0.1:0"}}}) as hub:
+        assert hub.hub.mcp_problem == "not served: pip install 'tool-hub[mcp]'"
+        assert (await hub.value("core/util.time.now"))["iso"]
+        findings = {finding.name: finding for finding in await settings_checks(hub.hub.settings)}
+        assert findings["mcp port"].text == "the MCP SDK is not installed: no MCP client can connect"
