@@ -139,16 +139,24 @@ async def test_hosts_origins_paths_methods_and_bodies_are_judged_before_anything
 @pytest.mark.promise("mcpserver.doors")
 async def test_connections_heads_bodies_and_sessions_are_bounded(tmp_path: Path) -> None:
     async with mcp_hub(tmp_path) as hub:
-        doors = DoorTerms(is_local=True, body_s=0.2, max_requests=4, max_streams=4)
-        terms = HttpTerms(doors=doors, max_connections=3, head_s=0.2, max_sessions=2)
+        doors = DoorTerms(is_local=True, body_s=0.2, max_requests=4, max_streams=4, max_sessions=4)
+        terms = HttpTerms(doors=doors, max_connections=3, head_s=0.2)
         bound = socket.create_server(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        server = await serve(hub.grpc.hub.engine, lambda *_: Principal("local"), terms, bound)
+
+        def who(headers: Any, *_: str) -> Principal:
+            return Principal(dict(headers).get("x-who", "a"))
+
+        server = await serve(hub.grpc.hub.engine, who, terms, bound)
         url = f"http://127.0.0.1:{port}/mcp"
         try:
             async with httpx2.AsyncClient(headers=HEADERS) as http:
-                statuses = [(await http.post(url, json=INITIALIZE)).status_code for _ in range(3)]
-                assert statuses == [200, 200, 503]
+                opened = [await http.post(url, json=INITIALIZE) for _ in range(3)]
+                assert [answer.status_code for answer in opened] == [200, 200, 503]
+                assert (await http.post(url, json=INITIALIZE, headers={"x-who": "b"})).status_code == 200
+                session = {"mcp-session-id": opened[0].headers["mcp-session-id"]}
+                assert (await http.delete(url, headers=session)).status_code == 200
+                assert (await http.post(url, json=INITIALIZE)).status_code == 200
             head = f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
             assert await _answer(port, head.encode()) == b""  # cut off: the head does not end
             slow = await _answer(port, head.encode() + b"content-length: 10\r\n\r\n{")

@@ -126,12 +126,12 @@ async def _serve(settings: Settings, engine: Engine, access: McpAccess, serving:
         max_body_bytes=chosen.max_body_bytes,
         max_requests=server.max_in_flight,
         max_streams=chosen.max_streams,
+        max_sessions=chosen.max_sessions,
+        session_idle_s=chosen.session_idle_s,
     )
     terms = serving.HttpTerms(
         doors=doors,
         max_connections=chosen.max_connections,
-        max_sessions=chosen.max_sessions,
-        session_idle_s=chosen.session_idle_s,
         is_alone=server.workers == 1,
         certificate_file=server.tls.certificate_file,
         key_file=server.tls.key_file,

@@ -25,9 +25,9 @@ from toolhub_service.mcp_server.calls import (
     call_of,
     context_of,
     failed,
+    id_of,
     invoke,
     purpose_of,
-    word_of,
 )
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer
@@ -76,8 +76,8 @@ class Calling:
             context_of(context, principal, session_id),
             call_id=self._engine.call_ids.next(),
             purpose=purpose_of(context),
-            approval_id=approval_id or word_of(context, "approval_id"),
-            idempotency_key=word_of(context, "idempotency_key"),
+            approval_id=approval_id or id_of(context, "approval_id"),
+            idempotency_key=id_of(context, "idempotency_key"),
         )
 
     async def make(self, context: Context, call: Call, came_back: Answered | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -31,10 +32,15 @@ _WORD_MAX_CHARS: Final = 128
 _PROGRESS_EVERY_S: Final = 0.1
 
 
-def word_of(context: Context, name: str) -> str:
-    """A short text that the client sends in `_meta` under the hub's prefix; empty when there is none."""
+# As the contract has them (proto/toolhub/v1/rules.proto): an id may become a folder's name.
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}", re.ASCII)
+_PURPOSE_MAX_CHARS: Final = 1_024
+
+
+def id_of(context: Context, name: str) -> str:
+    """An id that the client sends in `_meta` under the hub's prefix; empty when there is none that can be used."""
     value = dict(context.meta or {}).get(META_PREFIX + name)
-    return value if isinstance(value, str) and len(value) <= _WORD_MAX_CHARS and value.isprintable() else ""
+    return value if isinstance(value, str) and _ID.fullmatch(value) else ""
 
 
 def client_of(context: Context) -> str:
@@ -50,16 +56,19 @@ def context_of(context: Context, principal: Principal, session_id: str) -> ExecC
     """Calls of one session, or of one client where there is none, share a workspace: what one writes the next reads."""
     client = client_of(context)
     kept_with = session_id or f"{principal.id}\n{client}"
-    request_id = word_of(context, "request_id") or f"mcp_{hashlib.sha256(kept_with.encode()).hexdigest()[:24]}"
+    request_id = id_of(context, "request_id") or f"mcp_{hashlib.sha256(kept_with.encode()).hexdigest()[:24]}"
     labels = {"entrance": "mcp", "mcp_era": context.protocol_version}
     if client:
         labels["mcp_client"] = client
-    return ExecContext(request_id=request_id, session_id=word_of(context, "session_id"), labels=labels)
+    return ExecContext(request_id=request_id, session_id=id_of(context, "session_id"), labels=labels)
 
 
 def purpose_of(context: Context) -> str:
     """Why the call is made: as the client says, else that it came by MCP, for the protocol has no word for it."""
-    return word_of(context, "purpose") or f"Called over MCP by {client_of(context) or 'a client without a name'}"
+    told = dict(context.meta or {}).get(f"{META_PREFIX}purpose")
+    if isinstance(told, str) and 0 < len(told) <= _PURPOSE_MAX_CHARS:
+        return told
+    return f"Called over MCP by {client_of(context) or 'a client without a name'}"
 
 
 def call_of(

@@ -32,6 +32,7 @@ PRINCIPAL: Final = "toolhub.principal"
 """The entry of a request's scope that holds the verified caller."""
 LISTEN_METHOD: Final = b"subscriptions/listen"
 
+_SESSION_HEADER: Final = b"mcp-session-id"
 _METHODS: Final = frozenset({"POST", "GET", "DELETE"})
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _AT_ONCE_BYTES: Final = 32 * 1024
@@ -77,6 +78,9 @@ class DoorTerms:
     """In flight; one principal gets at most half of what is free."""
     max_streams: int = 1_000
     """That only listen for changes, likewise."""
+    max_sessions: int = 1_000
+    """Of the older era, likewise."""
+    session_idle_s: float = 1_800.0
     stream_s: float = 3_600.0
     """After which such a stream is ended; clients listen again."""
 
@@ -106,6 +110,30 @@ class Room:
                 del self.of[principal_id]
 
 
+class SessionShares:
+    """Sessions of the older era that each principal has open, as far as one can see: of what is free, at most half."""
+
+    def __init__(self, most: int, idle_s: float) -> None:
+        self._most = most
+        self._idle_s = idle_s
+        self._used_s: dict[str, dict[str, float]] = {}
+        """By principal and session: when it was used last, on the loop's clock."""
+
+    def may_open(self, principal_id: str, now_s: float) -> bool:
+        for holder, sessions in list(self._used_s.items()):
+            for session_id in [each for each, used_s in sessions.items() if used_s + self._idle_s < now_s]:
+                del sessions[session_id]
+            if not sessions:
+                del self._used_s[holder]
+        return may_take(len(self._used_s.get(principal_id, ())), sum(map(len, self._used_s.values())), self._most)
+
+    def used(self, principal_id: str, session_id: str, now_s: float) -> None:
+        self._used_s.setdefault(principal_id, {})[session_id] = now_s
+
+    def ended(self, principal_id: str, session_id: str) -> None:
+        self._used_s.get(principal_id, {}).pop(session_id, None)
+
+
 class Doors:
     """ASGI application around the SDK's."""
 
@@ -116,6 +144,7 @@ class Doors:
         self._terms = terms
         self.requests = Room(terms.max_requests)
         self.streams = Room(terms.max_streams)
+        self.sessions = SessionShares(terms.max_sessions, terms.session_idle_s)
         self._is_leaving = False
         self._listening: set[asyncio.Timeout] = set()
 
@@ -194,14 +223,35 @@ class Doors:
                 await _answer(send, 503, f"Too many {what} of yours are open here. Close some, or come again shortly.")
                 return
             if scope["method"] == "POST":
-                body = await self._body(scope, receive, send)
-                if body is None:
+                read = await self._body(scope, receive, send)
+                if read is None:
+                    return
+                body, method = read
+                if method == "initialize" and not self.sessions.may_open(principal.id, _now_s()):
+                    await _answer(send, 503, "Too many sessions of yours are open here. End some.")
                     return
                 receive = _replayed(body, receive)
+            send = self._watched(scope, send, principal)
             if listens:
                 await self._listen(scope, receive, _Sending(send))
             else:
                 await self._inner(scope, receive, _Sending(send))
+
+    def _watched(self, scope: Scope, send: Send, principal: Principal) -> Send:
+        """Notes which session is used, opened or ended."""
+        sent = next((value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION_HEADER), "")
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                opened = next((value for name, value in message["headers"] if name == _SESSION_HEADER), b"")
+                session_id = sent or opened.decode("latin-1")
+                if message["status"] == 404 or (scope["method"] == "DELETE" and message["status"] < 400):
+                    self.sessions.ended(principal.id, session_id)
+                elif session_id and message["status"] < 400:
+                    self.sessions.used(principal.id, session_id, _now_s())
+            await send(message)
+
+        return watched
 
     async def _listen(self, scope: Scope, receive: Receive, sending: _Sending) -> None:
         try:
@@ -214,8 +264,8 @@ class Doors:
         except TimeoutError:
             await sending.end()
 
-    async def _body(self, scope: Scope, receive: Receive, send: Send) -> bytes | None:
-        """The whole of it, which is strict JSON; None when it was refused, and that is answered."""
+    async def _body(self, scope: Scope, receive: Receive, send: Send) -> tuple[bytes, str] | None:
+        """The whole of it, which is strict JSON, and its method; None when it was refused, and that is answered."""
         most, body = self._terms.max_body_bytes, bytearray()
         too_large = f"The request is larger than {most:,} bytes. Upload what is large as an artifact."
         declared = [value for name, value in scope["headers"] if name == b"content-length"]
@@ -240,13 +290,17 @@ class Doors:
         whole = bytes(body)
         try:
             if len(whole) <= _AT_ONCE_BYTES:
-                strict_json.loads(whole)
+                value = strict_json.loads(whole)
             else:
-                await asyncio.to_thread(strict_json.loads_bounded, whole)
+                value = await asyncio.to_thread(strict_json.loads_bounded, whole)
         except ToolFailure as failure:
             await _answer(send, 400, f"Parse error: {failure.error.message}", code=_PARSE_ERROR)
             return None
-        return whole
+        return whole, str(value.get("method", "")) if isinstance(value, dict) else ""
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class _Sending:

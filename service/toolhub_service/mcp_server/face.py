@@ -21,9 +21,9 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure
 from toolhub_service.mcp_server.calling import Calling, answered
-from toolhub_service.mcp_server.calls import Context
+from toolhub_service.mcp_server.calls import Context, failed
 from toolhub_service.mcp_server.changes import Changes
 from toolhub_service.mcp_server.doors import PRINCIPAL, AccessRefused
 from toolhub_service.mcp_server.engine import Engine
@@ -40,6 +40,8 @@ INSTRUCTIONS: Final = (
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage")
+# As over gRPC.
+_NAME_MAX_CHARS: Final = 256
 _INITIALIZED: Final = "notifications/initialized"
 # For a person to answer.
 _STATE_S: Final = 3_600.0
@@ -138,6 +140,9 @@ class Face:
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
         principal, session_id = self._principal_of(context), session_of(context)
         came_back = answered(params.request_state, params.input_responses)
+        if len(params.name) > _NAME_MAX_CHARS:
+            message = "No tool has a name as long as this. Take one from the list of tools."
+            return failed(ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message))
         own = self._own_tools.get(params.name)
         if own is not None:
             asked = Asked(context, principal, session_id, came_back)

@@ -35,9 +35,6 @@ class HttpTerms:
     max_connections: int = 1_000
     head_s: float = 10.0
     """For the head of a request to arrive."""
-    max_sessions: int = 1_000
-    """Of the older era."""
-    session_idle_s: float = 1_800.0
     is_alone: bool = True
     """Whether no other process serves on the port: sessions of the older era live in one."""
     certificate_file: str = ""
@@ -55,8 +52,8 @@ async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: soc
         face.server,
         stateless=not terms.is_alone,
         max_request_body_size=terms.doors.max_body_bytes,
-        session_idle_timeout=terms.session_idle_s,
-        max_sessions=terms.max_sessions,
+        session_idle_timeout=terms.doors.session_idle_s,
+        max_sessions=terms.doors.max_sessions,
     )
     server = HttpServer(face, sessions, Doors(sessions.handle_request, identify, invite, terms.doors), terms)
     await server.start(bound)
