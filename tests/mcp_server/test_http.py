@@ -53,8 +53,8 @@ async def test_lists_and_calls_are_the_same_in_both_eras_and_each_call_is_on_rec
             assert read.structured_content["text"] == era  # the next call works in the same folder
             wrong = await client.call_tool("core/fs.readText", {"pth": "a.txt"})
             assert wrong.is_error
-            assert wrong.structured_content is not None
-            assert wrong.structured_content["error"]["kind"] == "INPUT_SCHEMA_INVALID"
+            assert wrong.meta is not None
+            assert wrong.meta["toolhub/error"]["kind"] == "INPUT_SCHEMA_INVALID"
             assert "`path`" in wrong.content[0].text  # type: ignore[union-attr]
     old, new = lists
     assert old == new
@@ -74,8 +74,8 @@ async def test_what_policy_hides_and_what_does_not_exist_look_alike(hub: McpHub)
         hidden = await client.call_tool("core__util_time_now", {})
         absent = await client.call_tool("core__util_time_new", {})
     for result in (hidden, absent):
-        assert result.structured_content is not None
-        told = result.structured_content["error"]
+        assert result.meta is not None
+        told = result.meta["toolhub/error"]
         assert told["kind"] == "TOOL_NOT_FOUND"
         assert set(told["details"]) == {"did_you_mean"}  # neither a rule nor a reason
         assert "core/util.time.now" not in told["details"]["did_you_mean"]

@@ -58,6 +58,21 @@ class Keeping(Tool["Keeping.In", "Keeping.Out"]):
         return self.Out(size=len(args.text))
 
 
+class Long(Tool["Long.In", "Long.Out"]):
+    name = "held/list.long"
+    description = "Give many numbers."
+    annotations = Annotations(read_only=True)
+
+    class In(ToolInput, frozen=True):
+        pass
+
+    class Out(ToolOutput, frozen=True):
+        numbers: list[int]
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        return self.Out(numbers=list(range(90_000)))
+
+
 class Newcomer(Keeping):
     name = "held/thing.new"
 
@@ -73,7 +88,7 @@ async def working() -> Working:
 @pytest.fixture
 async def hub(tmp_path: Path, working: Working) -> AsyncIterator[McpHub]:
     settings = {"auth": {"modes": ["insecure-local", "api-key"]}}
-    async with mcp_hub(tmp_path, policy=POLICY, settings=settings, tools=[working, Keeping()]) as opened:
+    async with mcp_hub(tmp_path, policy=POLICY, settings=settings, tools=[working, Keeping(), Long()]) as opened:
         yield opened
 
 
@@ -108,8 +123,8 @@ async def test_a_search_is_shown_where_the_list_would_be_long_and_says_whether_i
         ):
             refused = await client.call_tool(name, arguments)
             assert refused.is_error
-            assert refused.structured_content is not None
-            assert refused.structured_content["error"]["kind"] == kind
+            assert refused.meta is not None
+            assert refused.meta["toolhub/error"]["kind"] == kind
 
 
 async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub, working: Working) -> None:
@@ -141,8 +156,8 @@ async def test_an_approval_is_refused_with_its_id_until_the_same_call_comes_agai
         await client.call_tool("core__fs_writeText", {"path": "a.txt", "text": "x"})
         refused = await client.call_tool("core__fs_copy", COPY)
         assert refused.is_error
-        assert refused.structured_content is not None
-        error = refused.structured_content["error"]
+        assert refused.meta is not None
+        error = refused.meta["toolhub/error"]
         assert error["kind"] == "APPROVAL_REQUIRED"
         await _approve(hub, error["details"]["approval_id"])
         other = await client.call_tool("core__fs_copy", {**COPY, "destination": "c.txt"})
@@ -205,7 +220,7 @@ async def test_the_state_of_a_question_is_no_ones_else_and_of_no_other_call(hub:
             answer = await call(who, arguments, requestState=sent, **accepted)
             assert answer["error"]["message"] == "Invalid or expired requestState", (who, sent)
         undecided = await call("alice", COPY, requestState=state, **accepted)
-        assert undecided["result"]["structuredContent"]["error"]["kind"] == "APPROVAL_REQUIRED"
+        assert undecided["result"]["_meta"]["toolhub/error"]["kind"] == "APPROVAL_REQUIRED"
 
 
 async def test_artifacts_are_links_that_their_owner_alone_can_read(hub: McpHub) -> None:
@@ -228,6 +243,21 @@ async def test_artifacts_are_links_that_their_owner_alone_can_read(hub: McpHub) 
             assert refusals[0] == refusals[1]
             templates = (await alice.list_resource_templates()).resource_templates
             assert [each.uri_template for each in templates] == ["toolhub://artifacts/{artifact_id}"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_result_that_was_cut_still_fits_its_schema_and_the_whole_is_a_resource(hub: McpHub, era: str) -> None:
+    async with hub.client(era) as client:
+        await client.list_tools()  # from here on the client holds results to their schemas
+        result = await client.call_tool("held__list_long", {})
+        assert result.meta is not None
+        assert result.meta["toolhub/truncated"] is True
+        assert result.structured_content is not None
+        kept = result.structured_content["numbers"]
+        assert kept == list(range(len(kept)))
+        assert f"[cut: {90_000 - len(kept)} of 90000 items left out]" in result.content[0].text  # type: ignore[union-attr]
+        whole = await client.read_resource(str(result.content[1].uri))  # type: ignore[union-attr]
+        assert json.loads(whole.contents[0].text)["numbers"] == list(range(90_000))  # type: ignore[union-attr]
 
 
 async def test_a_changed_catalog_is_told_to_clients_of_both_eras(hub: McpHub) -> None:

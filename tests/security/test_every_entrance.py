@@ -153,7 +153,7 @@ async def inner_call(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
 
 def _of_mcp(result: Any) -> Answer:
     if result.is_error:
-        return result.structured_content["error"]["kind"], None
+        return result.meta["toolhub/error"]["kind"], None
     return "", result.structured_content
 
 

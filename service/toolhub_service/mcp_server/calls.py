@@ -32,6 +32,8 @@ _WORD_MAX_CHARS: Final = 128
 _PROGRESS_EVERY_S: Final = 0.1
 
 
+# As runtime/attach_evidence.py writes it.
+_CUT_MARK: Final = re.compile(r"\[cut: \d+ of \d+ items left out\]")
 # As the contract has them (proto/toolhub/v1/rules.proto): an id may become a folder's name.
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}", re.ASCII)
 _PURPOSE_MAX_CHARS: Final = 1_024
@@ -180,15 +182,27 @@ def answer_of(answer: ToolResult | Plan) -> dict[str, Any]:
         if getattr(answer, name):
             meta[META_PREFIX + name] = True
     if answer.error is not None:
-        return failed(answer.error) | {"_meta": meta}
+        refused = failed(answer.error)
+        return refused | {"_meta": {**meta, **refused["_meta"]}}
     if answer.job is not None:
         return job_begun(answer.job.job_id, answer.job.state.value) | {"_meta": meta}
     content: list[dict[str, Any]] = [{"type": "text", "text": text_of(answer.value)}]
     content += [resource_link(artifact) for artifact in answer.artifacts]
     result: dict[str, Any] = {"content": content, "isError": False, "resultType": "complete", "_meta": meta}
     if isinstance(answer.value, dict):
-        result["structuredContent"] = answer.value
+        result["structuredContent"] = _unmarked(answer.value) if answer.truncated else answer.value
     return result
+
+
+def _unmarked(value: JsonValue) -> JsonValue:
+    """Without the items that say how many were cut: clients hold the rest to the tool's output schema. The text of the
+    answer has them."""
+    if isinstance(value, dict):
+        return {name: _unmarked(each) for name, each in value.items()}
+    if isinstance(value, list):
+        kept = value[:-1] if value and isinstance(value[-1], str) and _CUT_MARK.fullmatch(value[-1]) else value
+        return [_unmarked(each) for each in kept]
+    return value
 
 
 def text_of(value: JsonValue) -> str:
@@ -231,9 +245,10 @@ def failed(error: ToolError) -> dict[str, Any]:
             {"path": each.path, "keyword": each.keyword, "message": each.message, "hint": each.hint}
             for each in error.violations
         ]
+    # Not as structuredContent: clients hold that to the tool's output schema, and would show the model nothing.
     return {
         "content": [{"type": "text", "text": f"{error.kind.value}: {error.message}"}],
-        "structuredContent": {"error": told},
         "isError": True,
         "resultType": "complete",
+        "_meta": {META_PREFIX + "error": told},
     }

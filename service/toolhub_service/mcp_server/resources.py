@@ -20,6 +20,8 @@ from toolhub_service.mcp_server.offer import TTL_MS
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
 """Of one answer: what is larger is read over gRPC, in pieces."""
 
+# In the older era an answer is one event of a stream, of which clients take 1 MiB, in base64.
+_READ_ONCE_MAX_BYTES: Final = 700 * 1024
 _PAGE: Final = 100
 _ID_MAX_CHARS: Final = 128
 _NOT_FOUND_ONCE: Final = -32002
@@ -66,8 +68,9 @@ class Resources:
         may_read_all = Role.AUDITOR in principal.roles
         try:
             artifact = await self._engine.artifacts.open(principal.id, artifact_id, may_read_all=may_read_all)
-            if artifact.size_bytes > READ_MAX_BYTES:
-                message = f"It has {artifact.size_bytes:,} bytes, of which {READ_MAX_BYTES:,} can be read over MCP."
+            most = READ_MAX_BYTES if is_new_era else _READ_ONCE_MAX_BYTES
+            if artifact.size_bytes > most:
+                message = f"It has {artifact.size_bytes:,} bytes, of which {most:,} can be read over MCP."
                 raise MCPError(code, f"{message} Use `toolhub artifacts get {artifact_id}`.", {"uri": uri})
             data = await self._bytes(artifact)
         except ToolFailure as refused:
