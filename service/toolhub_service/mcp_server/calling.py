@@ -8,7 +8,9 @@ is never the approver: only an approver of the hub decides, and the user says wh
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +18,10 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import InputResponses
 
+from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.mcp_server.calls import (
     Context,
@@ -31,7 +35,12 @@ from toolhub_service.mcp_server.calls import (
 )
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer
+from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
+from toolhub_service.schema import canonical_json
+
+INLINE_MAX_BYTES: Final = 256 * 1024
+"""Of a result: it is sent twice, once as a text within JSON."""
 
 _INPUT: Final = "approval"
 _NOTHING_ASKED: Final[Any] = {"type": "object", "properties": {}}
@@ -87,7 +96,7 @@ class Calling:
         answer = await self._invoke(context, call)
         approval_id, state = _asked(answer.error)
         if approval_id and state == "APPROVED" and not call.approval_id:
-            return self.told(call, await self._invoke(context, self._again(call, approval_id)))
+            return await self.told(call, await self._invoke(context, self._again(call, approval_id)))
         if approval_id and state == "PENDING" and came_back is None and _asks_people(context):
             assert answer.error is not None
             message = f"{answer.error.message} When it has been approved, accept to go on."
@@ -95,15 +104,28 @@ class Calling:
                 return _input_required(message, approval_id)
             if await _accepted(context, message):
                 answer = await self._invoke(context, self._again(call, approval_id))
-        return self.told(call, answer)
+        return await self.told(call, answer)
 
-    def told(self, call: Call, answer: ToolResult) -> dict[str, Any]:
+    async def told(self, call: Call, answer: ToolResult) -> dict[str, Any]:
         """The answer, in which what is hidden looks like what does not exist. It has been recorded as it was."""
         if answer.error is not None:
             spec = self._engine.catalog.get(call.tool)
             if spec is None or not self._engine.policy.could_allow(call.principal.id, spec):
                 return failed(not_found(call, self._engine.catalog, self._engine.policy).error)
-        return answer_of(answer)
+        return answer_of(await self._fitting(call, answer))
+
+    async def _fitting(self, call: Call, answer: ToolResult) -> ToolResult:
+        """The answer as it fits an event of a stream, of which clients take 1 MiB: what is larger is cut, and kept."""
+        value, cut = answer.value, None
+        if answer.error is None and _is_long(value):
+            value, cut = await asyncio.to_thread(cut_to, value, INLINE_MAX_BYTES)
+        if cut is None:
+            return answer
+        kept: tuple[ArtifactRef, ...] = ()
+        if not answer.truncated:  # else the pipeline has kept the whole
+            with suppress(ToolFailure):  # a courtesy: the answer stands without
+                kept = (await self._engine.artifacts.keep_whole(call, cut.whole),)
+        return answer._replace(value=value, artifacts=(*answer.artifacts, *kept), truncated=True)
 
     async def _invoke(self, context: Context, call: Call) -> ToolResult:
         answer = await invoke(self._engine.invoker, call, context)
@@ -112,6 +134,10 @@ class Calling:
 
     def _again(self, call: Call, approval_id: str) -> Call:
         return call._replace(call_id=self._engine.call_ids.next(), approval_id=approval_id)
+
+
+def _is_long(value: JsonValue) -> bool:
+    return len(canonical_json.dumps(value)) > INLINE_MAX_BYTES
 
 
 def _asked(error: ToolError | None) -> tuple[str, str]:

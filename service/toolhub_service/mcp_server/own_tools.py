@@ -19,7 +19,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.tool import Annotations, ToolState
 from toolhub_service.mcp_server.calling import Answered, Calling
-from toolhub_service.mcp_server.calls import Context, answer_of, failed, text_of
+from toolhub_service.mcp_server.calls import Context, failed, text_of
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer
 from toolhub_service.registry.export import mcp_hints
@@ -200,7 +200,7 @@ class OwnTools:
         job = await self._engine.submission.submit(call)
         result = job.status.result
         if result is not None and result.error is not None:
-            return self._calling.told(call, result)  # refused: there is nothing to follow
+            return await self._calling.told(call, result)  # refused: there is nothing to follow
         return _structured(_status_of(job))
 
     async def _status(self, args: JobStatus, asked: Asked) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class OwnTools:
         job = await self._awaited(args.job_id, args.wait_s, asked)
         if job.status.result is None:
             return _structured(_status_of(job) | {"note": "It is not over. Ask again."})
-        return answer_of(job.status.result)
+        return await self._calling.told(job.call, job.status.result)
 
     async def _cancel(self, args: JobCancel, asked: Asked) -> dict[str, Any]:
         return _structured(_status_of(await self._engine.jobs.cancel(asked.principal, args.job_id, args.reason)))
