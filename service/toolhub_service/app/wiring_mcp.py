@@ -6,7 +6,7 @@ import hashlib
 import socket
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
@@ -25,13 +25,29 @@ from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.settings.document import Settings
-from toolhub_service.transport.interceptors.auth import REASONS, AuthLayer, public_key_id
+from toolhub_service.transport.interceptors.auth import REASONS, AuthLayer, peer_address, public_key_id
 from toolhub_service.transport.interceptors.policy import check_role
-from toolhub_service.transport.rpc import Method
+from toolhub_service.transport.rpc import Method, ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
 # Whoever may make calls over gRPC may over MCP.
 _AS: Final = Method("/toolhub.v1.ToolService/Invoke", "toolhub.v1.ToolService", "Invoke", "unary")
+
+
+def _peer(address: str) -> str:
+    """As refusals over gRPC name it; what is no address stays as it is."""
+    named = peer_address(f"ipv6:[{address}]:0" if ":" in address else f"ipv4:{address}:0")
+    return address if named == "unknown" and address else named
+
+
+class _Sent:
+    """What authenticators read of an RPC: its metadata, which are the headers here."""
+
+    def __init__(self, headers: Sequence[tuple[str, str]]) -> None:
+        self._headers = headers
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
+        return self._headers
 
 
 class McpAccess:
@@ -45,7 +61,8 @@ class McpAccess:
         """Raises AccessRefused."""
         principal_id = ""
         try:
-            principal, _, _ = self._authenticators.identify(headers, None)
+            self._authenticators.enter(_AS, cast(ServicerContext, _Sent(headers)))
+            principal = current_principal()
             principal_id = principal.id
             check_role(_AS, principal)
         except RpcFailure as refused:
@@ -53,7 +70,7 @@ class McpAccess:
             if refused.reason in REASONS:
                 key_id = public_key_id(dict(headers))
                 wait_s = self._observer.refused(
-                    peer or "unknown", asked, refused.reason.name, principal=principal_id, key_id=key_id
+                    _peer(peer), asked, refused.reason.name, principal=principal_id, key_id=key_id
                 )
             status = 403 if principal_id else 401
             is_missing = refused.reason is Reason.CREDENTIAL_MISSING

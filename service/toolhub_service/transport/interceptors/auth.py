@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -36,7 +36,7 @@ class Authenticator(Protocol):
         """How a caller presents this credential."""
         ...
 
-    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext | None) -> Principal | None:
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
         """The caller; None when the RPC carries no such credential. Raises RpcFailure when it carries a bad one."""
         ...
 
@@ -81,17 +81,6 @@ class AuthLayer(Layer):
     def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
         """For a stream, what is asked again at each message."""
         sent = context.invocation_metadata() or ()
-        principal, authenticator, metadata = self.identify(sent, context)
-        caller = Caller(principal, str(metadata.get(FACE_HEADER, "")))
-        CALLER.set(caller)
-        if method.kind == "unary":
-            return None
-        return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
-
-    def identify(
-        self, sent: Collection[tuple[str, str | bytes]], context: ServicerContext | None
-    ) -> tuple[Principal, Authenticator, Mapping[str, str | bytes]]:
-        """Who sends these headers, what has recognised them, and the headers. Raises RpcFailure."""
         metadata = dict(sent)
         is_doubled = len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1
         if is_doubled or ("x-api-key" in metadata and _differ(metadata)):
@@ -99,7 +88,11 @@ class AuthLayer(Layer):
         for authenticator in self._authenticators:
             principal = authenticator.authenticate(metadata, context)
             if principal is not None:
-                return principal, authenticator, metadata
+                caller = Caller(principal, str(metadata.get(FACE_HEADER, "")))
+                CALLER.set(caller)
+                if method.kind == "unary":
+                    return None
+                return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
             message = f"This hub does not accept this kind of credential: leave it out. {advice}".rstrip()
@@ -133,7 +126,7 @@ class InsecureLocal:
     describe: DescribePrincipal
     advice: str = ""
 
-    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext | None) -> Principal | None:
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
         if ("authorization" in metadata or "x-api-key" in metadata) and presented_in(metadata):
             return None  # a credential that was sent is judged, never ignored
         return self.describe(LOCAL)
@@ -166,7 +159,7 @@ class ApiKeys:
         """Use another set from now on: a revoked key stops working at once."""
         self._keys = dict(keys)
 
-    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext | None) -> Principal | None:
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
         presented = presented_in(metadata)
         if not presented:
             return None
