@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult
 
 from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
-from tests.mcp_server.test_doors import HEADERS
+from tests.mcp_server.test_admission import HEADERS
 from toolhub_service.app.files import KeyFile
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_keys

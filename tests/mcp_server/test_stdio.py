@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from tests.hub import OPEN_POLICY
 from tests.mcp_server.mcp_hub import ERAS, MODES, McpHub, Working, mcp_hub
-from tests.mcp_server.test_doors import INITIALIZE, keyed_hub
+from tests.mcp_server.test_admission import INITIALIZE, keyed_hub
 from toolhub_service.app.paths import Paths
 from toolhub_service.cli.mcp_bridge import Bridge
 from toolhub_service.cli.root import toolhub

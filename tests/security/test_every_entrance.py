@@ -35,7 +35,7 @@ from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.result import StepName
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.faces.table import FACE_HEADER
-from toolhub_service.mcp_server.face import Face
+from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -183,8 +183,8 @@ async def mcp_job_start(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answ
 async def mcp_stdio(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
     """As `toolhub mcp` serves it by a hub of its own: the same server without HTTP."""
     local = Principal("local")
-    face = Face(hub.grpc.hub.engine, lambda _: local)
-    async with Client(face.server) as client:
+    endpoint = Endpoint(hub.grpc.hub.engine, lambda _: local)
+    async with Client(endpoint.server) as client:
         return _of_mcp(await client.call_tool(tool, dict(args)))
 
 

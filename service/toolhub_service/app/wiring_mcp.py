@@ -18,7 +18,7 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import AccessObserver, Invoker
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import SourceService
-from toolhub_service.mcp_server.doors import AccessRefused, DoorTerms
+from toolhub_service.mcp_server.admission import AccessRefused, AdmissionTerms
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.listener import NOT_INSTALLED, Listener, Served, is_installed
 from toolhub_service.policy.snapshot import LivePolicy
@@ -136,7 +136,7 @@ def make_listener(deps: Deps, engine: Engine, access: McpAccess) -> tuple[Listen
 
 async def _serve(settings: Settings, engine: Engine, access: McpAccess, serving: Any, bound: socket.socket) -> Served:
     server, chosen = settings.server, settings.server.mcp
-    doors = DoorTerms(
+    admission = AdmissionTerms(
         is_local=is_local(chosen.listen),
         allowed_hosts=frozenset(host.lower() for host in chosen.allowed_hosts),
         allowed_origins=frozenset(origin.lower().rstrip("/") for origin in chosen.allowed_origins),
@@ -147,7 +147,7 @@ async def _serve(settings: Settings, engine: Engine, access: McpAccess, serving:
         session_idle_s=chosen.session_idle_s,
     )
     terms = serving.HttpTerms(
-        doors=doors,
+        admission=admission,
         max_connections=chosen.max_connections,
         is_alone=server.workers == 1,
         certificate_file=server.tls.certificate_file,

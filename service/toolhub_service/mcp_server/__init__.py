@@ -1,5 +1,6 @@
 """The hub as an MCP server: another entrance to the same pipeline, over HTTP and stdio, in both eras of the protocol.
 
-`doors.py` stands before the endpoint (who may come in, how much, for how long) and knows nothing of MCP; `listener.py`
-holds the port, and loads the SDK when the first client connects; `face.py` answers the protocol's requests.
+`admission.py` stands before the endpoint (who may come in, how much, for how long) and knows nothing of MCP;
+`listener.py` holds the port, and loads the SDK when the first client connects; `endpoint.py` answers the protocol's
+requests.
 """

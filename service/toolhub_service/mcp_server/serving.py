@@ -18,9 +18,9 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.mcp_server.doors import Doors, DoorTerms, Identify, Scope
+from toolhub_service.mcp_server.admission import Admission, AdmissionTerms, Identify, Scope
+from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.face import Face
 
 _HEAD_BYTES: Final = 32 * 1024
 _KEEP_ALIVE_S: Final = 60
@@ -31,7 +31,7 @@ for _name in ("mcp", "uvicorn", "uvicorn.error", "uvicorn.access", "sse_starlett
 
 @dataclass(frozen=True, slots=True)
 class HttpTerms:
-    doors: DoorTerms
+    admission: AdmissionTerms
     max_connections: int = 1_000
     head_s: float = 10.0
     """For the head of a request to arrive."""
@@ -45,17 +45,19 @@ class HttpTerms:
 
 async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: socket.socket) -> HttpServer:
     """Answer on the socket from now on."""
-    face = Face(engine)
-    face.start()
-    # Without the framework that the SDK would put around it: paths, hosts and sizes are judged by the doors.
+    endpoint = Endpoint(engine)
+    endpoint.start()
+    # Without the framework that the SDK would put around it: paths, hosts and sizes are judged by the admission.
     sessions = StreamableHTTPSessionManager(
-        face.server,
+        endpoint.server,
         stateless=not terms.is_alone,
-        max_request_body_size=terms.doors.max_body_bytes,
-        session_idle_timeout=terms.doors.session_idle_s,
-        max_sessions=terms.doors.max_sessions,
+        max_request_body_size=terms.admission.max_body_bytes,
+        session_idle_timeout=terms.admission.session_idle_s,
+        max_sessions=terms.admission.max_sessions,
     )
-    server = HttpServer(face, sessions, Doors(sessions.handle_request, identify, invite, terms.doors), terms)
+    server = HttpServer(
+        endpoint, sessions, Admission(sessions.handle_request, identify, invite, terms.admission), terms
+    )
     await server.start(bound)
     return server
 
@@ -66,11 +68,13 @@ def invite(scope: Scope, principal: Principal) -> None:
 
 
 class HttpServer:
-    def __init__(self, face: Face, sessions: StreamableHTTPSessionManager, doors: Doors, terms: HttpTerms) -> None:
-        self._face = face
+    def __init__(
+        self, endpoint: Endpoint, sessions: StreamableHTTPSessionManager, admission: Admission, terms: HttpTerms
+    ) -> None:
+        self._endpoint = endpoint
         self._sessions = sessions
-        self._doors = doors
-        self._server = _Uvicorn(_config(doors, terms))
+        self._admission = admission
+        self._server = _Uvicorn(_config(admission, terms))
         self._running: asyncio.Task[None] | None = None
 
     async def start(self, bound: socket.socket) -> None:
@@ -82,8 +86,8 @@ class HttpServer:
 
     async def close(self, grace_s: float) -> None:
         """Take no more, let requests end for `grace_s`, then cut them off."""
-        self._doors.leave()
-        self._face.close()
+        self._admission.leave()
+        self._endpoint.close()
         self._server.config.timeout_graceful_shutdown = max(1, round(grace_s))
         self._server.should_exit = True
         if self._running is not None:

@@ -17,7 +17,7 @@ from toolhub_service.app.files import KeyFile
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.event import EventFilter, EventType
-from toolhub_service.mcp_server.doors import DoorTerms, Room
+from toolhub_service.mcp_server.admission import AdmissionTerms, Quota
 from toolhub_service.mcp_server.serving import HttpTerms, serve
 
 POLICY = """
@@ -92,7 +92,7 @@ async def test_a_session_is_its_principals_alone_and_a_revoked_key_ends_it(tmp_p
         assert (await http.post(hub.url, json=PING, headers={**as_alice, **session})).status_code == 401
 
 
-@pytest.mark.promise("mcpserver.doors")
+@pytest.mark.promise("mcpserver.admission")
 async def test_hosts_origins_paths_methods_and_bodies_are_judged_before_anything_else(tmp_path: Path) -> None:
     terms: dict[str, Any] = {
         "allowed_hosts": ["hub.example"],
@@ -136,11 +136,11 @@ async def test_hosts_origins_paths_methods_and_bodies_are_judged_before_anything
         assert (await http.post(hub.url, json=INITIALIZE)).status_code == 200
 
 
-@pytest.mark.promise("mcpserver.doors")
+@pytest.mark.promise("mcpserver.admission")
 async def test_connections_heads_bodies_and_sessions_are_bounded(tmp_path: Path) -> None:
     async with mcp_hub(tmp_path) as hub:
-        doors = DoorTerms(is_local=True, body_s=0.2, max_requests=4, max_streams=4, max_sessions=4)
-        terms = HttpTerms(doors=doors, max_connections=3, head_s=0.2)
+        admission = AdmissionTerms(is_local=True, body_s=0.2, max_requests=4, max_streams=4, max_sessions=4)
+        terms = HttpTerms(admission=admission, max_connections=3, head_s=0.2)
         bound = socket.create_server(("127.0.0.1", 0))
         port = bound.getsockname()[1]
 
@@ -171,7 +171,7 @@ async def test_connections_heads_bodies_and_sessions_are_bounded(tmp_path: Path)
 
 def test_one_principal_gets_at_most_half_of_what_is_free() -> None:
     async def taken() -> list[bool]:
-        room, got = Room(8), []
+        room, got = Quota(8), []
         for name in ["a"] * 5 + ["b"] * 3:
             place = room.place(name)
             got.append(await place.__aenter__())

@@ -22,10 +22,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure
+from toolhub_service.mcp_server.admission import PRINCIPAL, AccessRefused
 from toolhub_service.mcp_server.calling import Calling, answered
 from toolhub_service.mcp_server.calls import Context, failed
 from toolhub_service.mcp_server.changes import Changes
-from toolhub_service.mcp_server.doors import PRINCIPAL, AccessRefused
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.mcp_server.own_tools import Asked, OwnTools
@@ -55,7 +55,7 @@ def caller_over_http(context: Context) -> Principal:
     return principal
 
 
-class Face:
+class Endpoint:
     """`start`, then serve `server` on any transport, then `close`."""
 
     def __init__(self, engine: Engine, principal_of: Callable[[Context], Principal] = caller_over_http) -> None:

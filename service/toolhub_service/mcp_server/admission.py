@@ -64,7 +64,7 @@ Invite = Callable[[Scope, Principal], None]
 
 
 @dataclass(frozen=True, slots=True)
-class DoorTerms:
+class AdmissionTerms:
     is_local: bool
     """Whether only this machine can connect: then only its own names are accepted as Host and Origin."""
     allowed_hosts: frozenset[str] = frozenset()
@@ -86,7 +86,7 @@ class DoorTerms:
 
 
 @dataclass(slots=True)
-class Room:
+class Quota:
     """Of which each principal gets a share."""
 
     most: int
@@ -134,16 +134,16 @@ class SessionShares:
         self._used_s.get(principal_id, {}).pop(session_id, None)
 
 
-class Doors:
+class Admission:
     """ASGI application around the SDK's."""
 
-    def __init__(self, inner: App, identify: Identify, invite: Invite, terms: DoorTerms) -> None:
+    def __init__(self, inner: App, identify: Identify, invite: Invite, terms: AdmissionTerms) -> None:
         self._inner = inner
         self._identify = identify
         self._invite = invite
         self._terms = terms
-        self.requests = Room(terms.max_requests)
-        self.streams = Room(terms.max_streams)
+        self.requests = Quota(terms.max_requests)
+        self.streams = Quota(terms.max_streams)
         self.sessions = SessionShares(terms.max_sessions, terms.session_idle_s)
         self._is_leaving = False
         self._listening: set[asyncio.Timeout] = set()
