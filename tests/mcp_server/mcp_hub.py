@@ -43,8 +43,8 @@ async def mcp_hub(
 ) -> AsyncIterator[McpHub]:
     chosen = {**(settings or {}), "server": {"mcp": {"listen": "127.0.0.1:0", **mcp}}}
     async with running_hub(home, policy=policy, settings=chosen, tools=tools) as hub:
-        assert not hub.hub.mcp_problem, hub.hub.mcp_problem
-        yield McpHub(hub, f"http://127.0.0.1:{hub.hub.mcp.port}/mcp")
+        assert not hub.hub.mcp.problem, hub.hub.mcp.problem
+        yield McpHub(hub, f"http://127.0.0.1:{hub.hub.mcp.listener.port}/mcp")
 
 
 class Working(Tool["Working.In", "Working.Out"]):

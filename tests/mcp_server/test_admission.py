@@ -147,7 +147,7 @@ async def test_connections_heads_bodies_and_sessions_are_bounded(tmp_path: Path)
         def who(headers: Any, *_: str) -> Principal:
             return Principal(dict(headers).get("x-who", "a"))
 
-        server = await serve(hub.grpc.hub.engine, who, terms, bound)
+        server = await serve(hub.grpc.hub.mcp.engine, who, terms, bound)
         url = f"http://127.0.0.1:{port}/mcp"
         try:
             async with httpx2.AsyncClient(headers=HEADERS) as http:

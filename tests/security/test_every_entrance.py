@@ -183,7 +183,7 @@ async def mcp_job_start(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answ
 async def mcp_stdio(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
     """As `toolhub mcp` serves it by a hub of its own: the same server without HTTP."""
     local = Principal("local")
-    endpoint = Endpoint(hub.grpc.hub.engine, lambda _: local)
+    endpoint = Endpoint(hub.grpc.hub.mcp.engine, lambda _: local)
     async with Client(endpoint.server) as client:
         return _of_mcp(await client.call_tool(tool, dict(args)))
 

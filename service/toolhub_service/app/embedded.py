@@ -51,7 +51,7 @@ async def _serve(hub: Hub, api_key: str) -> None:
     await hub.audit_event(EventType.HUB_STARTED, policy_revision=change.revision)
     headers = [("authorization", f"Bearer {api_key}")] if api_key else []
     serving = await asyncio.to_thread(importlib.import_module, "toolhub_service.mcp_server.stdio")
-    answering = asyncio.create_task(serving.serve(hub.engine, partial(_caller, hub.mcp_access, headers)))
+    answering = asyncio.create_task(serving.serve(hub.mcp.engine, partial(_caller, hub.mcp.access, headers)))
     follower = asyncio.create_task(follow(hub, asyncio.Event()))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from toolhub_service.app.deps import make_deps
+from toolhub_service.app.deps import Deps, make_deps
 from toolhub_service.app.policy_files import PolicyFile
 from toolhub_service.app.source_runtime import ConfiguredSources, SourceRuntime
 from toolhub_service.app.wiring_calls import (
@@ -18,7 +18,7 @@ from toolhub_service.app.wiring_calls import (
     make_webhook,
     open_audit,
 )
-from toolhub_service.app.wiring_mcp import McpAccess, make_engine, make_listener
+from toolhub_service.app.wiring_mcp import Mcp, McpAccess, make_engine, make_mcp
 from toolhub_service.app.wiring_server import (
     describe,
     make_auth,
@@ -34,8 +34,6 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.listener import Listener
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.pipeline import Pipeline
@@ -51,7 +49,7 @@ from toolhub_service.transport.server import Server
 class Hub:
     """Built by `open_hub`; `start`, then `close`."""
 
-    settings: Settings
+    deps: Deps
     server: Server
     toolbox: Toolbox
     audit: ChainedAuditLog
@@ -59,9 +57,7 @@ class Hub:
     policy: LivePolicy
     policy_file: PolicyFile
     keys: ApiKeys
-    observing: Observing
     budgets: Budgets
-    clock: Clock
     stores: Stores
     artifacts: Artifacts
     long_work: LongWork
@@ -69,14 +65,21 @@ class Hub:
     sourcing: SourceRuntime
     searching: Searching
     pipeline: Pipeline
-    engine: Engine
-    """What MCP's handlers ask, for whoever serves them."""
-    mcp_access: McpAccess
-    mcp: Listener
-    mcp_problem: str = ""
-    """Why MCP is not served though it should be; empty: it is, or need not be."""
+    mcp: Mcp
     is_serving: bool = False
     """Whether `start` has let calls in."""
+
+    @property
+    def settings(self) -> Settings:
+        return self.deps.settings
+
+    @property
+    def observing(self) -> Observing:
+        return self.deps.observing
+
+    @property
+    def clock(self) -> Clock:
+        return self.deps.clock
 
     async def audit_event(self, type: EventType, *, policy_revision: str, problem: str = "") -> None:
         """Put an event of the hub's own life into the audit log, durably."""
@@ -98,7 +101,7 @@ class Hub:
         await self.searching.start()
         await self.long_work.start()  # before there are calls, for they enqueue jobs
         await self.server.start()
-        self.mcp.start()
+        self.mcp.listener.start()
         self.is_serving = True
         await self.observing.start()
 
@@ -117,7 +120,7 @@ class Hub:
                 last_first.push_async_callback(self.webhook.close)
             notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
             drain_s = self.settings.server.drain_s
-            last_first.push_async_callback(self.mcp.close, drain_s)
+            last_first.push_async_callback(self.mcp.listener.close, drain_s)
             await self.server.drain(notice_s, drain_s, self._leave)
 
     async def _leave(self) -> None:
@@ -126,15 +129,13 @@ class Hub:
 
 
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
-    """Everything made and joined, nothing listening yet but the port bound.
-    Raises OSError, ListenRefused, FilesLoose, KeyFileInvalid, HubFailure or ToolFailure; each speaks to the operator.
-    """
+    """Everything made and joined, nothing listening yet but the ports bound. Raises OSError, ListenRefused, FilesLoose,
+    KeyFileInvalid, HubFailure or ToolFailure; each speaks to the operator."""
     deps = make_deps(settings, is_worker=worker is not None)
-    observing = deps.observing
-    policy = LivePolicy(on_difference=observing.shadow_differs)
+    policy = LivePolicy(on_difference=deps.observing.shadow_differs)
     policy_file = make_policy_file(deps, policy)
     async with AsyncExitStack() as on_refusal:
-        on_refusal.push_async_callback(observing.close)
+        on_refusal.push_async_callback(deps.observing.close)
         audit = await open_audit(deps, worker or 0)
         on_refusal.push_async_callback(audit.close)
         stores = make_stores(deps)
@@ -154,13 +155,12 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
             deps, toolbox, sources, searching, policy, keys, audit, access, pipeline, long_work, artifacts
         )
         engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts)
-        mcp_access = McpAccess(make_auth(deps, policy, keys), access)
-        mcp, mcp_problem = make_listener(deps, engine, mcp_access)
-        on_refusal.push_async_callback(mcp.close, 0.0)
+        mcp = make_mcp(deps, engine, McpAccess(make_auth(deps, policy, keys), access))
+        on_refusal.push_async_callback(mcp.listener.close, 0.0)
         await stores.start()
         on_refusal.pop_all()
     return Hub(
-        settings,
+        deps,
         server,
         toolbox,
         audit,
@@ -168,9 +168,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         policy,
         policy_file,
         keys,
-        observing,
         budgets,
-        deps.clock,
         stores,
         artifacts,
         long_work,
@@ -178,8 +176,5 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         sourcing,
         searching,
         pipeline,
-        engine,
-        mcp_access,
         mcp,
-        mcp_problem,
     )

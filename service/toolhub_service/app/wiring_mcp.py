@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
 
@@ -116,22 +117,33 @@ def make_engine(
     )
 
 
-def make_listener(deps: Deps, engine: Engine, access: McpAccess) -> tuple[Listener, str]:
+@dataclass(frozen=True, slots=True)
+class Mcp:
+    engine: Engine
+    """What the protocol's requests ask, whoever serves them."""
+    access: McpAccess
+    listener: Listener
+    problem: str = ""
+    """Why MCP is not served though it should be; empty: it is, or need not be."""
+
+
+def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
     """The endpoint, bound where it can be, and else why not: gRPC is served all the same."""
     settings = deps.settings
     crashed = partial(deps.observing.rpc_crashed, "mcp")
-    listener = Listener(partial(_serve, settings, engine, access), crashed)
+    mcp = Mcp(engine, access, Listener(partial(_serve, settings, engine, access), crashed))
     if not settings.server.mcp.enabled:
-        return listener, ""
+        return mcp
     if not is_installed():
-        return listener, NOT_INSTALLED
+        return replace(mcp, problem=NOT_INSTALLED)
     host, port = check_mcp(settings)
     try:
-        listener.bind(host, port, share_port=settings.server.workers > 1)
+        mcp.listener.bind(host, port, share_port=settings.server.workers > 1)
     except OSError as taken:
         advice = "set server.mcp.listen (TOOLHUB_SERVER_MCP_LISTEN) to another, or server.mcp.enabled to false"
-        return listener, f"not served on {settings.server.mcp.listen}: {taken.strerror}; {advice}"
-    return listener, ""
+        problem = f"not served on {settings.server.mcp.listen}: {taken.strerror}; {advice}"
+        return replace(mcp, problem=problem)
+    return mcp
 
 
 async def _serve(settings: Settings, engine: Engine, access: McpAccess, serving: Any, bound: socket.socket) -> Served:

@@ -151,7 +151,7 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
 
     def ready(hub: Hub) -> None:
         if worker is None:
-            _greet(settings, hub.server.port, hub.observing.metrics_port, hub.mcp.port, hub.mcp_problem)
+            _greet(settings, hub.server.port, hub.observing.metrics_port, hub.mcp.listener.port, hub.mcp.problem)
         else:
             click.echo(READY, nl=False)
 
