@@ -22,33 +22,29 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 BIN = Path(sys.executable).parent
 _REQUEST_BYTES_MAX = 100_000
-_STDIN_BYTES_MAX = 60_000
-"""What a pipe holds before anybody reads it."""
 
 
 def run(
     words: Sequence[str], *, stdin: str, env: Mapping[str, str], cwd: Path, timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
     """`toolhub WORDS` to its end, in pipes; a return code below zero is a signal. Raises TimeoutError."""
-    data = stdin.encode()
-    assert len(data) <= _STDIN_BYTES_MAX
     given, typed = os.pipe()
-    os.write(typed, data)
-    os.close(typed)
     status, out, err = _forked(words, given, env, cwd, path=())
     with (
         status,
         status.makefile() as said,
         os.fdopen(out) as told,
         os.fdopen(err) as warned,
-        ThreadPoolExecutor(2) as reading,
+        ThreadPoolExecutor(3) as streams,
     ):
-        texts = [reading.submit(stream.read) for stream in (told, warned)]
+        texts = [streams.submit(stream.read) for stream in (told, warned)]
+        streams.submit(_write, typed, stdin.encode())
         pid = int(said.readline())
         status.settimeout(timeout_s)
         try:
@@ -57,6 +53,11 @@ def run(
             os.kill(pid, signal.SIGKILL)
             raise
         return subprocess.CompletedProcess(list(words), code, *(text.result() for text in texts))
+
+
+def _write(pipe: int, data: bytes) -> None:
+    with suppress(BrokenPipeError), os.fdopen(pipe, "wb") as stream:  # a command need not read all of it
+        stream.write(data)
 
 
 class ForkedProcess:

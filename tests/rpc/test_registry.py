@@ -38,7 +38,7 @@ async def register(hub: RunningHub, *tools: tool_pb2.ToolSpec, upsert: bool = Fa
         (tool_pb2.TOOL_KIND_COMFYUI, "SOURCE_NOT_CONFIGURED", "`templates`"),
         (tool_pb2.TOOL_KIND_LANGCHAIN, "SOURCE_NOT_CONFIGURED", "`load`"),
         (tool_pb2.TOOL_KIND_CORE, "SOURCE_NOT_CONFIGURED", "`tools.custom`"),
-        (tool_pb2.TOOL_KIND_SKILL, "SOURCE_NOT_CONFIGURED", "`tools.custom`"),
+        (tool_pb2.TOOL_KIND_SKILL, "SOURCE_NOT_CONFIGURED", "`toolhub skills add PATH`"),
     ],
 )
 async def test_tool_that_nothing_would_run_is_refused_with_what_to_configure(

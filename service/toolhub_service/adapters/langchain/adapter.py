@@ -221,7 +221,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         if reply["status"] == "error" or (finds_error is not None and finds_error(value["text"][:_MATCHED_CHARS])):
             raise reported_failure(call.spec.name, value["text"], self._redact)
         held = {"confinement": level or "", "in_hub": str(source.runs_in_hub(tool)).lower()}
-        summary = f"Called {call.spec.resource_id} of the source {source.name}."
+        summary = f"Called {call.spec.name}."
         return Outcome(
             value=value, evidence=(Evidence(EvidenceType.TOOL, call.call.call_id, summary, attributes=held),)
         )
