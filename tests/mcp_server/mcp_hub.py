@@ -39,9 +39,15 @@ class McpHub:
 
 @asynccontextmanager
 async def mcp_hub(
-    home: Path, *, policy: str = OPEN_POLICY, settings: Mapping[str, Any] | None = None, tools: Any = (), **mcp: Any
+    home: Path,
+    *,
+    policy: str = OPEN_POLICY,
+    settings: Mapping[str, Any] | None = None,
+    tools: Any = (),
+    shown: str = "auto",
+    **mcp: Any,
 ) -> AsyncIterator[McpHub]:
-    chosen = {**(settings or {}), "server": {"mcp": {"listen": "127.0.0.1:0", **mcp}}}
+    chosen = {**(settings or {}), "server": {"mcp": {"listen": "127.0.0.1:0", "tools": shown, **mcp}}}
     async with running_hub(home, policy=policy, settings=chosen, tools=tools) as hub:
         assert not hub.hub.mcp.problem, hub.hub.mcp.problem
         yield McpHub(hub, f"http://127.0.0.1:{hub.hub.mcp.listener.port}/mcp")

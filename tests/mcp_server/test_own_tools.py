@@ -102,7 +102,7 @@ async def test_a_search_is_shown_where_the_list_would_be_long_and_says_whether_i
     async with mcp_hub(tmp_path, policy=POLICY, full_max_tokens=1_000) as hub, hub.client(ERAS[1]) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names[:3] == ["search_tools", "describe_tool", "call_tool"]
-        assert len(names) == 7
+        assert len(names) == 8
         found = structured(await client.call_tool("search_tools", {"query": "read a text file", "limit": 2}))
         assert found["tools"][0]["name"] == "core__fs_readText"
         assert (len(found["tools"]), found["complete"]) == (2, False)

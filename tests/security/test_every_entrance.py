@@ -180,6 +180,14 @@ async def mcp_job_start(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answ
         return _of_mcp(await client.call_tool("job_result", awaited))
 
 
+async def mcp_run_program(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    inputs = {"tool": tool, "args": dict(args)}
+    async with hub.client(ERAS[1]) as client:
+        ran = await client.call_tool("run_program", {"code": PROGRAM, "inputs": inputs})
+        kind, value = _of_mcp(ran)
+        return (kind, None) if kind else tuple(value["value"])
+
+
 async def mcp_stdio(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
     """As `toolhub mcp` serves it by a hub of its own: the same server without HTTP."""
     local = Principal("local")
@@ -188,6 +196,13 @@ async def mcp_stdio(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
         return _of_mcp(await client.call_tool(tool, dict(args)))
 
 
+PROGRAM: Final = """
+try:
+    answer = ["", await call(inputs["tool"], inputs["args"])]
+except RuntimeError as error:
+    answer = [error_of(error)["kind"], None]
+answer
+"""
 ENTRANCES: Final[Mapping[str, Enter]] = {
     "Invoke": invoke,
     "InvokeStream": invoke_stream,
@@ -199,6 +214,7 @@ ENTRANCES: Final[Mapping[str, Enter]] = {
     "MCP over HTTP, 2026-07-28": over_mcp(ERAS[1]),
     "MCP call_tool": mcp_call_tool,
     "MCP job_start": mcp_job_start,
+    "MCP run_program": mcp_run_program,
     "MCP on stdio": mcp_stdio,
 }
 RPCS: Final = {
@@ -220,7 +236,7 @@ MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     "mcp_server/calls.py": ("MCP over HTTP, 2025-11-25", "MCP over HTTP, 2026-07-28", "MCP call_tool", "MCP on stdio"),
     "mcp_server/own_tools.py": ("MCP job_start",),
     # By the handle of an inner call, and no other way.
-    "tools/programs/program_calls.py": ("an inner call",),
+    "tools/programs/program_calls.py": ("an inner call", "MCP run_program"),
     "tools/agent_loop.py": ("an inner call",),
     "tools/programs/foresight.py": ("an inner call",),
     "adapters/skill/plan.py": ("an inner call",),

@@ -127,10 +127,10 @@ class Endpoint:
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         principal, cursor = self._principal_of(context), params.cursor or ""
-        is_searched = self._offer.is_searched(principal)
-        tools = [] if cursor else self._own_tools.shown(is_searched=is_searched)
+        mode = self._offer.mode_for(principal)
+        tools = [] if cursor else self._own_tools.shown(mode, principal)
         listed: dict[str, Any] = {"ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
-        if not is_searched:
+        if mode == "full":
             page = self._offer.page(principal, cursor)
             tools = [*tools, *page.tools]
             if page.next_cursor is not None:

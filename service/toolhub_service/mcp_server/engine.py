@@ -41,6 +41,6 @@ class Engine:
     state_key: bytes
     """32 bytes or more, the same in all processes that serve one address: seals what clients carry back."""
     mode: str = "auto"
-    """`full`, `search` or `auto`, as settings say."""
+    """`full`, `search`, `program` or `auto`, as settings say."""
     full_max_tokens: int = 20_000
     """In mode `auto`: up to how many tokens (4 bytes each) the whole list may have."""

@@ -7,19 +7,23 @@ alike. Definitions are made once and kept while the tool stays.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.registry.export import Dialect, ExportedNames, Exporter
+from toolhub_service.registry.export import MCP_MAX_CHARS, Dialect, ExportedNames, Exporter
+from toolhub_service.registry.stubs import FunctionName
 from toolhub_service.schema import canonical_json
 
-NAME_MAX_CHARS: Final = 60
-"""Cursor counts the server's name in, Claude Code takes 64."""
 TTL_MS: Final = 60_000
 """For which a client may keep a list; where it listens for changes it is told sooner."""
+
+RUN_PROGRAM: Final = "run_program"
+PROGRAM_TOOL: Final = "core/program.run"
+"""What it is in the catalog: a call of it is a call of this tool."""
+Mode = Literal["full", "search", "program"]
 
 _PAGE_MAX_BYTES: Final = 2 * 1024 * 1024
 _TOKEN_BYTES: Final = 4
@@ -40,13 +44,13 @@ class Offer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._exporter = Exporter(engine.catalog)
-        self._names = ExportedNames((), NAME_MAX_CHARS)
+        self._names = ExportedNames((), MCP_MAX_CHARS)
         self._names_of = ""
         self._definitions: dict[str, Definition] = {}
 
     def tool_of(self, name: str) -> str:
         """The tool that a client means: by the name that lists give it, or by its own."""
-        return self._current_names().original(name) or name
+        return self._current_names().original(name) or (PROGRAM_TOOL if name == RUN_PROGRAM else name)
 
     def name_of(self, tool: str) -> str:
         """The name under which lists show a tool of the catalog; the tool's own for any other."""
@@ -88,10 +92,32 @@ class Offer:
             tools.append(definition.tool)
         return Page(tools, None)
 
-    def is_searched(self, principal: Principal) -> bool:
-        """Whether the principal is shown a search instead of the tools."""
-        if self._engine.mode != "auto":
-            return self._engine.mode == "search"
+    def program_tool(self, principal: Principal) -> dict[str, Any] | None:
+        """`run_program` as lists show it; None where the principal can run no programs."""
+        spec = self.visible(principal, PROGRAM_TOOL)
+        if spec is None:
+            return None
+        shown = {**self.definition(spec).tool, "name": RUN_PROGRAM}
+        # Tokens that help nobody to write a program: every call brings the answer's shape.
+        shown.pop("outputSchema", None)
+        return shown
+
+    def mode_for(self, principal: Principal) -> Mode:
+        """What the principal is shown: all tools, a search for them, or a search and programs that call them."""
+        match self._engine.mode:
+            case "program":
+                return "program" if self.visible(principal, PROGRAM_TOOL) else "search"
+            case "search":
+                return "search"
+            case "auto" if self._is_long_for(principal):
+                return "search"
+        return "full"
+
+    def functions(self) -> Mapping[str, FunctionName]:
+        """Under which name each tool of the catalog is a function of programs."""
+        return self._exporter.functions()
+
+    def _is_long_for(self, principal: Principal) -> bool:
         left_bytes = self._engine.full_max_tokens * _TOKEN_BYTES
         for spec in self._engine.catalog.all():
             if self.may_see(principal, spec):
@@ -104,7 +130,7 @@ class Offer:
         revision = self._engine.catalog.revision
         if revision != self._names_of:
             specs = self._engine.catalog.all()
-            self._names, self._names_of = ExportedNames((spec.name for spec in specs), NAME_MAX_CHARS), revision
+            self._names, self._names_of = ExportedNames((spec.name for spec in specs), MCP_MAX_CHARS), revision
             # A name may have changed with its neighbours'.
             self._definitions = {}
         return self._names

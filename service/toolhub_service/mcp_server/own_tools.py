@@ -21,7 +21,8 @@ from toolhub_service.domain.tool import Annotations, ToolState
 from toolhub_service.mcp_server.calling import Answered, Calling
 from toolhub_service.mcp_server.calls import Context, failed, text_of
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.offer import Offer
+from toolhub_service.mcp_server.offer import RUN_PROGRAM, Mode, Offer
+from toolhub_service.mcp_server.programs import NONE_FOUND, stubs_of
 from toolhub_service.registry.export import mcp_hints
 from toolhub_service.registry.listing import PageRequest, Viewer, search_tools
 from toolhub_service.registry.search import NO_MEANING, ToolFilter
@@ -40,6 +41,10 @@ _Wait = Annotated[float, Meta(description="Seconds to wait for the end, at most.
 class SearchTools(Struct, frozen=True, forbid_unknown_fields=True):
     query: Annotated[str, Meta(description="What the tool should do, in a few words; empty: all.", max_length=1_000)]
     limit: Annotated[int, Meta(description="How many tools at most.", ge=1, le=50)] = 10
+    stubs: (
+        Annotated[bool, Meta(description="Answer Python functions for run_program, with what they take and give.")]
+        | None
+    ) = None
 
 
 class DescribeTool(Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,9 +119,13 @@ class OwnTools:
         self._finding = [tool.definition for _, tool in finding]
         self._following = [tool.definition for _, tool in following]
 
-    def shown(self, *, is_searched: bool) -> list[dict[str, Any]]:
+    def shown(self, mode: Mode, principal: Principal) -> list[dict[str, Any]]:
         """What a list holds of them; each can be called in any mode."""
-        return [*self._finding, *self._following] if is_searched else self._following
+        if mode == "full":
+            return self._following
+        program = self._offer.program_tool(principal)
+        finding = self._finding[:1] if mode == "program" else self._finding
+        return [*finding, *([program] if program else []), *self._following]
 
     def get(self, name: str) -> OwnTool | None:
         return self._all.get(name)
@@ -152,6 +161,9 @@ class OwnTools:
             sources=engine.sources(),
             meaning=meaning,
         )
+        in_stubs = self._offer.mode_for(principal) == "program" if args.stubs is None else args.stubs
+        if in_stubs:
+            return _text(stubs_of([hit.tool for hit in page.hits], self._offer.functions(), page))
         tools = [
             {"name": self._offer.name_of(hit.tool.name), "title": hit.tool.name, "description": hit.tool.description}
             for hit in page.hits
@@ -168,9 +180,7 @@ class OwnTools:
             found["sourcesNotRead"] = silent
         notes = [page.note] if page.note else []
         if not tools:
-            notes.append(
-                "No tool that you may call does this. Other words may find one; a name that is not shown is none."
-            )
+            notes.append(NONE_FOUND)
         if notes:
             found["note"] = " ".join(notes)
         return _structured(found)
@@ -179,6 +189,8 @@ class OwnTools:
         own = self.get(args.name)
         if own is not None:
             return _structured(own.definition)
+        if args.name == RUN_PROGRAM and (program := self._offer.program_tool(asked.principal)):
+            return _structured(program)
         spec = self._offer.visible(asked.principal, self._offer.tool_of(args.name))
         if spec is None:
             message = f"There is no tool named {args.name!r} that you may call. Find one with search_tools."
@@ -244,6 +256,10 @@ def _own(name: str, run: Run, input: type[Struct], annotations: Annotations, des
         "annotations": mcp_hints(annotations),
     }
     return name, OwnTool(run, input, definition)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": False, "resultType": "complete"}
 
 
 def _structured(value: dict[str, Any]) -> dict[str, Any]:

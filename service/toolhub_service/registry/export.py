@@ -110,6 +110,8 @@ def _sequence(value: JsonValue) -> Sequence[JsonValue]:
 # the set of names only, never on their order.
 
 EXPORTED_MAX_CHARS: Final = 64
+MCP_MAX_CHARS: Final = 60
+"""Cursor counts the server's name in, Claude Code takes 64."""
 _SUFFIX_DIGITS: Final = (8, 16, 32)
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -133,6 +135,20 @@ class ExportedNames:
     def original(self, exported: str) -> str | None:
         """The tool behind an exported name; None when there is none."""
         return self._original.get(exported)
+
+
+def tools_by_exported_name(tools: Iterable[str]) -> dict[str, str]:
+    """By every name that a model interface or an MCP client may have been given for a tool, whatever other tools there
+    were: the tool. A name that may mean two tools is none."""
+    found: dict[str, str] = {}
+    shared = set()
+    for tool in tools:
+        lengths = (EXPORTED_MAX_CHARS, MCP_MAX_CHARS)
+        marked = (_marked(tool, digits, length) for digits in _SUFFIX_DIGITS for length in lengths)
+        for name in {*(plain_name(tool, length) for length in lengths), *marked}:
+            if found.setdefault(name, tool) != tool:
+                shared.add(name)
+    return {name: tool for name, tool in found.items() if name not in shared}
 
 
 def plain_name(name: str, max_chars: int = EXPORTED_MAX_CHARS) -> str:

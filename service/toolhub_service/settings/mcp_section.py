@@ -15,8 +15,11 @@ class McpEndpoint(Section, frozen=True):
         str, Meta(description="host:port of MCP over HTTP, for which server.tls holds too; port 0 picks a free one.")
     ] = "127.0.0.1:50052"
     tools: Annotated[
-        Literal["auto", "full", "search"],
-        Meta(description="What clients are shown: all tools, a search for them, or what full_max_tokens decides."),
+        Literal["auto", "full", "search", "program"],
+        Meta(
+            description="What clients are shown: all tools, a search for them, a search and programs, or what "
+            "full_max_tokens decides."
+        ),
     ] = "auto"
     full_max_tokens: Annotated[
         int, Meta(description="With tools: auto, the largest list that is shown whole, at 4 bytes a token.", ge=0)

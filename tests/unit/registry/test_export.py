@@ -14,7 +14,15 @@ from tests.ports.catalog_suite import tool
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import Annotations, ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.export import Dialect, ExportedNames, Exporter, mcp_hints, object_schema, plain_name
+from toolhub_service.registry.export import (
+    Dialect,
+    ExportedNames,
+    Exporter,
+    mcp_hints,
+    object_schema,
+    plain_name,
+    tools_by_exported_name,
+)
 
 ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -42,6 +50,15 @@ READ = tool("core/fs.readText", "Read a file.", input_schema=SCHEMA, source="cor
 def test_names_read_like_their_originals(name: str, exported: str) -> None:
     assert plain_name(name) == exported
     assert ExportedNames([name]).original(exported) == name
+
+
+def test_every_name_that_a_client_may_have_been_given_leads_to_its_tool_and_a_shared_one_to_none() -> None:
+    alike = ["a/b_c", "a/b.c", "core/fs.readText", "x/" + "y" * 90]
+    found = tools_by_exported_name(alike)
+    for names in (ExportedNames(alike, 60), ExportedNames(alike)):
+        assert {name: found[names.exported(name)] for name in alike} == {name: name for name in alike}
+    assert found["core__fs_readText"] == "core/fs.readText"
+    assert "a__b_c" not in found
 
 
 def test_an_unknown_exported_name_has_no_original() -> None:

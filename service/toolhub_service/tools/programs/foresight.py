@@ -40,8 +40,9 @@ class ForeseenCalls(ProgramCalls):
         specs: Mapping[str, ToolSpec],
         report: Callable[[ProgramProgress], None],
         calls_max: int,
+        full_name: Callable[[str], str] = str,
     ) -> None:
-        super().__init__(calls, tools, report, calls_max)
+        super().__init__(calls, tools, report, calls_max, full_name)
         self._specs = specs
         self._is_over = False
         self._lines: list[str] = []

@@ -81,9 +81,12 @@ class ProgramCalls:
         tools: Mapping[FunctionName, str],
         report: Callable[[ProgramProgress], None],
         calls_max: int,
+        full_name: Callable[[str], str] = str,
     ) -> None:
+        """`full_name`: of the tool that a text given to `call` means."""
         self.calls = calls
         self._tools = tools
+        self._full_name = full_name
         self._report = report
         self._calls_max = calls_max
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
@@ -123,7 +126,7 @@ class ProgramCalls:
                 raise refuse(
                     ErrorKind.INVALID_INPUT, 'Name the tool: await call("core/fs.readText", {"path": "a.txt"}).'
                 )
-            tool, args = args[0], args[1:]
+            tool, args = self._full_name(args[0]), args[1:]
         else:
             tool = self._tools[FunctionName(module, function)]
         if len(args) > 1 or (args and not isinstance(args[0], Mapping)):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
 
@@ -22,6 +22,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock, InnerCalls
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, CostHints, Example, ToolLimits, ToolSpec
+from toolhub_service.registry.export import tools_by_exported_name
 from toolhub_service.registry.stubs import (
     BUILT_IN,
     PYTHON_HEAD,
@@ -72,13 +73,21 @@ class ProgramEnded:
     calls: tuple[ProgramCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prepared:
     program: Program
     calls: InnerCalls
     names: Mapping[FunctionName, str]
     offered: Sequence[ToolSpec]
     named: Sequence[ToolSpec]
+
+    def full_name(self, text: str) -> str:
+        """Of the tool that `call` is to call, by its own name or by one that a model interface was given."""
+        return text if "/" in text else self._exported.get(text, text)
+
+    @cached_property
+    def _exported(self) -> Mapping[str, str]:
+        return tools_by_exported_name(spec.name for spec in self.offered)
 
 
 async def prepared(
@@ -122,7 +131,7 @@ async def run_program(
     Raises ToolFailure as `prepared` and `Interpreter.run`, and lets `Suspended` through.
     """
     ready = await prepared(interpreter, text, context, now_unix_ms)
-    host = ProgramCalls(ready.calls, ready.names, report, text.max_calls)
+    host = ProgramCalls(ready.calls, ready.names, report, text.max_calls, ready.full_name)
     printed = Printed(interpreter.limits.printed_bytes)
     try:
         ended = await interpreter.run(ready.program, host, printed, context.deadline_s, ready.calls.depth)
@@ -137,7 +146,7 @@ async def foreseen_program(
     """What it would call, for a dry run. Raises ToolFailure when it would fail before anything is unknown."""
     ready = await prepared(interpreter, text, context, now_unix_ms)
     specs = {spec.name: spec for spec in ready.offered}
-    host = ForeseenCalls(ready.calls, ready.names, specs, lambda _: None, text.max_calls)
+    host = ForeseenCalls(ready.calls, ready.names, specs, lambda _: None, text.max_calls, ready.full_name)
     try:
         await interpreter.run(ready.program, host, Printed(0), context.deadline_s, ready.calls.depth)
     except Unforeseeable:
@@ -249,9 +258,11 @@ async def _offered(calls: InnerCalls, patterns: Sequence[str] | None) -> Sequenc
     """The tools that a program may call, without itself: no program runs programs."""
     if patterns is None:
         return await calls.offered(lambda spec: spec.name != NAME)
-    found = await calls.offered(
-        lambda spec: spec.name != NAME and any(fnmatchcase(spec.name, text) for text in patterns)
-    )
+    all_offered = await calls.offered(lambda spec: spec.name != NAME)
+    if any("/" not in text for text in patterns):
+        exported = tools_by_exported_name(spec.name for spec in all_offered)
+        patterns = [exported.get(text, text) for text in patterns]
+    found = [spec for spec in all_offered if any(fnmatchcase(spec.name, text) for text in patterns)]
     if unknown := [text for text in patterns if not any(fnmatchcase(spec.name, text) for spec in found)]:
         message = (
             f"You have no tool named {', '.join(unknown[:5])} that a program may call. Name tools that you may call, "
