@@ -122,7 +122,7 @@ def hub() -> Iterator[tuple[Process, Path]]:
         control = Path(folder, "words")
         say(control, _GOOD)
         command, *args = stdio_command(control=control)
-        good = {"command": sys.executable, "args": ["-m", "tests.bench.mcp_server", "--stdio"], "cwd": _root()}
+        good = {"command": sys.executable, "args": ["-m", "tests.bench.mcp_echo", "--stdio"], "cwd": _root()}
         bad = {"command": command, "args": args}
         Path(folder, "policy.yaml").write_text(POLICY)
         Path(folder, "sources.yaml").write_text(json.dumps({"sources": {"good": good, "bad": bad}}))

@@ -32,7 +32,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 POLICY = "grants: [{principals: [local], capabilities: ['mcp:*']}]\n"
 SOURCES = """sources:
   web: {{url: "http://127.0.0.1:{port}/mcp"}}
-  pipe: {{command: {python}, args: [-m, tests.bench.mcp_server, --stdio], cwd: {folder}}}
+  pipe: {{command: {python}, args: [-m, tests.bench.mcp_echo, --stdio], cwd: {folder}}}
 """
 ARGS = {"text": "how much is the fish"}
 PEERS = Path(sys.prefix, "peers", "bin", "python")
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 async def measure(rounds: int, calls: int) -> dict[str, Any]:
-    with running("tests.bench.mcp_server") as server, hub_over(server) as hub, proxy_of(server) as proxy:
+    with running("tests.bench.mcp_echo") as server, hub_over(server) as hub, proxy_of(server) as proxy:
         async with sides(server, hub, proxy) as all_sides:
             for once, _ in all_sides.values():
                 await drive(once, time.process_time, calls // 4)
@@ -94,14 +94,14 @@ def proxy_of(server: Process) -> Iterator[Process | None]:
     """FastMCP's, with one client for all calls: its faster way."""
     with ExitStack() as stack:
         url = f"http://127.0.0.1:{server.port}/mcp"
-        yield stack.enter_context(running("tests.bench.mcp_proxy", url, python=str(PEERS))) if PEERS.exists() else None
+        yield stack.enter_context(running("tests.bench.fastmcp_server", url, python=str(PEERS))) if PEERS.exists() else None
 
 
 @asynccontextmanager
 async def sides(server: Process, hub: Process, proxy: Process | None) -> AsyncIterator[dict[str, tuple[Once, CpuTime]]]:
     async with AsyncExitStack() as stack:
         web = await stack.enter_async_context(Client(f"http://127.0.0.1:{server.port}/mcp"))
-        stdio = StdioServerParameters(command=sys.executable, args=["-m", "tests.bench.mcp_server", "--stdio"])
+        stdio = StdioServerParameters(command=sys.executable, args=["-m", "tests.bench.mcp_echo", "--stdio"])
         pipe = await stack.enter_async_context(Client(stdio))
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{hub.port}"))
         stub: Any = tool_service_pb2_grpc.ToolServiceStub(channel)
