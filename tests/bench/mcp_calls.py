@@ -94,7 +94,11 @@ def proxy_of(server: Process) -> Iterator[Process | None]:
     """FastMCP's, with one client for all calls: its faster way."""
     with ExitStack() as stack:
         url = f"http://127.0.0.1:{server.port}/mcp"
-        yield stack.enter_context(running("tests.bench.fastmcp_server", url, python=str(PEERS))) if PEERS.exists() else None
+        yield (
+            stack.enter_context(running("tests.bench.fastmcp_server", url, python=str(PEERS)))
+            if PEERS.exists()
+            else None
+        )
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,7 @@ def as_table(found: dict[str, Any]) -> str:
 
 
 def _median(rounds: list[dict[str, Any]], key: str) -> float:
-    return statistics.median(each[key] for each in rounds)
+    return float(statistics.median(each[key] for each in rounds))
 
 
 def _ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:

@@ -30,6 +30,8 @@ PATH: Final = "/mcp"
 HEALTH_PATH: Final = "/healthz"
 PRINCIPAL: Final = "toolhub.principal"
 """The entry of a request's scope that holds the verified caller."""
+REQUEST: Final = "toolhub.request"
+"""The entry that holds the parsed body of a POST."""
 LISTEN_METHOD: Final = b"subscriptions/listen"
 
 _SESSION_HEADER: Final = b"mcp-session-id"
@@ -226,8 +228,8 @@ class Admission:
                 read = await self._body(scope, receive, send)
                 if read is None:
                     return
-                body, method = read
-                if method == "initialize" and not self.sessions.may_open(principal.id, _now_s()):
+                body, scope[REQUEST] = read
+                if _method(scope[REQUEST]) == "initialize" and not self.sessions.may_open(principal.id, _now_s()):
                     await _answer(send, 503, "Too many sessions of yours are open here. End some.")
                     return
                 receive = _replayed(body, receive)
@@ -264,8 +266,8 @@ class Admission:
         except TimeoutError:
             await sending.end()
 
-    async def _body(self, scope: Scope, receive: Receive, send: Send) -> tuple[bytes, str] | None:
-        """The whole of it, which is strict JSON, and its method; None when it was refused, and that is answered."""
+    async def _body(self, scope: Scope, receive: Receive, send: Send) -> tuple[bytes, JsonValue] | None:
+        """The whole of it, and the value that it is in strict JSON; None when it was refused, and that is answered."""
         most, body = self._terms.max_body_bytes, bytearray()
         too_large = f"The request is larger than {most:,} bytes. Upload what is large as an artifact."
         declared = [value for name, value in scope["headers"] if name == b"content-length"]
@@ -296,7 +298,11 @@ class Admission:
         except ToolFailure as failure:
             await _answer(send, 400, f"Parse error: {failure.error.message}", code=_PARSE_ERROR)
             return None
-        return whole, str(value.get("method", "")) if isinstance(value, dict) else ""
+        return whole, value
+
+
+def _method(request: JsonValue) -> JsonValue:
+    return request.get("method") if isinstance(request, dict) else None
 
 
 def _now_s() -> float:

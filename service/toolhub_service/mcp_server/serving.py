@@ -21,6 +21,7 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.mcp_server.admission import Admission, AdmissionTerms, Identify, Scope
 from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.mcp_server.engine import Engine
+from toolhub_service.mcp_server.exchange import Exchange
 
 _HEAD_BYTES: Final = 32 * 1024
 _KEEP_ALIVE_S: Final = 60
@@ -55,9 +56,8 @@ async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: soc
         session_idle_timeout=terms.admission.session_idle_s,
         max_sessions=terms.admission.max_sessions,
     )
-    server = HttpServer(
-        endpoint, sessions, Admission(sessions.handle_request, identify, invite, terms.admission), terms
-    )
+    exchange = Exchange(endpoint.server, sessions.handle_request)
+    server = HttpServer(endpoint, sessions, Admission(exchange, identify, invite, terms.admission), terms)
     await server.start(bound)
     return server
 
