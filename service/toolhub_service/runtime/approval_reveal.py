@@ -86,8 +86,9 @@ def _visible(value: JsonValue, redacted: JsonValue, redactor: Redactor) -> JsonV
 
 def _visible_members(value: Mapping[str, JsonValue], redacted: JsonValue, redactor: Redactor) -> JsonValue:
     """Names that became one by redaction tell no more which value was hidden: then all are judged as if they were."""
-    is_whole = isinstance(redacted, Mapping) and len(redacted) == len(value)
-    others = list(redacted.values()) if isinstance(redacted, Mapping) and is_whole else [MARK] * len(value)
+    others: list[JsonValue] = [MARK] * len(value)
+    if isinstance(redacted, Mapping) and len(redacted) == len(value):
+        others = list(redacted.values())
     return _distinct(
         (_visible_text(name, redactor.text(name), redactor), _visible(item, other, redactor))
         for (name, item), other in zip(value.items(), others, strict=True)

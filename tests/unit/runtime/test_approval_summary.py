@@ -56,6 +56,12 @@ def test_names_that_become_one_by_the_cut_are_counted() -> None:
     assert seen["…"] == "[1 more members left out]"
 
 
+def test_members_whose_names_redaction_made_equal_are_all_shown_and_numbers_hidden() -> None:
+    seen = shown({"s3cret-value": "first", "s3cret-valuf": 42}, "s3cret-value", "s3cret-valuf")
+    name = "[secret of 12 characters]"
+    assert seen == {name: "first", f"{name}'": "[a number of 2 characters]"}
+
+
 def test_secret_is_hidden_wherever_it_stands() -> None:
     args: dict[str, Any] = {
         "headers": {"Authorization": CANARY},
