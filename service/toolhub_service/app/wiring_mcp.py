@@ -113,6 +113,8 @@ def make_engine(
         version=__version__,
         state_key=hashlib.sha256(b"mcp request state\n" + read_or_make_key(deps.paths.plan_key)).digest(),
         mode=chosen.tools,
+        unprefixed_sources=frozenset(chosen.unprefixed_sources),
+        names_clash=deps.observing.mcp_names_clash,
         full_max_tokens=chosen.full_max_tokens,
     )
 

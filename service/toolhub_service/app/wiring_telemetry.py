@@ -22,6 +22,7 @@ from toolhub_service.telemetry.metrics import Metrics, MetricsEndpoint
 from toolhub_service.telemetry.observer import AuditTelemetry, CallTelemetry
 from toolhub_service.telemetry.tracing import Tracing
 
+_NAMES_MAX = 20
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -78,6 +79,10 @@ class Observing:
     def policy_unmatched(self, warnings: Sequence[str], *, are_all: bool) -> None:
         """What the policy in force says of nothing known."""
         self.log.warning(names.LOG_POLICY_UNMATCHED, warnings=list(warnings), are_all=are_all)
+
+    def mcp_names_clash(self, tools: Sequence[str]) -> None:
+        """Which tools MCP clients see with the source's name, though the settings leave it out."""
+        self.log.warning(names.LOG_MCP_NAMES_CLASH, tools=list(tools[:_NAMES_MAX]), count=len(tools))
 
     def shadow_loaded(self, change: Change) -> None:
         """A candidate policy watches from now on, or was refused."""

@@ -33,6 +33,7 @@ from toolhub_service.mcp_server.calls import (
     invoke,
     purpose_of,
 )
+from toolhub_service.mcp_server.content import blocks_of, is_blocks
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer
 from toolhub_service.runtime.attach_evidence import cut_to
@@ -112,7 +113,9 @@ class Calling:
             spec = self._engine.catalog.get(call.tool)
             if spec is None or not self._engine.policy.could_allow(call.principal.id, spec):
                 return failed(not_found(call, self._engine.catalog, self._engine.policy).error)
-        return answer_of(await self._fitting(call, answer))
+        answer = await self._fitting(call, answer)
+        blocks = await blocks_of(answer, call.principal.id, self._engine.artifacts) if is_blocks(answer) else None
+        return answer_of(answer, blocks)
 
     async def _fitting(self, call: Call, answer: ToolResult) -> ToolResult:
         """The answer as it fits an event of a stream, of which clients take 1 MiB: what is larger is cut, and kept."""

@@ -130,7 +130,7 @@ class ProgressSink:
     def __init__(self) -> None:
         self._newest: Progress | None = None
         self._ready = asyncio.Event()
-        self._last = 0.0
+        self._last = -1.0
 
     def progress(self, progress: Progress) -> None:
         self._newest = progress
@@ -174,8 +174,8 @@ async def invoke(invoker: Invoker, call: Call, context: Context) -> ToolResult |
 # The answer
 
 
-def answer_of(answer: ToolResult | Plan) -> dict[str, Any]:
-    """A CallToolResult."""
+def answer_of(answer: ToolResult | Plan, blocks: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """A CallToolResult. `blocks`: where the value is content alone, what it comes to."""
     assert isinstance(answer, ToolResult)  # no dry run was asked for
     meta: dict[str, JsonValue] = {META_PREFIX + "call_id": answer.call_id}
     for name in ("truncated", "replayed"):
@@ -186,11 +186,11 @@ def answer_of(answer: ToolResult | Plan) -> dict[str, Any]:
         return refused | {"_meta": {**meta, **refused["_meta"]}}
     if answer.job is not None:
         return job_begun(answer.job.job_id, answer.job.state.value) | {"_meta": meta}
-    content: list[dict[str, Any]] = [{"type": "text", "text": text_of(answer.value)}]
-    content += [resource_link(artifact) for artifact in answer.artifacts]
-    result: dict[str, Any] = {"content": content, "isError": False, "resultType": "complete", "_meta": meta}
-    if isinstance(answer.value, dict):
-        result["structuredContent"] = _unmarked(answer.value) if answer.truncated else answer.value
+    result: dict[str, Any] = {"content": blocks, "isError": False, "resultType": "complete", "_meta": meta}
+    if blocks is None:
+        result["content"] = [{"type": "text", "text": text_of(answer.value)}, *map(resource_link, answer.artifacts)]
+        if isinstance(answer.value, dict):
+            result["structuredContent"] = _unmarked(answer.value) if answer.truncated else answer.value
     return result
 
 

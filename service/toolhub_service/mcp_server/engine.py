@@ -17,6 +17,9 @@ from toolhub_service.runtime.jobs.accept import Submission
 from toolhub_service.telemetry.tracing import Tracing
 
 
+def _nothing(_: Sequence[str]) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     invoker: Invoker
@@ -42,5 +45,9 @@ class Engine:
     """32 bytes or more, the same in all processes that serve one address: seals what clients carry back."""
     mode: str = "auto"
     """`full`, `search`, `program` or `auto`, as settings say."""
+    unprefixed_sources: frozenset[str] = frozenset()
+    """Whose tools are listed without the source's name before theirs; `*`: all sources'."""
+    names_clash: Callable[[Sequence[str]], None] = _nothing
+    """Tools of those that keep the prefix, for the log: without it another tool, too, would have the name."""
     full_max_tokens: int = 20_000
     """In mode `auto`: up to how many tokens (4 bytes each) the whole list may have."""

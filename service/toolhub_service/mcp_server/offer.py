@@ -7,7 +7,7 @@ alike. Definitions are made once and kept while the tool stays.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from toolhub_service.domain.call import Principal
@@ -17,6 +17,8 @@ from toolhub_service.registry.export import MCP_MAX_CHARS, Dialect, ExportedName
 from toolhub_service.registry.stubs import FunctionName
 from toolhub_service.schema import canonical_json
 
+EVERY: Final = "*"
+"""In place of a source's name: all."""
 TTL_MS: Final = 60_000
 """For which a client may keep a list; where it listens for changes it is told sooner."""
 
@@ -44,9 +46,15 @@ class Offer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._exporter = Exporter(engine.catalog)
+        self._reserved = frozenset({RUN_PROGRAM})
         self._names = ExportedNames((), MCP_MAX_CHARS)
         self._names_of = ""
         self._definitions: dict[str, Definition] = {}
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """No tool of the catalog is shown under one of these names."""
+        self._reserved |= frozenset(names)
+        self._names_of = ""
 
     def tool_of(self, name: str) -> str:
         """The tool that a client means: by the name that lists give it, or by its own."""
@@ -129,8 +137,17 @@ class Offer:
     def _current_names(self) -> ExportedNames:
         revision = self._engine.catalog.revision
         if revision != self._names_of:
-            specs = self._engine.catalog.all()
-            self._names, self._names_of = ExportedNames((spec.name for spec in specs), MCP_MAX_CHARS), revision
+            names = [spec.name for spec in self._engine.catalog.all()]
+            bare = [name for name in names if self._is_unprefixed(name)]
+            known = self._names.prefixed
+            self._names = ExportedNames(names, MCP_MAX_CHARS, unprefixed=bare, reserved=self._reserved)
+            self._names_of = revision
+            if self._names.prefixed and self._names.prefixed != known:
+                self._engine.names_clash(self._names.prefixed)
             # A name may have changed with its neighbours'.
             self._definitions = {}
         return self._names
+
+    def _is_unprefixed(self, name: str) -> bool:
+        chosen = self._engine.unprefixed_sources
+        return name.partition("/")[0] in chosen or EVERY in chosen

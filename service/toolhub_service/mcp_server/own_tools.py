@@ -116,6 +116,7 @@ class OwnTools:
             _own("job_cancel", self._cancel, JobCancel, Annotations(idempotent=True), "Ask a job to stop."),
         ]  # fmt: skip
         self._all = dict([*finding, *following])
+        offer.reserve(self._all)
         self._finding = [tool.definition for _, tool in finding]
         self._following = [tool.definition for _, tool in following]
 

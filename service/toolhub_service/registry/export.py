@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -119,7 +119,16 @@ _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 class ExportedNames:
     """A two-way map over a set of tool names, of at most `max_chars` characters each."""
 
-    def __init__(self, names: Iterable[str], max_chars: int = EXPORTED_MAX_CHARS) -> None:
+    def __init__(
+        self,
+        names: Iterable[str],
+        max_chars: int = EXPORTED_MAX_CHARS,
+        *,
+        unprefixed: Iterable[str] = (),
+        reserved: Collection[str] = (),
+    ) -> None:
+        """`unprefixed`: those that go by what stands after their namespace, unless another tool would have that name,
+        or it is one of `reserved`. Names with their prefix are understood all the same."""
         self._exported = {name: plain_name(name, max_chars) for name in names}
         for digits in _SUFFIX_DIGITS:
             uses = Counter(self._exported.values())
@@ -127,6 +136,16 @@ class ExportedNames:
                 if uses[short] > 1:
                     self._exported[name] = _marked(name, digits, max_chars)
         self._original = {exported: name for name, exported in self._exported.items()}
+        bare = {name: _spelled(name.partition("/")[2]) for name in unprefixed}
+        uses = Counter([*bare.values(), *self._original, *reserved])
+        # A name that two could have is left to neither: a server must not take over what another's tool is called.
+        self.prefixed = tuple(
+            sorted(name for name, short in bare.items() if uses[short] > 1 or not 0 < len(short) <= max_chars)
+        )
+        """Those of `unprefixed` that keep their prefix."""
+        short_names = {name: short for name, short in bare.items() if name not in set(self.prefixed)}
+        self._exported |= short_names
+        self._original |= {short: name for name, short in short_names.items()}
 
     def exported(self, name: str) -> str:
         """The exported name of a tool of the set. Raises KeyError for another one."""

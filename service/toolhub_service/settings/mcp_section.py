@@ -24,6 +24,13 @@ class McpEndpoint(Section, frozen=True):
     full_max_tokens: Annotated[
         int, Meta(description="With tools: auto, the largest list that is shown whole, at 4 bytes a token.", ge=0)
     ] = 20_000
+    unprefixed_sources: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Sources whose tools are listed without the source's name before theirs, such as `search` for "
+            "`web__search`; `*`: all. A name that two tools would have is left to neither."
+        ),
+    ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...], Meta(description="Further names, with or without a port, that a Host header may hold.")
     ] = ()

@@ -331,6 +331,9 @@ LOG_POLICY_REJECTED: Final = _event(
 LOG_POLICY_UNMATCHED: Final = _event(
     "policy_names_unknown", "warning", "The policy names unknown tools, capabilities or principals: a typo?"
 )
+LOG_MCP_NAMES_CLASH: Final = _event(
+    "mcp_names_clash", "warning", "Tools of server.mcp.unprefixed_sources keep their prefix: others have that name too."
+)
 LOG_SHADOW_LOADED: Final = _event("shadow_loaded", "info", "A candidate policy watches beside the live one.")
 LOG_SHADOW_REJECTED: Final = _event("shadow_rejected", "error", "The candidate policy is invalid.")
 LOG_SHADOW_DIFFERS: Final = _event("shadow_differs", "info", "The candidate would have decided a call otherwise.")

@@ -271,3 +271,20 @@ def test_real_catalogues_are_exported_whole(corpus: str) -> None:
         export = exporter.export(dialect, catalog.all())
         assert len(export.tools) == len(catalog.all()) > 100
         assert all(ACCEPTED.fullmatch(name) for name in export.names)
+
+
+def test_names_without_their_prefix_belong_to_one_tool_alone_and_with_it_they_are_understood_all_the_same() -> None:
+    names = ["core/fs.read", "web/search", "shop/search", "shop/core__fs_read", "shop/job_start", f"shop/{'x' * 90}"]
+    names += ["shop/order", "shop/pay.now"]
+    shop = [name for name in names if name.startswith("shop/")]
+    mapped = ExportedNames(names, 60, unprefixed=shop, reserved={"job_start"})
+    assert mapped.exported("shop/order") == "order"
+    assert mapped.exported("shop/pay.now") == "pay_now"
+    assert mapped.original("order") == mapped.original("shop__order") == "shop/order"
+    assert mapped.exported("shop/search") == "search"  # web's own is named with its prefix
+    assert mapped.prefixed == ("shop/core__fs_read", "shop/job_start", f"shop/{'x' * 90}")
+    assert mapped.original("core__fs_read") == "core/fs.read"
+    assert mapped.original("job_start") is None
+    both = ExportedNames(reversed(names), 60, unprefixed=["shop/search", "web/search"])
+    assert both.prefixed == ("shop/search", "web/search")
+    assert {both.exported(name) for name in both.prefixed} == {"shop__search", "web__search"}

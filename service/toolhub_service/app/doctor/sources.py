@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,6 +23,7 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
     except SettingsInvalid as invalid:
         yield fail("sources", str(invalid), "Correct it, then run `toolhub sources check`.")
         return
+    yield from _unprefixed(settings, sources)
     if not sources:
         yield ok("sources", "none besides the hub itself; `toolhub sources add --help` shows how to add some")
         return
@@ -37,6 +38,15 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
     off = f" {len(sources) - len(lacking)} switched off;" if len(lacking) < len(sources) else ""
     advice = "`toolhub sources list` shows their state in a running hub"
     yield ok("sources", f"{whole} of {len(lacking)} have what they need;{off} {advice}")
+
+
+def _unprefixed(settings: Settings, sources: Collection[str]) -> Iterator[Finding]:
+    """Names in server.mcp.unprefixed_sources that stand for nothing."""
+    known = {*sources, *settings.tools.trusted_namespaces, "core", "*"}
+    for name in settings.server.mcp.unprefixed_sources:
+        if name not in known:
+            text = f"server.mcp.unprefixed_sources names {name}, which is no source"
+            yield warn("mcp names", text, "Take it out, or correct it; `toolhub sources list` shows what there is.")
 
 
 def missing_for(source: Source, settings: Settings) -> Iterator[str]:
