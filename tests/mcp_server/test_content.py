@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -39,7 +40,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpHub]
     async with served(MORE) as first, served() as second:
         write_sources(tmp_path, {"one": {"url": first}, "two": {"url": second}, "three": {"url": second}})
         chosen = {"logs": {"level": "warning"}}
-        wanted = {"unprefixed_sources": ["one", "two"], "full_max_tokens": 100_000}
+        wanted: dict[str, Any] = {"unprefixed_sources": ["one", "two"], "full_max_tokens": 100_000}
         async with mcp_hub(tmp_path, policy=POLICY, settings=chosen, **wanted) as opened:
             assert await opened.grpc.hub.sourcing.sources.settled(timeout_s=WITHIN_S)
             yield opened
