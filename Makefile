@@ -8,8 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE  # or each of the hubs that tests start would c
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH)
 
 # Tests run beside one another, each worker from its end of the list, so that what the tests of a file share is made once.
-# One worker more than two cores: many tests wait for a process, a socket or a clock.
-TESTS_IN_PARALLEL ?= 3
+# Twice as many workers as cores: many tests wait for a process, a socket or a clock.
+TESTS_IN_PARALLEL ?= 4
 TESTS ?= tests
 # Folders of the server that decide, and the share of their branches that their own tests must take.
 DECIDING := guards policy budget domain runtime schema stores/audit

@@ -22,15 +22,17 @@ from tests.services import (  # noqa: F401 - fixtures
     shared_redis,
 )
 
+gc.disable()  # until the tests are collected
 quick_starts.remember()
 settings.register_profile("unhurried", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # no example may fail because the machine is slow
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests are no garbage: whoever looks for some need not go through them each time."""
+    """Thousands of collected tests are no garbage: nobody who looks for some goes through them, now or later."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

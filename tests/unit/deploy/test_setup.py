@@ -46,9 +46,21 @@ def test_what_runs_the_hub_installs_nothing_for_its_development(
     run = installed(setup, monkeypatch, "run")
     assert [Path(word).name for word in run if word.endswith(".txt")] == ["runtime.txt", "build.txt"]
     assert not {"go", "npm", "apt-get"} & set(run)
-    everything = installed(setup, monkeypatch, "")
-    assert "dev.txt" in [Path(word).name for word in everything]
-    assert {"go", "npm"} <= set(everything)
+    assert {"go", "npm"} <= set(installed(setup, monkeypatch, ""))
+
+
+def test_every_locked_package_is_installed_by_one_pip_and_pip_itself_first(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists: list[str] = []
+    monkeypatch.setattr(setup, "pip_install", lambda *arguments: lists.append(Path(arguments[-1]).read_text()))
+    setup.install_all_packages()
+    lock = (ROOT / ".ci/toolchain/dev.txt").read_text()
+    locked = [line for line in lock.splitlines() if line and not line.lstrip().startswith("#")]
+    assert lists[0].startswith("pip==")
+    assert sorted(line for part in lists for line in part.splitlines() if not line.lstrip().startswith("#")) == sorted(
+        locked
+    )
 
 
 @pytest.mark.promise("setup.runtime-only")
