@@ -117,7 +117,7 @@ def install_packages(*lists: str) -> None:
 
 
 def install_all_packages() -> None:
-    """All of dev.txt by two pips at once: one takes the packages one by one, and two minutes where nothing is cached."""
+    """All of dev.txt by two pips at once: one alone takes two minutes, a core at a time."""
     lock = (TOOLCHAIN / "dev.txt").read_text()
     packages = re.findall(r"^(?! *#)\S.*(?:\n +.*)*", lock, re.MULTILINE)
     of_pip = [package for package in packages if package.startswith("pip==")]
