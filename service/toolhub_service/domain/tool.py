@@ -180,6 +180,15 @@ class Example:
     args: JsonObject
 
 
+class SkillListing(Struct, frozen=True, gc=False):
+    """What a skill is made of, for who lists skills (SEP-2640). Untrusted."""
+
+    frontmatter: JsonObject
+    """Of its SKILL.md, every field as it is written."""
+    files: tuple[tuple[str, str, int], ...]
+    """(path from the skill's folder, sha256 in hex, bytes) of each that can be read."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolSpec:
     """One tool. Equality is by digest: two specs with the same definition are the same tool."""
@@ -201,6 +210,8 @@ class ToolSpec:
     guarded: tuple[GuardedArgument, ...] = ()
     databases: tuple[DatabaseTerms, ...] = ()
     """What its arguments of role SQL are judged by; configuration, not part of the definition."""
+    skill: SkillListing | None = None
+    """Of a tool that reads a skill; `resource_id` has its digest."""
     source: str = "core"
     """Which source it came from: `core`, `custom`, or a configured source's name."""
     endpoint: str = ""

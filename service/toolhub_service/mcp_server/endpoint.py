@@ -13,6 +13,7 @@ from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     INVALID_REQUEST,
     CallToolRequestParams,
     PaginatedRequestParams,
@@ -29,7 +30,10 @@ from toolhub_service.mcp_server.changes import Changes
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.mcp_server.own_tools import Asked, OwnTools
-from toolhub_service.mcp_server.resources import Resources
+from toolhub_service.mcp_server.resources import NOT_FOUND_ONCE, Resources
+from toolhub_service.mcp_server.skills import EXTENSION as SKILLS
+from toolhub_service.mcp_server.skills import SKILL_URI, Skills
+from toolhub_service.mcp_server.skills import TEMPLATE as SKILL_TEMPLATE
 
 NAME: Final = "tool-hub"
 INSTRUCTIONS: Final = (
@@ -65,6 +69,7 @@ class Endpoint:
         self._calling = Calling(engine, self._offer)
         self._own_tools = OwnTools(engine, self._offer, self._calling)
         self._resources = Resources(engine)
+        self._skills = Skills(engine, self._offer, self._calling)
         self._changes = Changes(engine)
         self._listening = ListenHandler(self._changes.bus)
         self.server = _Server(
@@ -80,6 +85,9 @@ class Endpoint:
         add("resources/list", PaginatedRequestParams, self._list_resources)
         add("resources/templates/list", PaginatedRequestParams, self._list_templates)
         add("resources/read", ReadResourceRequestParams, self._read_resource)
+        add("skills/list", PaginatedRequestParams, self._list_skills)
+        add("skills/get", ReadResourceRequestParams, self._get_skill)
+        self.server.extensions = {**self.server.extensions, SKILLS: {}}
         sealed = RequestStateSecurity(
             keys=[engine.state_key], ttl=_STATE_S, bind_principal=lambda ctx: principal_of(ctx).id
         )
@@ -151,14 +159,31 @@ class Endpoint:
         return await self._calling.make(context, call, came_back)
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        return await self._resources.page(self._principal_of(context), params.cursor or "")
+        principal = self._principal_of(context)
+        page = await self._resources.page(principal, params.cursor or "")
+        return page if params.cursor else page | {"resources": [*self._skills.resources(principal), *page["resources"]]}
 
     async def _list_templates(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        return self._resources.templates()
+        page = self._resources.templates()
+        return page | {"resourceTemplates": [*page["resourceTemplates"], SKILL_TEMPLATE]}
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
         is_new_era = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        return await self._resources.read(self._principal_of(context), str(params.uri), is_new_era=is_new_era)
+        principal, uri = self._principal_of(context), str(params.uri)
+
+        async def of_uri(uri: str) -> dict[str, Any]:
+            return await self._resources.read(principal, uri, is_new_era=is_new_era)
+
+        if not uri.startswith(SKILL_URI):
+            return await of_uri(uri)
+        not_found = INVALID_PARAMS if is_new_era else NOT_FOUND_ONCE
+        return await self._skills.read(context, principal, session_of(context), uri, of_uri, not_found)
+
+    async def _list_skills(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
+        return self._skills.page(self._principal_of(context), params.cursor or "")
+
+    async def _get_skill(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
+        return self._skills.get(self._principal_of(context), str(params.uri))
 
 
 class _Server(Server[Any]):

@@ -24,7 +24,7 @@ READ_MAX_BYTES: Final = 8 * 1024 * 1024
 _READ_ONCE_MAX_BYTES: Final = 700 * 1024
 _PAGE: Final = 100
 _ID_MAX_CHARS: Final = 128
-_NOT_FOUND_ONCE: Final = -32002
+NOT_FOUND_ONCE: Final = -32002
 _TEXTS: Final = ("application/json", "application/xml", "application/yaml", "application/x-ndjson")
 
 
@@ -60,7 +60,7 @@ class Resources:
 
     async def read(self, principal: Principal, uri: str, *, is_new_era: bool) -> dict[str, Any]:
         """A ReadResourceResult. Raises MCPError alike for what does not exist and what is somebody else's."""
-        code = INVALID_PARAMS if is_new_era else _NOT_FOUND_ONCE
+        code = INVALID_PARAMS if is_new_era else NOT_FOUND_ONCE
         artifact_id = uri.removeprefix(ARTIFACT_URI)
         if not uri.startswith(ARTIFACT_URI) or not 0 < len(artifact_id) <= _ID_MAX_CHARS:
             message = f"There is no such resource. Those of this hub begin with {ARTIFACT_URI}."

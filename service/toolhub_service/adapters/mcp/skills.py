@@ -14,8 +14,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import unquote
 
 from mcp import MCPError
 
@@ -31,7 +32,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.source import Definition
-from toolhub_service.domain.tool import Annotations
+from toolhub_service.domain.tool import Annotations, SkillListing
 from toolhub_service.guards.secrets import Mask, Redact
 
 EXTENSION: Final = "io.modelcontextprotocol/skills"
@@ -123,7 +124,8 @@ def definition_of(skill: ServedSkill, terms: SourceTerms, overrides: Overrides) 
         # The hub sends `resources/read` and nothing else, which is a read by the protocol.
         annotations=Annotations(read_only=True, idempotent=True),
     )
-    return Definition(spec, remote)
+    files = tuple((path, file.sha256, file.size_bytes) for path, file in skill.files.items())
+    return Definition(replace(spec, skill=SkillListing(skill.frontmatter, files)), remote)
 
 
 async def read_served(
@@ -184,8 +186,8 @@ def _files(resources: list[JsonValue], root: str, label: str) -> Iterator[tuple[
     for resource in resources:
         fields = as_object(resource) or {}
         uri, size = as_string(fields.get("uri")), fields.get("size")
-        path, found = uri.removeprefix(root), _DIGEST.fullmatch(as_string(fields.get("digest")))
-        is_within = uri.startswith(root) and not {"", ".", ".."} & set(path.split("/")) and "%" not in path
+        path, found = unquote(uri.removeprefix(root)), _DIGEST.fullmatch(as_string(fields.get("digest")))
+        is_within = uri.startswith(root) and not {"", ".", ".."} & set(path.split("/")) and path.isprintable()
         if not is_within or found is None or not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise Unnamed(f"{label}: a file of it lies elsewhere, or has no SHA-256 digest or size.")
         if not path.endswith(f"/{_SKILL_MD}"):

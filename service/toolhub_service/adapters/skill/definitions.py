@@ -26,7 +26,7 @@ from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
-from toolhub_service.domain.tool import Annotations, CostHints, ToolSpec, ToolState
+from toolhub_service.domain.tool import Annotations, CostHints, SkillListing, ToolSpec, ToolState
 from toolhub_service.schema.compiled import compile_schema
 
 READ: Final = "read"
@@ -115,7 +115,11 @@ class DefinitionMaker:
         seconds = chosen.timeout_s or READ_S
         limits = replace(spec.limits, timeout_s=seconds, call_max_s=seconds)
         # Of its own, for a skill whose runs fail can still be read.
-        return Definition(_anew(spec, limits=limits, upstream=""), {"name": own_name, **_remote(skill)})
+        listed = SkillListing(
+            skill.file.frontmatter,
+            tuple((each.path, each.sha256, each.size_bytes) for each in skill.files if not each.link),
+        )
+        return Definition(_anew(spec, limits=limits, upstream="", skill=listed), {"name": own_name, **_remote(skill)})
 
     def running(
         self, skill: Skill, unavailable: Callable[[Manifest], str]

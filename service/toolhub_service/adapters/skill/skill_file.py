@@ -8,6 +8,7 @@ refused; and it is bounded, for PyYAML takes some 20 microseconds a byte.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.guards.yaml_faults import yaml_problem
 
 FILE_NAMES: Final = ("SKILL.md", "skill.md")
@@ -33,6 +35,7 @@ _PLAIN_LINE: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]*): +([^\s\"'|>\[{&*!%@`
 # A word, with what stands in parentheses behind it: `Bash(git add:*)`.
 _TOOL: Final = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 _SHOWN_KEYS_MAX: Final = 5
+_JSON_SCALAR: Final = re.compile(r"|true|false|-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?", re.ASCII)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -56,6 +59,8 @@ class SkillFile:
     """Patterns such as `Read` and `Bash(git:*)`. They narrow what a skill may call and grant nothing."""
     warnings: tuple[str, ...] = ()
     """Rules of the specification that it breaks, one sentence each."""
+    frontmatter: JsonObject = field(default_factory=lambda: _NOTHING)
+    """All its fields, as JSON has them."""
 
 
 def read_skill_file(data: bytes, folder_name: str) -> SkillFile:
@@ -84,6 +89,7 @@ def read_skill_file(data: bytes, folder_name: str) -> SkillFile:
         metadata=_metadata(fields.get("metadata"), warnings),
         allowed_tools=_tools(fields.get("allowed-tools"), warnings),
         warnings=tuple(warnings),
+        frontmatter=_fields(frontmatter, [], _Typed),
     )
 
 
@@ -109,14 +115,15 @@ def _parted(text: str) -> tuple[str, str]:
     return rest[: end.start()], rest[end.end() :].strip("\n")
 
 
-def _fields(frontmatter: str, warnings: list[str]) -> Mapping[str, Any]:
+def _fields(frontmatter: str, warnings: list[str], loader: type[_Plain] | None = None) -> Mapping[str, Any]:
+    """Every value as text; with `_Typed` as JSON has it."""
     try:
-        found = _parsed(frontmatter)
+        found = _parsed(frontmatter, loader)
     except SkillInvalid:
         quoted = "\n".join(map(_quoted, frontmatter.split("\n")))
         if quoted == frontmatter:
             raise
-        found = _parsed(quoted)
+        found = _parsed(quoted, loader)
         warnings.append("The frontmatter is not valid YAML: a value that has a `: ` must be in quotes.")
     if not isinstance(found, Mapping):
         raise SkillInvalid("its frontmatter has no keys: `name:` and `description:` are needed")
@@ -132,9 +139,9 @@ def _quoted(line: str) -> str:
     return f'{found[1]}: "{value}"'
 
 
-def _parsed(frontmatter: str) -> Any:
+def _parsed(frontmatter: str, loader: type[_Plain] | None = None) -> Any:
     try:
-        return yaml.load(frontmatter, _Plain)  # noqa: S506 - a BaseLoader, which makes nothing but text
+        return yaml.load(frontmatter, loader or _Plain)  # noqa: S506 - a BaseLoader, which makes nothing but text
     except yaml.YAMLError as broken:
         raise SkillInvalid(f"its frontmatter is not YAML: {yaml_problem(broken)}") from None
     except RecursionError:
@@ -161,6 +168,20 @@ class _Plain(yaml.BaseLoader):
                 raise _refused("a key appears twice", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+class _Typed(_Plain):
+    """With what is plainly a number, true, false or nothing as such; what JSON would spell otherwise stays text."""
+
+    def construct_scalar(self, node: Any) -> Any:
+        if node.style is not None or not _JSON_SCALAR.fullmatch(node.value):
+            return node.value
+        value = json.loads(node.value) if node.value else None
+        return value if value is None or json.dumps(value) == node.value else node.value
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        # Judged already: it is read as plain text first.
+        return {key.value: self.construct_object(value, deep) for key, value in node.value}
 
 
 def _refused(why: str, at: Any) -> yaml.MarkedYAMLError:
