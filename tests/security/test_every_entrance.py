@@ -20,6 +20,7 @@ from msgspec import Meta
 import toolhub_service
 from tests.hub import request
 from tests.mcp_server.mcp_hub import ERAS, McpHub, mcp_hub
+from tests.mcp_server.wire import wire
 from toolhub.v1 import (
     approval_service_pb2,
     artifact_service_pb2,
@@ -33,7 +34,7 @@ from toolhub.v1 import (
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.result import StepName
-from toolhub_service.domain.tool import Annotations
+from toolhub_service.domain.tool import Annotations, ToolLimits
 from toolhub_service.faces.table import FACE_HEADER
 from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.tools.context import ToolContext
@@ -48,6 +49,7 @@ class Step(Tool["Step.In", "Step.Out"]):
     name = "held/step.plain"
     description = "Count."
     annotations = READS
+    limits = ToolLimits(timeout_s=120.0)
 
     class In(ToolInput, frozen=True):
         count: Annotated[int, Meta(ge=1)] = 3
@@ -188,6 +190,25 @@ async def mcp_run_program(hub: McpHub, tool: str, args: Mapping[str, Any]) -> An
         return (kind, None) if kind else tuple(value["value"])
 
 
+async def mcp_task_older(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    async with wire(hub.url, ERAS[0]) as client:
+        task = (await client.call(tool, args, task={}))["task"]
+        return _of_wire(await client.result("tasks/result", {"taskId": task["taskId"]}))
+
+
+async def mcp_task(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    """Of a tool that may take long, which a client that knows tasks has run as a job."""
+    async with wire(hub.url, ERAS[1]) as client:
+        answer = await client.call(tool, args)
+        return _of_wire(answer if "content" in answer else (await client.over(answer["taskId"]))["result"])
+
+
+def _of_wire(result: Mapping[str, Any]) -> Answer:
+    if result["isError"]:
+        return result["_meta"]["toolhub/error"]["kind"], None
+    return "", result["structuredContent"]
+
+
 async def mcp_stdio(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
     """As `toolhub mcp` serves it by a hub of its own: the same server without HTTP."""
     local = Principal("local")
@@ -215,6 +236,8 @@ ENTRANCES: Final[Mapping[str, Enter]] = {
     "MCP call_tool": mcp_call_tool,
     "MCP job_start": mcp_job_start,
     "MCP run_program": mcp_run_program,
+    "MCP task, 2025-11-25": mcp_task_older,
+    "MCP task, 2026-07-28": mcp_task,
     "MCP on stdio": mcp_stdio,
 }
 RPCS: Final = {
@@ -227,6 +250,7 @@ RPCS: Final = {
 MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     "runtime/jobs/accept.py": ("SubmitJob", "MCP job_start"),
     "runtime/jobs/run.py": ("SubmitJob", "MCP job_start"),
+    "mcp_server/calling.py": ("MCP job_start", "MCP task, 2025-11-25", "MCP task, 2026-07-28"),
     "runtime/inner_calls.py": ("an inner call",),
     "runtime/inner_log.py": ("an inner call",),
     "transport/tool_servicer.py": ("Invoke", "InvokeStream"),
@@ -234,7 +258,6 @@ MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     "transport/job_servicer.py": ("SubmitJob",),
     "faces/table.py": ("a face",),
     "mcp_server/calls.py": ("MCP over HTTP, 2025-11-25", "MCP over HTTP, 2026-07-28", "MCP call_tool", "MCP on stdio"),
-    "mcp_server/own_tools.py": ("MCP job_start",),
     # By the handle of an inner call, and no other way.
     "tools/programs/program_calls.py": ("an inner call", "MCP run_program"),
     "tools/agent_loop.py": ("an inner call",),

@@ -103,6 +103,7 @@ def make_engine(
         submission=long_work.submission(invoker, toolbox.catalog),
         jobs=long_work.job_service,
         watch=long_work.watch,
+        withdraw=long_work.approvals.withdraw,
         artifacts=artifacts,
         clock=deps.clock,
         call_ids=CallIds(deps.clock, deps.randomness),
@@ -115,6 +116,8 @@ def make_engine(
         mode=chosen.tools,
         unprefixed_sources=frozenset(chosen.unprefixed_sources),
         names_clash=deps.observing.mcp_names_clash,
+        approval_url=chosen.approval_url,
+        job_keep_ms=round(deps.settings.jobs.keep_s * 1_000),
         full_max_tokens=chosen.full_max_tokens,
     )
 

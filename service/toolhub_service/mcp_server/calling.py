@@ -1,28 +1,28 @@
-"""One call on behalf of a client: judged and run by the pipeline, and the ladder where a person must approve it.
+"""One call on behalf of a client: judged and run by the pipeline, as a task where it lasts, and who must approve it.
 
 An approval belongs to one principal and one call with these arguments, so a call that comes again finds its own: once
-granted it is used without the client naming it. A client that can ask its user is asked meanwhile, by an elicitation
-in the older era and an `input_required` result in the newer one; any other is refused with the approval's id. The user
-is never the approver: only an approver of the hub decides, and the user says when that has been done.
+granted it is used without the client naming it. Meanwhile, whatever the client can do first: it asks its user, by an
+elicitation in the older era and an `input_required` result in the newer one; the call waits as a task; or it is refused
+with the approval's id. The user is never the approver: only an approver of the hub decides.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
-from mcp.shared.exceptions import MCPError
 from mcp_types import InputResponses
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.job import Job
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.mcp_server.calls import (
     Context,
     answer_of,
@@ -34,8 +34,10 @@ from toolhub_service.mcp_server.calls import (
     purpose_of,
 )
 from toolhub_service.mcp_server.content import blocks_of, is_blocks
+from toolhub_service.mcp_server.elicitation import Awaited, Prompt, awaited, how_to_approve
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer
+from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
 from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
 from toolhub_service.schema import canonical_json
@@ -44,9 +46,10 @@ INLINE_MAX_BYTES: Final = 256 * 1024
 """Of a result: it is sent twice, once as a text within JSON."""
 
 _INPUT: Final = "approval"
-_NOTHING_ASKED: Final[Any] = {"type": "object", "properties": {}}
-# For a person to answer an elicitation of the older era, which keeps its request open.
-_PERSON_S: Final = 600.0
+# Many clients give a call up after a minute: what may take longer runs as a job for clients that know tasks,
+_LONG_S: Final = 60.0
+# and is answered with a task when it is not over by then.
+_PATIENCE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,10 @@ def answered(request_state: str | None, responses: InputResponses | None) -> Ans
 
 
 class Calling:
-    def __init__(self, engine: Engine, offer: Offer) -> None:
+    def __init__(self, engine: Engine, offer: Offer, principal_of: Callable[[Context], Principal]) -> None:
         self._engine = engine
         self._offer = offer
+        self.tasks = Tasks(engine, principal_of, self.visible)
 
     def call(
         self,
@@ -91,23 +95,24 @@ class Calling:
         )
 
     async def make(self, context: Context, call: Call, came_back: Answered | None = None) -> dict[str, Any]:
-        """A CallToolResult, or an InputRequiredResult where a person must do something first."""
+        """A CallToolResult, an InputRequiredResult where a person must do something first, or a CreateTaskResult."""
         if came_back is not None and came_back.is_accepted:
             call = call._replace(approval_id=came_back.approval_id)
+        if declares_tasks(context) and self._lasts(call.tool):
+            return await self._made_as_job(context, call)
         answer = await self._invoke(context, call)
-        approval_id, state = _asked(answer.error)
-        if approval_id and state == "APPROVED" and not call.approval_id:
-            return await self.told(call, await self._invoke(context, self._again(call, approval_id)))
-        if approval_id and state == "PENDING" and came_back is None and _asks_people(context):
-            assert answer.error is not None
-            message = f"{answer.error.message} When it has been approved, accept to go on."
-            if not context.session.can_send_request:
-                return _input_required(message, approval_id)
-            if await _accepted(context, message):
-                answer = await self._invoke(context, self._again(call, approval_id))
-        return await self.told(call, answer)
+        approval = awaited(answer.error)
+        if approval is not None and approval.is_granted and not call.approval_id:
+            answer = await self._invoke(context, self._again(call, approval.approval_id))
+        elif approval is not None and approval.is_pending:
+            return await self._waiting(context, call, answer, approval, came_back)
+        return await self._answer(context, call, answer)
 
-    async def told(self, call: Call, answer: ToolResult) -> dict[str, Any]:
+    async def submit(self, call: Call) -> Job:
+        """Have the call made as a job. Raises ToolFailure when there is none."""
+        return await self._engine.submission.submit(call)
+
+    async def visible(self, call: Call, answer: ToolResult) -> dict[str, Any]:
         """The answer, in which what is hidden looks like what does not exist. It has been recorded as it was."""
         if answer.error is not None:
             spec = self._engine.catalog.get(call.tool)
@@ -115,7 +120,66 @@ class Calling:
                 return failed(not_found(call, self._engine.catalog, self._engine.policy).error)
         answer = await self._fitting(call, answer)
         blocks = await blocks_of(answer, call.principal.id, self._engine.artifacts) if is_blocks(answer) else None
-        return answer_of(answer, blocks)
+        result = answer_of(answer, blocks)
+        approval = awaited(answer.error)
+        if approval is not None and approval.is_pending:
+            how = how_to_approve(approval.approval_id, self._engine.approval_page(approval.approval_id))
+            result["content"].append({"type": "text", "text": f"{how}."})
+        return result
+
+    async def _answer(self, context: Context, call: Call, answer: ToolResult) -> dict[str, Any]:
+        if answer.job is not None and declares_tasks(context):
+            return self.tasks.created(context, await self._engine.jobs.get(call.principal, answer.job.job_id))
+        return await self.visible(call, answer)
+
+    async def _waiting(
+        self, context: Context, call: Call, answer: ToolResult, approval: Awaited, came_back: Answered | None
+    ) -> dict[str, Any]:
+        """The next rung for a call that waits for an approver, and was refused with `answer` until then."""
+        assert answer.error is not None
+        approval_id, url = approval.approval_id, self._engine.approval_page(approval.approval_id)
+        message = f"{answer.error.message} {how_to_approve(approval_id, url)}."
+        prompt = Prompt(approval_id, f"{message} When it has been approved, accept to go on.", url)
+        if came_back is None and prompt.mode(context):
+            if not context.session.can_send_request:
+                return _input_required(prompt.request(context), approval_id)
+            if await prompt.is_accepted(context):
+                answer = await self._invoke(context, self._again(call, approval_id))
+        elif declares_tasks(context) and (came_back is None or came_back.is_accepted):
+            job = await self.submit(self._again(call, ""))
+            if not job.state.is_final:
+                # The job has asked anew, for an approval that it alone can use: one question is enough.
+                await self._engine.withdraw(approval_id, "", f"Job {job.job_id} waits for it now.")
+                return self.tasks.created(context, job)
+        return await self.visible(call, answer)
+
+    def _lasts(self, tool: str) -> bool:
+        """Whether a call may take longer than clients wait; what always becomes a job does so by itself."""
+        spec = self._engine.catalog.get(tool)
+        return spec is not None and spec.limits.timeout_s > _LONG_S and not spec.cost.is_async
+
+    async def _made_as_job(self, context: Context, call: Call) -> dict[str, Any]:
+        """The result where it is there soon, else a task. A client that goes before it knows the task ends the job."""
+        job = await self.submit(call)
+        try:
+            if job.state is not JobState.AWAITING_APPROVAL:
+                job = await self._soon(job)
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(ToolFailure):
+                await self._engine.jobs.cancel(call.principal, job.job_id, "The client gave the call up.")
+            raise
+        if job.status.result is None:
+            return self.tasks.created(context, job)
+        return await self.visible(call, job.status.result)
+
+    async def _soon(self, job: Job) -> Job:
+        if job.state.is_final:
+            return job
+        with anyio.move_on_after(_PATIENCE_S):
+            async with aclosing(self._engine.watch.watch(job, job.status.sequence)) as entries:
+                async for _ in entries:
+                    pass
+        return await self._engine.jobs.get(job.call.principal, job.job_id)
 
     async def _fitting(self, call: Call, answer: ToolResult) -> ToolResult:
         """The answer as it fits an event of a stream, of which clients take 1 MiB: what is larger is cut, and kept."""
@@ -143,36 +207,5 @@ def _is_long(value: JsonValue) -> bool:
     return len(canonical_json.dumps(value)) > INLINE_MAX_BYTES
 
 
-def _asked(error: ToolError | None) -> tuple[str, str]:
-    """(id, state) of the approval that the call waits for; empty: it waits for none."""
-    if error is None or error.kind is not ErrorKind.APPROVAL_REQUIRED:
-        return "", ""
-    return str(error.details.get("approval_id", "")), str(error.details.get("approval_state", ""))
-
-
-def _asks_people(context: Context) -> bool:
-    """Whether the client can show its user a form."""
-    known = context.session.client_capabilities
-    elicitation = known.elicitation if known is not None else None
-    # Neither mode named: the older form of the capability, which meant forms.
-    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
-
-
-def _input_required(message: str, approval_id: str) -> dict[str, Any]:
-    form = {"mode": "form", "message": message, "requestedSchema": _NOTHING_ASKED}
-    return {
-        "resultType": "input_required",
-        "inputRequests": {_INPUT: {"method": "elicitation/create", "params": form}},
-        "requestState": approval_id,
-    }
-
-
-async def _accepted(context: Context, message: str) -> bool:
-    """Whether the user says that the call may go on."""
-    with anyio.move_on_after(_PERSON_S):
-        try:
-            result = await context.session.elicit_form(message, _NOTHING_ASKED, related_request_id=context.request_id)
-        except MCPError:
-            return False  # the client cannot after all
-        return result.action == "accept"
-    return False
+def _input_required(request: dict[str, Any], approval_id: str) -> dict[str, Any]:
+    return {"resultType": "input_required", "inputRequests": {_INPUT: request}, "requestState": approval_id}

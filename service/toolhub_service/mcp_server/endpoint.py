@@ -15,9 +15,16 @@ from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
+    METHOD_NOT_FOUND,
     CallToolRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
+    ServerTasksCapability,
+    ServerTasksRequestsCapability,
+    TasksCallCapability,
+    TasksCancelCapability,
+    TasksListCapability,
+    TasksToolsCapability,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -29,11 +36,17 @@ from toolhub_service.mcp_server.calls import Context, failed
 from toolhub_service.mcp_server.changes import Changes
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
-from toolhub_service.mcp_server.own_tools import Asked, OwnTools
+from toolhub_service.mcp_server.own_tools import CALL_TOOL, Asked, OwnTools, named_call
 from toolhub_service.mcp_server.resources import NOT_FOUND_ONCE, Resources
 from toolhub_service.mcp_server.skills import EXTENSION as SKILLS
 from toolhub_service.mcp_server.skills import SKILL_URI, Skills
 from toolhub_service.mcp_server.skills import TEMPLATE as SKILL_TEMPLATE
+from toolhub_service.mcp_server.tasks import (
+    OLDER_VERSION,
+    asks_for_task,
+    check_declared,
+    wants_news_of_tasks,
+)
 
 NAME: Final = "tool-hub"
 INSTRUCTIONS: Final = (
@@ -46,6 +59,7 @@ _SESSION_HEADER: Final = "mcp-session-id"
 _TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage")
 # As over gRPC.
 _NAME_MAX_CHARS: Final = 256
+_AS_TASK: Final = {"execution": {"taskSupport": "optional"}}
 _INITIALIZED: Final = "notifications/initialized"
 # For a person to answer.
 _STATE_S: Final = 3_600.0
@@ -66,7 +80,7 @@ class Endpoint:
         self._engine = engine
         self._principal_of = principal_of
         self._offer = Offer(engine)
-        self._calling = Calling(engine, self._offer)
+        self._calling = Calling(engine, self._offer, principal_of)
         self._own_tools = OwnTools(engine, self._offer, self._calling)
         self._resources = Resources(engine)
         self._skills = Skills(engine, self._offer, self._calling)
@@ -88,10 +102,15 @@ class Endpoint:
         add("skills/list", PaginatedRequestParams, self._list_skills)
         add("skills/get", ReadResourceRequestParams, self._get_skill)
         self.server.extensions = {**self.server.extensions, SKILLS: {}}
+        self._calling.tasks.add_to(self.server)
         sealed = RequestStateSecurity(
             keys=[engine.state_key], ttl=_STATE_S, bind_principal=lambda ctx: principal_of(ctx).id
         )
-        self.server.middleware = [self._around, RequestStateBoundary(sealed, default_audience=NAME)]
+        self.server.middleware = [
+            self._around,
+            self._around_tasks,
+            RequestStateBoundary(sealed, default_audience=NAME),
+        ]
 
     def start(self) -> None:
         self._changes.start()
@@ -129,6 +148,21 @@ class Endpoint:
         finally:
             trace.end(code, "", principal.id)
 
+    async def _around_tasks(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """What of tasks the SDK's own handlers have no room for: it passes on what a middleware answers as it is."""
+        if wants_news_of_tasks(ctx):
+            check_declared(ctx)
+        if not asks_for_task(ctx):
+            return await call_next(ctx)
+        params = CallToolRequestParams.model_validate(ctx.params, by_name=False)
+        principal, name, arguments = self._principal_of(ctx), params.name, params.arguments or {}
+        if name == CALL_TOOL:
+            name, arguments = named_call(arguments)
+        elif not self._can_be_task(name):
+            raise MCPError(METHOD_NOT_FOUND, f"{name} answers at once and cannot be a task.", name)
+        call = self._calling.call(ctx, principal, session_of(ctx), name[:_NAME_MAX_CHARS], arguments)
+        return self._calling.tasks.created(ctx, await self._calling.submit(call))
+
     def _input_schema(self, name: str) -> Any:
         spec = self._engine.catalog.get(self._offer.tool_of(name))
         return None if spec is None else spec.input_schema
@@ -143,7 +177,12 @@ class Endpoint:
             tools = [*tools, *page.tools]
             if page.next_cursor is not None:
                 listed["nextCursor"] = page.next_cursor
+        if context.protocol_version == OLDER_VERSION:
+            tools = [{**tool, **_AS_TASK} if self._can_be_task(tool["name"]) else tool for tool in tools]
         return listed | {"tools": tools}
+
+    def _can_be_task(self, name: str) -> bool:
+        return name == CALL_TOOL or self._own_tools.get(name) is None
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
         principal, session_id = self._principal_of(context), session_of(context)
@@ -193,9 +232,15 @@ class _Server(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """Clients of the older era are told of changes, too."""
+        """Clients of the older era are told of changes and have tasks, too."""
         told = notification_options or NotificationOptions(tools_changed=True)
-        return super().create_initialization_options(told, experimental_capabilities, extensions)
+        options = super().create_initialization_options(told, experimental_capabilities, extensions)
+        tasks = ServerTasksCapability(
+            list=TasksListCapability(),
+            cancel=TasksCancelCapability(),
+            requests=ServerTasksRequestsCapability(tools=TasksToolsCapability(call=TasksCallCapability())),
+        )
+        return options.model_copy(update={"capabilities": options.capabilities.model_copy(update={"tasks": tasks})})
 
 
 def session_of(context: Context) -> str:

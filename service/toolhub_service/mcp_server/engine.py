@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from toolhub_service.domain.job_ports import JobService, JobWatching
@@ -31,6 +31,8 @@ class Engine:
     submission: Submission
     jobs: JobService
     watch: JobWatching
+    withdraw: Callable[[str, str, str], Awaitable[None]]
+    """(approval id, job that waits for it or empty, why): nobody is asked any more."""
     artifacts: Artifacts
     clock: Clock
     call_ids: CallIds
@@ -49,5 +51,12 @@ class Engine:
     """Whose tools are listed without the source's name before theirs; `*`: all sources'."""
     names_clash: Callable[[Sequence[str]], None] = _nothing
     """Tools of those that keep the prefix, for the log: without it another tool, too, would have the name."""
+    approval_url: str = ""
+    """Of the page where an approval is decided, with {approval_id} in it; empty: there is none."""
+    job_keep_ms: int = 604_800_000
+    """How long a finished job is remembered."""
     full_max_tokens: int = 20_000
     """In mode `auto`: up to how many tokens (4 bytes each) the whole list may have."""
+
+    def approval_page(self, approval_id: str) -> str:
+        return self.approval_url.replace("{approval_id}", approval_id)

@@ -12,6 +12,8 @@ from contextlib import aclosing
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 from msgspec import Meta, Struct
 
 from toolhub_service.domain.call import Principal
@@ -26,6 +28,8 @@ from toolhub_service.mcp_server.programs import NONE_FOUND, stubs_of
 from toolhub_service.registry.export import mcp_hints
 from toolhub_service.registry.listing import PageRequest, Viewer, search_tools
 from toolhub_service.registry.search import NO_MEANING, ToolFilter
+
+CALL_TOOL: Final = "call_tool"
 
 _ACTIVE: Final = ToolFilter(states=frozenset({ToolState.ACTIVE}))
 _JOB_ID: Final = Meta(description="As job_start gave it.", max_length=128)
@@ -55,6 +59,15 @@ class CallTool(Struct, frozen=True, forbid_unknown_fields=True):
     name: _Tool
     arguments: _Arguments = {}
     approval_id: _Approval = ""
+
+
+def named_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """(tool, arguments) that `call_tool` is asked for. Raises MCPError."""
+    try:
+        asked = msgspec.convert(dict(arguments), CallTool)
+    except msgspec.ValidationError as unfit:
+        raise MCPError(INVALID_PARAMS, f"{unfit}. See the input schema of {CALL_TOOL}.") from unfit
+    return asked.name, asked.arguments
 
 
 class JobStart(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,7 +119,7 @@ class OwnTools:
             _own("search_tools", self._search, SearchTools, reads, "Find tools by what they do. The answer says "
                  "whether it is complete."),
             _own("describe_tool", self._describe, DescribeTool, reads, "A tool's description and schemas."),
-            _own("call_tool", self._call, CallTool, acts, "Call a tool that search_tools or describe_tool has shown."),
+            _own(CALL_TOOL, self._call, CallTool, acts, "Call a tool that search_tools or describe_tool has shown."),
         ]  # fmt: skip
         following = [
             _own("job_start", self._start, JobStart, acts, "Start a tool as a job, for work that may take longer than "
@@ -210,10 +223,10 @@ class OwnTools:
         call = self._calling.call(
             asked.context, asked.principal, asked.session_id, args.name, args.arguments, args.approval_id
         )
-        job = await self._engine.submission.submit(call)
+        job = await self._calling.submit(call)
         result = job.status.result
         if result is not None and result.error is not None:
-            return await self._calling.told(call, result)  # refused: there is nothing to follow
+            return await self._calling.visible(call, result)  # refused: there is nothing to follow
         return _structured(_status_of(job))
 
     async def _status(self, args: JobStatus, asked: Asked) -> dict[str, Any]:
@@ -223,7 +236,7 @@ class OwnTools:
         job = await self._awaited(args.job_id, args.wait_s, asked)
         if job.status.result is None:
             return _structured(_status_of(job) | {"note": "It is not over. Ask again."})
-        return await self._calling.told(job.call, job.status.result)
+        return await self._calling.visible(job.call, job.status.result)
 
     async def _cancel(self, args: JobCancel, asked: Asked) -> dict[str, Any]:
         return _structured(_status_of(await self._engine.jobs.cancel(asked.principal, args.job_id, args.reason)))

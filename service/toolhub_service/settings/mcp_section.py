@@ -31,6 +31,13 @@ class McpEndpoint(Section, frozen=True):
             "`web__search`; `*`: all. A name that two tools would have is left to neither."
         ),
     ] = ()
+    approval_url: Annotated[
+        str,
+        Meta(
+            description="Page where people decide approvals, such as https://ops.example/approvals/{approval_id}, for "
+            "users of clients that can open links; empty: none."
+        ),
+    ] = ""
     allowed_hosts: Annotated[
         tuple[str, ...], Meta(description="Further names, with or without a port, that a Host header may hold.")
     ] = ()
@@ -50,3 +57,9 @@ class McpEndpoint(Section, frozen=True):
     session_idle_s: Annotated[
         float, Meta(description="Seconds after which such a session without requests is ended.", gt=0, le=86_400)
     ] = 1_800.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        url = self.approval_url
+        if url and not (url.startswith(("https://", "http://")) and "{approval_id}" in url):
+            raise ValueError("approval_url must be an http(s) URL with {approval_id} in it")

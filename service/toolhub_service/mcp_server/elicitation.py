@@ -1,0 +1,82 @@
+"""How a client asks its user while an approver of the hub decides: by a form or a link, in either era.
+
+The user is not the approver: "accept" says that the approver has decided, or that the user wants to go on waiting;
+"decline" says that the call is not wanted any more. Nothing that a client answers here grants anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import anyio
+from mcp.shared.exceptions import MCPError
+
+from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.mcp_server.calls import Context
+
+_NOTHING_ASKED: Final[Any] = {"type": "object", "properties": {}}
+# For a person to answer an elicitation of the older era, which keeps its request open.
+_PERSON_S: Final = 600.0
+
+
+class Awaited(NamedTuple):
+    """An approval that a call needs."""
+
+    approval_id: str
+    is_granted: bool
+    is_pending: bool
+
+
+def awaited(error: ToolError | None) -> Awaited | None:
+    """The approval that a refused call waits for; None: it waits for none."""
+    if error is None or error.kind is not ErrorKind.APPROVAL_REQUIRED:
+        return None
+    approval_id, state = str(error.details.get("approval_id", "")), str(error.details.get("approval_state", ""))
+    return Awaited(approval_id, state == "APPROVED", state == "PENDING") if approval_id else None
+
+
+def how_to_approve(approval_id: str, url: str) -> str:
+    """What a user can pass on to an approver. `url`: of the page where the approval is decided, if there is one."""
+    return f"An approver decides with: toolhub approvals approve {approval_id}" + (f", or at {url}" if url else "")
+
+
+class Prompt(NamedTuple):
+    """What a client shows its user."""
+
+    approval_id: str
+    message: str
+    url: str
+    """Of the page where the approval is decided; empty: there is none."""
+
+    def mode(self, context: Context) -> str:
+        """`url` or `form`, as this request's client can show it; empty: neither."""
+        known = context.session.client_capabilities
+        elicitation = known.elicitation if known is not None else None
+        if elicitation is None:
+            return ""
+        if elicitation.url is not None and self.url:
+            return "url"
+        # Neither mode named: the older form of the capability, which meant forms.
+        return "form" if elicitation.form is not None or elicitation.url is None else ""
+
+    def request(self, context: Context) -> dict[str, Any]:
+        """An `elicitation/create`, for `inputRequests` of 2026-07-28. The client must have a mode."""
+        if self.mode(context) == "url":
+            params = {"mode": "url", "message": self.message, "url": self.url}
+        else:
+            params = {"mode": "form", "message": self.message, "requestedSchema": _NOTHING_ASKED}
+        return {"method": "elicitation/create", "params": params}
+
+    async def is_accepted(self, context: Context) -> bool:
+        """Ask by a request of the older era, for ten minutes at most, whether the call may go on."""
+        session, request_id = context.session, context.request_id
+        with anyio.move_on_after(_PERSON_S):
+            try:
+                if self.mode(context) == "url":
+                    result = await session.elicit_url(self.message, self.url, self.approval_id, request_id)
+                else:
+                    result = await session.elicit_form(self.message, _NOTHING_ASKED, request_id)
+            except MCPError:
+                return False  # the client cannot after all
+            return result.action == "accept"
+        return False
