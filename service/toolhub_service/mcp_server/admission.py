@@ -115,9 +115,11 @@ class Quota:
 class SessionShares:
     """Sessions of the older era that each principal has open, as far as one can see: of what is free, at most half."""
 
-    def __init__(self, most: int, idle_s: float) -> None:
+    def __init__(self, most: int, idle_s: float, on_end: Callable[[str], None]) -> None:
+        """`on_end` is told the id of each session that has ended, or was used by nobody for too long."""
         self._most = most
         self._idle_s = idle_s
+        self._on_end = on_end
         self._used_s: dict[str, dict[str, float]] = {}
         """By principal and session: when it was used last, on the loop's clock."""
 
@@ -125,6 +127,7 @@ class SessionShares:
         for holder, sessions in list(self._used_s.items()):
             for session_id in [each for each, used_s in sessions.items() if used_s + self._idle_s < now_s]:
                 del sessions[session_id]
+                self._on_end(session_id)
             if not sessions:
                 del self._used_s[holder]
         return may_take(len(self._used_s.get(principal_id, ())), sum(map(len, self._used_s.values())), self._most)
@@ -133,20 +136,28 @@ class SessionShares:
         self._used_s.setdefault(principal_id, {})[session_id] = now_s
 
     def ended(self, principal_id: str, session_id: str) -> None:
-        self._used_s.get(principal_id, {}).pop(session_id, None)
+        if self._used_s.get(principal_id, {}).pop(session_id, None) is not None:
+            self._on_end(session_id)
 
 
 class Admission:
     """ASGI application around the SDK's."""
 
-    def __init__(self, inner: App, identify: Identify, invite: Invite, terms: AdmissionTerms) -> None:
+    def __init__(
+        self,
+        inner: App,
+        identify: Identify,
+        invite: Invite,
+        terms: AdmissionTerms,
+        on_session_end: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._inner = inner
         self._identify = identify
         self._invite = invite
         self._terms = terms
         self.requests = Quota(terms.max_requests)
         self.streams = Quota(terms.max_streams)
-        self.sessions = SessionShares(terms.max_sessions, terms.session_idle_s)
+        self.sessions = SessionShares(terms.max_sessions, terms.session_idle_s, on_session_end)
         self._is_leaving = False
         self._listening: set[asyncio.Timeout] = set()
 

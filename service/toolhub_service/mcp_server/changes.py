@@ -47,6 +47,10 @@ class Changes:
         if len(self._sessions) > _SESSIONS_MAX:
             self._sessions.popitem(last=False)
 
+    def forget(self, session_id: str) -> None:
+        """A session of the older era has ended. Notifying it would not fail: nobody would ever know."""
+        self._sessions.pop(session_id, None)
+
     async def _tell_all(self) -> None:
         while True:
             await self._changed.wait()

@@ -120,6 +120,10 @@ class Endpoint:
         self._changes.close()
         self._listening.close()
 
+    def session_ended(self, session_id: str) -> None:
+        """Nothing of a session of the older era is kept from now on."""
+        self._changes.forget(session_id)
+
     async def _around(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Each request's place in its trace, and no defect's text on the wire."""
         try:

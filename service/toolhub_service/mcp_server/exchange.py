@@ -25,14 +25,16 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
+    INVALID_REQUEST,
     LOG_LEVEL_META_KEY,
     PROTOCOL_VERSION_META_KEY,
+    ErrorData,
     JSONRPCError,
 )
 from mcp_types.version import LATEST_MODERN_VERSION
 from starlette.requests import Request
 
-from toolhub_service.mcp_server.admission import LISTEN_METHOD, REQUEST, App, Receive, Scope, Send
+from toolhub_service.mcp_server.admission import LISTEN_METHOD, PRINCIPAL, REQUEST, App, Message, Receive, Scope, Send
 from toolhub_service.schema import canonical_json
 
 _LISTEN: Final = LISTEN_METHOD.decode()
@@ -40,6 +42,7 @@ _VERSION: Final = LATEST_MODERN_VERSION.encode()
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params"})
 # Of `_meta`: what needs a stream for its answer.
 _STREAMED: Final = frozenset({"progressToken", LOG_LEVEL_META_KEY})
+_SESSION: Final = b"mcp-session-id"
 _PARAM_PREFIX: Final = b"mcp-param-"
 _X_HEADER: Final = b'"x-mcp-header"'
 _SCHEMAS_MAX: Final = 10_000
@@ -65,19 +68,21 @@ class Exchange:
         self._server = server
         self._inner = inner
         self._ping_s = ping_s
+        self._running: dict[tuple[str, bytes, str], _Running] = {}
+        """By principal, session and id, of the older protocol."""
         self._mirrored: dict[str, tuple[Any, bool]] = {}
         """By a tool's name: its schema, and whether a property of it is sent as a header too."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = scope.pop(REQUEST, None)
         if not self._is_plain(scope, body):
-            await self._inner(scope, receive, send)
+            await self._pass_on(body, scope, receive, send)
             return
         method, params = body["method"], body["params"]
         request = Request(scope)
         client = _Client(receive, send, self._ping_s)
         try:
-            answer = await self._answer(body["id"], method, params, request)
+            answer = await self._answered(body["id"], method, params, request)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not client.is_gone or (task is not None and task.uncancel()):
@@ -86,6 +91,27 @@ class Exchange:
         finally:
             await client.unwatch()
         await client.send(*answer)
+
+    async def _pass_on(self, body: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        """To the SDK. Of two requests of one session with one id it would answer one, and keep the other waiting."""
+        session_id = next((value for name, value in scope["headers"] if name == _SESSION), b"")
+        if not session_id or type(body) is not dict or "id" not in body or "method" not in body:
+            await self._inner(scope, receive, send)
+            return
+        key = scope[PRINCIPAL].id, session_id, str(body["id"])
+        while (before := self._running.get(key)) is not None:
+            if not before.is_answered:
+                error = ErrorData(code=INVALID_REQUEST, message="A request with this id still runs. Give each its own.")
+                refused = JSONRPCError(jsonrpc="2.0", id=None, error=error).model_dump(mode="json", exclude_unset=True)
+                await _answer(send, 400, _write_json(refused))
+                return
+            await before.ended.wait()
+        running = self._running[key] = _Running(send)
+        try:
+            await self._inner(scope, receive, running.send)
+        finally:
+            del self._running[key]
+            running.ended.set()
 
     def _is_plain(self, scope: Scope, body: Any) -> bool:
         """Whether the short way answers it. No: it may be right or wrong, the SDK knows."""
@@ -124,7 +150,7 @@ class Exchange:
         self._mirrored[name] = (schema, found)
         return found
 
-    async def _answer(
+    async def _answered(
         self, request_id: str | int, method: str, params: dict[str, Any], request: Request
     ) -> tuple[int, str]:
         meta = params["_meta"]
@@ -164,6 +190,20 @@ def _has_headers(scope: Scope, method: str, params: Mapping[str, Any]) -> bool:
         return False
     accepted = {each.strip() for each in sent.get(b"accept", b"").split(b",")}
     return b"application/json" in accepted and b"text/event-stream" in accepted
+
+
+class _Running:
+    """A request of the older protocol that the SDK answers."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.is_answered = False
+        self.ended = asyncio.Event()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.is_answered = True
+        await self._send(message)
 
 
 class _Outbound:
@@ -238,8 +278,12 @@ class _Client:
         if self._is_streaming:
             event = f"event: message\r\ndata: {body}\r\n\r\n".encode()
             await self._send({"type": "http.response.body", "body": event, "more_body": False})
-            return
-        data = body.encode()
-        headers = [(b"content-length", b"%d" % len(data)), (b"content-type", b"application/json")]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": data})
+        else:
+            await _answer(self._send, status, body)
+
+
+async def _answer(send: Send, status: int, body: str) -> None:
+    data = body.encode()
+    headers = [(b"content-length", b"%d" % len(data)), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": data})

@@ -57,7 +57,8 @@ async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: soc
         max_sessions=terms.admission.max_sessions,
     )
     exchange = Exchange(endpoint.server, sessions.handle_request)
-    server = HttpServer(endpoint, sessions, Admission(exchange, identify, invite, terms.admission), terms)
+    admission = Admission(exchange, identify, invite, terms.admission, endpoint.session_ended)
+    server = HttpServer(endpoint, sessions, admission, terms)
     await server.start(bound)
     return server
 
