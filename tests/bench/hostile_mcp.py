@@ -3,10 +3,10 @@
     make bench BENCHES=hostile_mcp
     python -m tests.bench.hostile_mcp [--rounds 10] [--seconds 3] [--streams 100000] [--only NAME …] [--write]
 
-One hub with API keys. `victim` calls a core tool on four connections that are kept, and on a new one ten times a second;
-`attacker`, a process of its own, makes one attack of `tests/security/mcp_attackers.py` after the other, at most ten turns
-a second. At the end streams for changes are asked for until so many have been. Descriptors must be as many after the
-last round as after the second; the bench fails otherwise.
+One hub with API keys. `victim` calls a core tool on four connections that are kept, and on a new one ten times a
+second; `attacker`, a process of its own, makes one attack of `tests/security/mcp_attackers.py`, at most ten turns a
+second. At the end streams for changes are asked for until so many have been. Descriptors must be as many after the last
+round as after the second; the bench fails otherwise.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ async def beside(
     """The victim's figures before an attack and during it, for `seconds` and so many turns of the attack."""
     ticks = machine_ticks()
     quiet, _ = await others(port, victim, seconds)
-    taken, lost, peak_mb = [], 0, 0.0
+    taken: list[float] = []
+    lost, peak_mb = 0, 0.0
     async with attacking(port, attacker, name) as made:
         while True:
             each, refused = await others(port, victim, seconds)
@@ -111,7 +112,9 @@ async def beside(
 
 async def others(port: int, key: str, seconds: float) -> tuple[list[float], int]:
     """Milliseconds of the victim's calls on kept connections, and how many of those on new ones were not answered."""
-    asked, ends, taken, lost = call(key, "core__util_time_now", {}), time.perf_counter() + seconds, [], 0
+    asked, ends = call(key, "core__util_time_now", {}), time.perf_counter() + seconds
+    taken: list[float] = []
+    lost = 0
 
     async def kept() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -7,17 +7,16 @@ session of the older era is besides bound to the principal that opened it, which
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.verdict import may_take
+from toolhub_service.mcp_server.shares import Quota, SessionShares, Turns
 from toolhub_service.schema import canonical_json, strict_json
 
 Message = MutableMapping[str, Any]
@@ -87,59 +86,6 @@ class AdmissionTerms:
     """After which such a stream is ended; clients listen again."""
 
 
-@dataclass(slots=True)
-class Quota:
-    """Of which each principal gets a share."""
-
-    most: int
-    taken: int = 0
-    of: Counter[str] = field(default_factory=Counter)
-
-    @asynccontextmanager
-    async def place(self, principal_id: str) -> AsyncIterator[bool]:
-        """Whether there was one; it is free again at the end."""
-        if not may_take(self.of[principal_id], self.taken, self.most):
-            yield False
-            return
-        self.of[principal_id] += 1
-        self.taken += 1
-        try:
-            yield True
-        finally:
-            self.taken -= 1
-            self.of[principal_id] -= 1
-            if not self.of[principal_id]:
-                del self.of[principal_id]
-
-
-class SessionShares:
-    """Sessions of the older era that each principal has open, as far as one can see: of what is free, at most half."""
-
-    def __init__(self, most: int, idle_s: float, on_end: Callable[[str], None]) -> None:
-        """`on_end` is told the id of each session that has ended, or was used by nobody for too long."""
-        self._most = most
-        self._idle_s = idle_s
-        self._on_end = on_end
-        self._used_s: dict[str, dict[str, float]] = {}
-        """By principal and session: when it was used last, on the loop's clock."""
-
-    def may_open(self, principal_id: str, now_s: float) -> bool:
-        for holder, sessions in list(self._used_s.items()):
-            for session_id in [each for each, used_s in sessions.items() if used_s + self._idle_s < now_s]:
-                del sessions[session_id]
-                self._on_end(session_id)
-            if not sessions:
-                del self._used_s[holder]
-        return may_take(len(self._used_s.get(principal_id, ())), sum(map(len, self._used_s.values())), self._most)
-
-    def used(self, principal_id: str, session_id: str, now_s: float) -> None:
-        self._used_s.setdefault(principal_id, {})[session_id] = now_s
-
-    def ended(self, principal_id: str, session_id: str) -> None:
-        if self._used_s.get(principal_id, {}).pop(session_id, None) is not None:
-            self._on_end(session_id)
-
-
 class Admission:
     """ASGI application around the SDK's."""
 
@@ -158,6 +104,7 @@ class Admission:
         self.requests = Quota(terms.max_requests)
         self.streams = Quota(terms.max_streams)
         self.sessions = SessionShares(terms.max_sessions, terms.session_idle_s, on_session_end)
+        self._turns = Turns()
         self._is_leaving = False
         self._listening: set[asyncio.Timeout] = set()
 
@@ -235,6 +182,7 @@ class Admission:
                 what = "streams" if listens else "requests"
                 await _answer(send, 503, f"Too many {what} of yours are open here. Close some, or come again shortly.")
                 return
+            await self._turns.take(principal.id)
             if scope["method"] == "POST":
                 read = await self._body(scope, receive, send)
                 if read is None:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any, Final
 
 import uvicorn
@@ -18,13 +19,14 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.mcp_server.admission import Admission, AdmissionTerms, Identify, Scope
+from toolhub_service.mcp_server.admission import PRINCIPAL, Admission, AdmissionTerms, Identify, Scope
 from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.exchange import Exchange
 
 _HEAD_BYTES: Final = 32 * 1024
 _KEEP_ALIVE_S: Final = 60
+_PLACES: Final = 8
 # Of what the SDK and the web server log there is nothing that a client could not make them say.
 for _name in ("mcp", "uvicorn", "uvicorn.error", "uvicorn.access", "sse_starlette"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -128,23 +130,48 @@ def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
 
 
 class BoundedProtocol(H11Protocol):
-    """Besides: a bound on connections, and a time within which the head of a request has to be there."""
+    """Besides: a bound on connections, and a time within which the head of a request has to be there.
+
+    A connection beyond the bound takes the place of one on which nothing is asked: first of those of whom nobody knows
+    who they are, then of those that have been idle longest. Where all are busy it is closed.
+    """
 
     max_connections = 1_000
     head_s = 10.0
     _late: asyncio.TimerHandle | None = None
+    heard_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
+        self.heard_s = self.loop.time()
+        if len(self.connections) > self.max_connections and not self._takes_a_place():
             transport.abort()
             return
         self._wait_for_head()
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+    def _takes_a_place(self) -> bool:
+        """Some at a time, so that in a flood few look for one."""
+        others = [each for each in self.connections if isinstance(each, BoundedProtocol) and each is not self]
+        idle = [each for each in others if each.is_idle]
+        for each in nsmallest(_PLACES, idle, key=lambda each: (each.is_known, each.heard_s)):
+            each.transport.abort()
+        return bool(idle)
+
+    @property
+    def is_idle(self) -> bool:
         cycle: Any = self.cycle  # None before the first request
-        if cycle is not None and not cycle.response_complete:
+        return cycle is None or bool(cycle.response_complete)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its last request was of a caller who was let in."""
+        cycle: Any = self.cycle
+        return cycle is not None and PRINCIPAL in cycle.scope
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self.loop.time()
+        super().data_received(data)
+        if not self.is_idle:
             self._stop_waiting()
         elif self._late is None:
             self._wait_for_head()

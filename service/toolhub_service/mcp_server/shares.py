@@ -1,0 +1,93 @@
+"""What each principal gets of what the MCP endpoint has: places, sessions, and turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from toolhub_service.domain.verdict import may_take
+
+
+@dataclass(slots=True)
+class Quota:
+    """Of which each principal gets a share."""
+
+    most: int
+    taken: int = 0
+    of: Counter[str] = field(default_factory=Counter)
+
+    @asynccontextmanager
+    async def place(self, principal_id: str) -> AsyncIterator[bool]:
+        """Whether there was one; it is free again at the end."""
+        if not may_take(self.of[principal_id], self.taken, self.most):
+            yield False
+            return
+        self.of[principal_id] += 1
+        self.taken += 1
+        try:
+            yield True
+        finally:
+            self.taken -= 1
+            self.of[principal_id] -= 1
+            if not self.of[principal_id]:
+                del self.of[principal_id]
+
+
+class SessionShares:
+    """Sessions of the older era that each principal has open, as far as one can see: of what is free, at most half."""
+
+    def __init__(self, most: int, idle_s: float, on_end: Callable[[str], None]) -> None:
+        """`on_end` is told the id of each session that has ended, or was used by nobody for too long."""
+        self._most = most
+        self._idle_s = idle_s
+        self._on_end = on_end
+        self._used_s: dict[str, dict[str, float]] = {}
+        """By principal and session: when it was used last, on the loop's clock."""
+
+    def may_open(self, principal_id: str, now_s: float) -> bool:
+        for holder, sessions in list(self._used_s.items()):
+            for session_id in [each for each, used_s in sessions.items() if used_s + self._idle_s < now_s]:
+                del sessions[session_id]
+                self._on_end(session_id)
+            if not sessions:
+                del self._used_s[holder]
+        return may_take(len(self._used_s.get(principal_id, ())), sum(map(len, self._used_s.values())), self._most)
+
+    def used(self, principal_id: str, session_id: str, now_s: float) -> None:
+        self._used_s.setdefault(principal_id, {})[session_id] = now_s
+
+    def ended(self, principal_id: str, session_id: str) -> None:
+        if self._used_s.get(principal_id, {}).pop(session_id, None) is not None:
+            self._on_end(session_id)
+
+
+class Turns:
+    """In each turn of the event loop one request of each principal begins, so that who sends fifty at once is in the
+    way of nobody but himself."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By principal, of those of whom one has begun in this turn of the loop."""
+
+    async def take(self, principal_id: str) -> None:
+        waiting = self._waiting.get(principal_id)
+        if waiting is None:
+            self._waiting[principal_id] = deque()
+            asyncio.get_running_loop().call_soon(self._next, principal_id)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        await turn
+
+    def _next(self, principal_id: str) -> None:
+        waiting = self._waiting[principal_id]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():  # else its request has been cancelled
+                turn.set_result(None)
+                asyncio.get_running_loop().call_soon(self._next, principal_id)
+                return
+        del self._waiting[principal_id]
