@@ -133,6 +133,17 @@ def everything_calls(_harness: RealServerHarness) -> list[Call]:
         Call("toggle-subscriber-updates", {}, "Started"),
         Call("toggle-subscriber-updates", {}, "Stopped"),
         Call("trigger-long-running-operation", {"duration": 0.1, "steps": 2}, "Steps: 2"),
+        Call("prompts.simple-prompt", {}, "simple prompt"),
+        Call("prompts.args-prompt", {"city": "Paris"}, "Paris"),
+        Call("prompts.completable-prompt", {"department": "Engineering", "name": "Alice"}, "Alice"),
+        Call("prompts.resource-prompt", {"resourceType": "Text", "resourceId": "1"}, "demo://resource/dynamic/text/1"),
+        Call("resources.list", {}, "demo://resource/dynamic/text/{resourceId}"),
+        Call("resources.read", {"uri": "demo://resource/dynamic/text/1"}, "Resource 1"),
+        Call(
+            "completion.complete",
+            {"prompt": "completable-prompt", "argument": "department", "value": "E"},
+            lambda value: value["values"] == ["Engineering"],
+        ),
     ]
 
 
@@ -185,6 +196,8 @@ def memory_calls(_harness: RealServerHarness) -> list[Call]:
         Call("delete_relations", {"relations": [knows]}, "deleted"),
         Call("delete_entities", {"entityNames": ["Ann", "Bob"]}, "deleted"),
         Call("read_graph", {}, lambda value: value == {"entities": [], "relations": []}),
+        Call("resources.list", {}, "memory://knowledge-graph"),
+        Call("resources.read", {"uri": "memory://knowledge-graph"}, "entities"),
     ]
 
 
@@ -223,6 +236,7 @@ def fetch_calls(harness: RealServerHarness) -> list[Call]:
     return [
         Call("fetch", {"url": page}, "One governed door."),
         Call("fetch", {"url": page, "raw": True, "max_length": 20}, "<html>"),
+        Call("prompts.fetch", {"url": page}, "One governed door."),
     ]
 
 

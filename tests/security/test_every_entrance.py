@@ -9,12 +9,15 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import pytest
 from google.protobuf.descriptor import Descriptor
+from mcp import MCPError
 from mcp.client.client import Client
+from mcp_types import PromptReference
 from msgspec import Meta
 
 import toolhub_service
@@ -34,7 +37,7 @@ from toolhub.v1 import (
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.result import StepName
-from toolhub_service.domain.tool import Annotations, ToolLimits
+from toolhub_service.domain.tool import Annotations, Primitive, ToolLimits
 from toolhub_service.faces.table import FACE_HEADER
 from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.tools.context import ToolContext
@@ -58,11 +61,71 @@ class Step(Tool["Step.In", "Step.Out"]):
         count: Annotated[float, Meta(le=1_000)]
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        if self.name.endswith("fails"):
-            raise refuse(ErrorKind.IO_ERROR, "It fails.")
-        if self.name.endswith("lies"):
-            return self.Out(count=5_000)
-        return self.Out(count=float("nan") if self.name.endswith("notJson") else args.count)
+        return self.Out(count=_stepped(self.name, args.count))
+
+
+def _stepped(name: str, count: int) -> float:
+    if "fails" in name:
+        raise refuse(ErrorKind.IO_ERROR, "It fails.")
+    if "lies" in name:
+        return 5_000
+    return float("nan") if "notJson" in name else count
+
+
+class PromptStep(Tool["PromptStep.In", "PromptStep.Out"]):
+    """The same, as an adapter brings a prompt of a source."""
+
+    name = "plain/prompts.mine"
+    description = "Count."
+    annotations = READS
+
+    class In(ToolInput, frozen=True):
+        count: Annotated[int, Meta(ge=1)] = 3
+
+    class Out(ToolOutput, frozen=True):
+        count: Annotated[float, Meta(le=1_000)]
+        messages: list[dict[str, Any]]
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        count = _stepped(self.name, args.count)
+        return self.Out(count=count, messages=[{"role": "user", "content": {"type": "text", "text": str(args.count)}}])
+
+
+class ReadStep(Tool["ReadStep.In", "ReadStep.Out"]):
+    name = "plain/resources.read"
+    description = "Count."
+    annotations = READS
+
+    class In(ToolInput, frozen=True):
+        uri: Annotated[str, Meta(max_length=8)]
+        count: int = 3
+
+    class Out(ToolOutput, frozen=True):
+        count: Annotated[float, Meta(le=1_000)]
+        contents: list[dict[str, Any]]
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        count = _stepped(self.name, args.count)
+        return self.Out(count=count, contents=[{"uri": args.uri, "text": str(args.count)}])
+
+
+class CompletionStep(Tool["CompletionStep.In", "CompletionStep.Out"]):
+    name = "plain/completion.complete"
+    description = "Count."
+    annotations = READS
+
+    class In(ToolInput, frozen=True):
+        prompt: str
+        argument: str
+        value: Annotated[str, Meta(max_length=8)]
+        count: int = 3
+
+    class Out(ToolOutput, frozen=True):
+        count: Annotated[float, Meta(le=1_000)]
+        values: list[str]
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        return self.Out(count=_stepped(self.name, args.count), values=[str(args.count)])
 
 
 class Inner(Tool["Inner.In", "Inner.Out"]):
@@ -89,6 +152,18 @@ class Inner(Tool["Inner.In", "Inner.Out"]):
 
 
 NAMES: Final = ("plain", "fails", "lies", "notJson", "denied", "scarce")
+PRIMITIVES: Final[Mapping[str, tuple[type[Tool[Any, Any, Any]], Primitive]]] = {
+    "prompts.mine": (PromptStep, Primitive.PROMPT),
+    "prompts.shown": (PromptStep, Primitive.PROMPT),
+    "resources.read": (ReadStep, Primitive.RESOURCE_READ),
+    "completion.complete": (CompletionStep, Primitive.COMPLETION),
+}
+"""What a source of each of `NAMES` has."""
+PRIMITIVE_TOOLS: Final = [
+    (type(f"{kind.__name__}{name}", (kind,), {"name": f"{name.lower()}/{own}.{name}"})(), name.lower(), primitive)
+    for name in NAMES
+    for own, (kind, primitive) in PRIMITIVES.items()
+]
 TOOLS: Final = [type(f"Step{name}", (Step,), {"name": f"held/step.{name}"})() for name in NAMES]
 POLICY: Final = """
 extends: none
@@ -97,9 +172,15 @@ grants:
 roles:
   - {principals: [local], roles: [agent]}
 rules:
-  - {id: not-this, tools: [held/step.denied], effect: DENY, reason: "Not this one."}
+  - id: not-this
+    tools: [held/step.denied, denied/prompts.mine.*, denied/resources.*, denied/completion.*]
+    effect: DENY
+    reason: "Not this one."
 limits:
   - {id: scarce, tools: [held/step.scarce], quota: 1}
+  - {id: scarce-prompt, tools: [scarce/prompts.mine.scarce], quota: 1}
+  - {id: scarce-resource, tools: [scarce/resources.read.scarce], quota: 1}
+  - {id: scarce-completion, tools: [scarce/completion.complete.scarce], quota: 1}
 """
 SETTINGS: Final = {
     "faces": {"enabled": ["countbot"], "countbot_tools": [f"{name}=held/step.{name}" for name in NAMES]},
@@ -224,6 +305,79 @@ except RuntimeError as error:
     answer = [error_of(error)["kind"], None]
 answer
 """
+
+
+def _refusal(error: MCPError) -> Answer:
+    """Of what is hidden and of what is not there an error of the protocol tells no more than that."""
+    return (error.error.data or {}).get("toolhub/error", {"kind": "TOOL_NOT_FOUND"})["kind"], None
+
+
+def _counted(text: str) -> Answer:
+    return "", {"count": int(text)}
+
+
+def prompts_get(era: str) -> Enter:
+    async def enter(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+        async with hub.client(era) as client:
+            try:
+                got = await client.get_prompt(recorded("MCP prompts/get", tool), {key: str(args[key]) for key in args})
+            except MCPError as error:
+                return _refusal(error)
+        return _counted(got.messages[0].content.text)  # type: ignore[union-attr]
+
+    return enter
+
+
+def resources_read(era: str) -> Enter:
+    async def enter(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+        uri = "too://long" if args else "x://y"
+        async with hub.client(era) as client:
+            try:
+                read = await client.read_resource(f"toolhub://sources/{_source(tool)}/{uri}")
+            except MCPError as error:
+                return _refusal(error)
+        return _counted(read.contents[0].text)  # type: ignore[union-attr]
+
+    return enter
+
+
+def completion_complete(era: str) -> Enter:
+    async def enter(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+        name = tool.partition(".")[2]
+        ref = PromptReference(type="ref/prompt", name=f"{_source(tool)}/prompts.shown.{name}")
+        async with hub.client(era) as client:
+            try:
+                done = await client.complete(ref, {"name": "x", "value": "far too long" if args else ""})
+            except MCPError as error:
+                return _refusal(error)
+        values = done.completion.values
+        return _counted(values[0]) if values else ("TOOL_NOT_FOUND", None)
+
+    return enter
+
+
+def _source(tool: str) -> str:
+    return tool.partition(".")[2].lower()
+
+
+OWN_TOOLS: Final = {
+    "MCP prompts/get": "prompts.mine",
+    "MCP resources/read": "resources.read",
+    "MCP completion/complete": "completion.complete",
+}
+
+
+def recorded(entrance: str, tool: str) -> str:
+    """The tool that an entrance calls where the others call `tool`."""
+    own = OWN_TOOLS.get(entrance.partition(",")[0])
+    return tool if own is None else f"{_source(tool)}/{own}.{tool.partition('.')[2]}"
+
+
+PRIMITIVE_ENTRANCES: Final[Mapping[str, Enter]] = {
+    **{f"MCP prompts/get, {era}": prompts_get(era) for era in ERAS},
+    **{f"MCP resources/read, {era}": resources_read(era) for era in ERAS},
+    **{f"MCP completion/complete, {era}": completion_complete(era) for era in ERAS},
+}
 ENTRANCES: Final[Mapping[str, Enter]] = {
     "Invoke": invoke,
     "InvokeStream": invoke_stream,
@@ -239,6 +393,7 @@ ENTRANCES: Final[Mapping[str, Enter]] = {
     "MCP task, 2025-11-25": mcp_task_older,
     "MCP task, 2026-07-28": mcp_task,
     "MCP on stdio": mcp_stdio,
+    **PRIMITIVE_ENTRANCES,
 }
 RPCS: Final = {
     "Invoke": "Invoke",
@@ -257,7 +412,13 @@ MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     "transport/session.py": ("InvokeSession",),
     "transport/job_servicer.py": ("SubmitJob",),
     "faces/table.py": ("a face",),
-    "mcp_server/calls.py": ("MCP over HTTP, 2025-11-25", "MCP over HTTP, 2026-07-28", "MCP call_tool", "MCP on stdio"),
+    "mcp_server/calls.py": (
+        "MCP over HTTP, 2025-11-25",
+        "MCP over HTTP, 2026-07-28",
+        "MCP call_tool",
+        "MCP on stdio",
+        *PRIMITIVE_ENTRANCES,
+    ),
     # By the handle of an inner call, and no other way.
     "tools/programs/program_calls.py": ("an inner call", "MCP run_program"),
     "tools/agent_loop.py": ("an inner call",),
@@ -282,23 +443,38 @@ REFUSED: Final[Mapping[StepName, tuple[str, Mapping[str, Any], frozenset[str]]]]
 
 @asynccontextmanager
 async def _hub(home: Path) -> AsyncIterator[McpHub]:
-    async with mcp_hub(home, policy=POLICY, settings=SETTINGS, tools=[*TOOLS, Inner()]) as hub:
+    async with mcp_hub(
+        home, policy=POLICY, settings=SETTINGS, tools=[*TOOLS, Inner(), *(tool for tool, _, _ in PRIMITIVE_TOOLS)]
+    ) as hub:
+        catalog = hub.grpc.hub.toolbox.catalog
+        for tool, source, primitive in PRIMITIVE_TOOLS:
+            spec = catalog.get(tool.name)
+            assert spec is not None
+            catalog.unregister(spec.name)
+            catalog.register(replace(spec, source=source, primitive=primitive))
         yield hub
 
 
 @pytest.mark.promise("mcpserver.one-way-in")
 async def test_every_step_holds_for_every_entrance(tmp_path: Path) -> None:
     async with _hub(tmp_path) as hub:
-        assert (await invoke(hub, "held/step.scarce", {}))[0] == ""  # the one that there is
+        for name in ("invoke", *OWN_TOOLS):  # the one that there is
+            words = {"uri": "x", "prompt": "x", "argument": "x", "value": "x"} if name in OWN_TOOLS else {}
+            tool = recorded(name, "held/step.scarce")
+            schema = hub.grpc.hub.toolbox.catalog.get(tool)
+            assert schema is not None
+            known = str(schema.input_schema["properties"])
+            assert (await invoke(hub, tool, {key: words[key] for key in words if f"'{key}'" in known}))[0] == ""
         failures = []
         for name, enter in ENTRANCES.items():
             for step, (tool, args, kinds) in REFUSED.items():
-                before = len(await hub.grpc.events(tool=tool))
+                called = recorded(name, tool)
+                before = len(await hub.grpc.events(tool=called))
                 kind, _ = await enter(hub, tool, args)
                 if kind not in kinds:
                     failures.append(f"{name}: {step.value} let {tool} pass with {kind or 'a result'}")
-                if len(await hub.grpc.events(tool=tool)) <= before and step is not StepName.RESOLVE:
-                    failures.append(f"{name}: {StepName.RECORD.value} has nothing of {tool}")
+                if len(await hub.grpc.events(tool=called)) <= before and step is not StepName.RESOLVE:
+                    failures.append(f"{name}: {StepName.RECORD.value} has nothing of {called}")
             kind, value = await enter(hub, "held/step.plain", {})
             if (kind, value) != ("", {"count": 3}):
                 failures.append(f"{name}: {StepName.APPLY_DEFAULTS.value} gave {kind or value}")

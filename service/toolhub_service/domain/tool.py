@@ -82,6 +82,20 @@ class ToolState(Enum):
     DISABLED = "DISABLED"
 
 
+class Primitive(IdentityEnum):
+    """What of a protocol's a tool stands for: MCP parts tools, prompts and resources, the hub governs all as tools."""
+
+    TOOL = "tool"
+    PROMPT = "prompt"
+    """Gives the messages of one prompt."""
+    RESOURCE_LIST = "resource-list"
+    """Gives a source's resources and templates."""
+    RESOURCE_READ = "resource-read"
+    """Gives the contents of one resource, by its URI."""
+    COMPLETION = "completion"
+    """Gives what an argument of a prompt or template may be."""
+
+
 class IdempotencyMode(Enum):
     """How calls of this tool are deduplicated."""
 
@@ -218,6 +232,8 @@ class ToolSpec:
     resource_id: str = ""
     upstream: str = ""
     """Key of the breaker and the concurrency limit it shares; empty: its own name."""
+    primitive: Primitive = Primitive.TOOL
+    """Where it is another than TOOL, an MCP client is shown a prompt or resources in its place."""
     state: ToolState = ToolState.ACTIVE
     state_reason: str = ""
     """Why it is not ACTIVE; empty when it is."""

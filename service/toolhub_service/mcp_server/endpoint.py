@@ -17,6 +17,8 @@ from mcp_types import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     CallToolRequestParams,
+    CompleteRequestParams,
+    GetPromptRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ServerTasksCapability,
@@ -37,10 +39,13 @@ from toolhub_service.mcp_server.changes import Changes
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.mcp_server.own_tools import CALL_TOOL, Asked, OwnTools, named_call
+from toolhub_service.mcp_server.primitives import Asker, Primitives
+from toolhub_service.mcp_server.prompts import Prompts
 from toolhub_service.mcp_server.resources import NOT_FOUND_ONCE, Resources
 from toolhub_service.mcp_server.skills import EXTENSION as SKILLS
 from toolhub_service.mcp_server.skills import SKILL_URI, Skills
 from toolhub_service.mcp_server.skills import TEMPLATE as SKILL_TEMPLATE
+from toolhub_service.mcp_server.source_resources import SourceResources
 from toolhub_service.mcp_server.tasks import (
     OLDER_VERSION,
     asks_for_task,
@@ -82,8 +87,11 @@ class Endpoint:
         self._offer = Offer(engine)
         self._calling = Calling(engine, self._offer, principal_of)
         self._own_tools = OwnTools(engine, self._offer, self._calling)
-        self._resources = Resources(engine)
         self._skills = Skills(engine, self._offer, self._calling)
+        primitives = Primitives(engine, self._offer, self._calling)
+        sources = SourceResources(engine, primitives)
+        self._resources = Resources(engine, sources)
+        self._prompts = Prompts(primitives, sources)
         self._changes = Changes(engine)
         self._listening = ListenHandler(self._changes.bus)
         self.server = _Server(
@@ -103,6 +111,9 @@ class Endpoint:
         add("skills/get", ReadResourceRequestParams, self._get_skill)
         self.server.extensions = {**self.server.extensions, SKILLS: {}}
         self._calling.tasks.add_to(self.server)
+        add("prompts/list", PaginatedRequestParams, self._list_prompts)
+        add("prompts/get", GetPromptRequestParams, self._get_prompt)
+        add("completion/complete", CompleteRequestParams, self._complete)
         sealed = RequestStateSecurity(
             keys=[engine.state_key], ttl=_STATE_S, bind_principal=lambda ctx: principal_of(ctx).id
         )
@@ -202,31 +213,45 @@ class Endpoint:
         return await self._calling.make(context, call, came_back)
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        principal = self._principal_of(context)
-        page = await self._resources.page(principal, params.cursor or "")
-        return page if params.cursor else page | {"resources": [*self._skills.resources(principal), *page["resources"]]}
+        asker = self._asker(context)
+        page = await self._resources.page(asker, params.cursor or "")
+        if params.cursor:
+            return page
+        return page | {"resources": [*self._skills.resources(asker.principal), *page["resources"]]}
 
     async def _list_templates(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        page = self._resources.templates()
+        page = await self._resources.templates(self._asker(context))
         return page | {"resourceTemplates": [*page["resourceTemplates"], SKILL_TEMPLATE]}
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
         is_new_era = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        principal, uri = self._principal_of(context), str(params.uri)
+        asker, uri = self._asker(context), str(params.uri)
 
         async def of_uri(uri: str) -> dict[str, Any]:
-            return await self._resources.read(principal, uri, is_new_era=is_new_era)
+            return await self._resources.read(asker, uri, is_new_era=is_new_era)
 
         if not uri.startswith(SKILL_URI):
             return await of_uri(uri)
         not_found = INVALID_PARAMS if is_new_era else NOT_FOUND_ONCE
-        return await self._skills.read(context, principal, session_of(context), uri, of_uri, not_found)
+        return await self._skills.read(context, asker.principal, asker.session_id, uri, of_uri, not_found)
 
     async def _list_skills(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         return self._skills.page(self._principal_of(context), params.cursor or "")
 
     async def _get_skill(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
         return self._skills.get(self._principal_of(context), str(params.uri))
+
+    async def _list_prompts(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
+        return self._prompts.page(self._principal_of(context), params.cursor or "")
+
+    async def _get_prompt(self, context: Context, params: GetPromptRequestParams) -> dict[str, Any]:
+        return await self._prompts.get(self._asker(context), params.name, params.arguments or {})
+
+    async def _complete(self, context: Context, params: CompleteRequestParams) -> dict[str, Any]:
+        return await self._prompts.complete(self._asker(context), params)
+
+    def _asker(self, context: Context) -> Asker:
+        return Asker(context, self._principal_of(context), session_of(context))
 
 
 class _Server(Server[Any]):

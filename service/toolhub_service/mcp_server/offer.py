@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.registry.export import MCP_MAX_CHARS, Dialect, ExportedNames, Exporter
 from toolhub_service.registry.stubs import FunctionName
@@ -88,7 +88,7 @@ class Offer:
 
     def page(self, principal: Principal, cursor: str) -> Page:
         """What can be called, by name, from after `cursor` on: as much as an answer may hold."""
-        specs = [spec for spec in self._engine.catalog.all() if self.may_see(principal, spec)]
+        specs = [spec for spec in self._engine.catalog.all() if _is_tool(spec) and self.may_see(principal, spec)]
         start = bisect_right(specs, cursor, key=lambda spec: spec.name) if cursor else 0
         tools: list[dict[str, Any]] = []
         size_bytes = 0
@@ -128,7 +128,7 @@ class Offer:
     def _is_long_for(self, principal: Principal) -> bool:
         left_bytes = self._engine.full_max_tokens * _TOKEN_BYTES
         for spec in self._engine.catalog.all():
-            if self.may_see(principal, spec):
+            if _is_tool(spec) and self.may_see(principal, spec):
                 left_bytes -= self.definition(spec).size_bytes
                 if left_bytes < 0:
                     return True
@@ -137,8 +137,9 @@ class Offer:
     def _current_names(self) -> ExportedNames:
         revision = self._engine.catalog.revision
         if revision != self._names_of:
-            names = [spec.name for spec in self._engine.catalog.all()]
-            bare = [name for name in names if self._is_unprefixed(name)]
+            specs = self._engine.catalog.all()
+            names = [spec.name for spec in specs]
+            bare = [spec.name for spec in specs if _is_tool(spec) and self.is_unprefixed(spec.name)]
             known = self._names.prefixed
             self._names = ExportedNames(names, MCP_MAX_CHARS, unprefixed=bare, reserved=self._reserved)
             self._names_of = revision
@@ -148,6 +149,12 @@ class Offer:
             self._definitions = {}
         return self._names
 
-    def _is_unprefixed(self, name: str) -> bool:
+    def is_unprefixed(self, name: str) -> bool:
+        """Whether the operator wants names of its source without the source's."""
         chosen = self._engine.unprefixed_sources
         return name.partition("/")[0] in chosen or EVERY in chosen
+
+
+def _is_tool(spec: ToolSpec) -> bool:
+    """Prompts and resources have lists of their own; they can be found and called as tools all the same."""
+    return spec.primitive is Primitive.TOOL

@@ -1,4 +1,4 @@
-"""Artifacts as resources: listed, and read by their owner alone, as over gRPC."""
+"""Resources: those of sources, and artifacts, which are listed for and read by their owner alone, as over gRPC."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from contextlib import aclosing
 from typing import Any, Final, cast
 
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from toolhub_service.domain.artifact import Artifact, ArtifactFilter
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.mcp_server.calls import ARTIFACT_URI, resource_link
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.mcp_server.calls import ARTIFACT_URI, META_PREFIX, resource_link
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.offer import TTL_MS
+from toolhub_service.mcp_server.primitives import Asker, meta_of
+from toolhub_service.mcp_server.source_resources import Found, SourceResources, no_resource
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
 """Of one answer: what is larger is read over gRPC, in pieces."""
@@ -23,60 +25,96 @@ READ_MAX_BYTES: Final = 8 * 1024 * 1024
 # In the older era an answer is one event of a stream, of which clients take 1 MiB, in base64.
 _READ_ONCE_MAX_BYTES: Final = 700 * 1024
 _PAGE: Final = 100
+_CONTENTS: Final = ("mimeType", "text", "blob", "_meta")
+_SOURCES_PAGE: Final = 500
 _ID_MAX_CHARS: Final = 128
 NOT_FOUND_ONCE: Final = -32002
 _TEXTS: Final = ("application/json", "application/xml", "application/yaml", "application/x-ndjson")
 
 
 class Resources:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, sources: SourceResources) -> None:
         self._engine = engine
+        self._sources = sources
 
-    async def page(self, principal: Principal, cursor: str) -> dict[str, Any]:
-        """A ListResourcesResult: the caller's own, those that expire last first."""
-        found, after = await self._engine.artifacts.page(
-            ArtifactFilter(principal=principal.id), after=_place(cursor), limit=_PAGE
+    async def page(self, asker: Asker, cursor: str) -> dict[str, Any]:
+        """A ListResourcesResult: those of sources by source, then the caller's artifacts, last to expire first."""
+        page: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
+        start, place = _place(cursor)
+        listed: list[dict[str, Any]] = []
+        if start is not None:
+            found = await self._sources.found(asker)
+            every = self._sources.listed(found)
+            listed = every[start : start + _SOURCES_PAGE]
+            page |= unread_of(found)
+            if start + _SOURCES_PAGE < len(every):
+                return page | {"resources": listed, "nextCursor": json.dumps(start + _SOURCES_PAGE)}
+        kept, after = await self._engine.artifacts.page(
+            ArtifactFilter(principal=asker.principal.id), after=place, limit=_PAGE
         )
-        listed = [{**resource_link(artifact.ref)} for artifact in found]
-        for resource in listed:
-            del resource["type"]
-        page: dict[str, Any] = {"resources": listed, "ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
+        for artifact in kept:
+            link = resource_link(artifact.ref)
+            del link["type"]
+            listed.append(link)
         if after is not None:
             page["nextCursor"] = json.dumps(after)
-        return page
+        return page | {"resources": listed}
 
-    def templates(self) -> dict[str, Any]:
-        template = {
+    async def templates(self, asker: Asker) -> dict[str, Any]:
+        found = await self._sources.found(asker)
+        own = {
             "uriTemplate": f"{ARTIFACT_URI}{{artifact_id}}",
             "name": "artifact",
             "description": "A large value that a call of yours has kept, as its answer names it.",
         }
         return {
-            "resourceTemplates": [template],
-            "ttlMs": TTL_MS,
-            "cacheScope": "public",
+            "resourceTemplates": [own, *self._sources.templates(found)],
+            "ttlMs": 0,
+            "cacheScope": "private",
             "resultType": "complete",
+            **unread_of(found),
         }
 
-    async def read(self, principal: Principal, uri: str, *, is_new_era: bool) -> dict[str, Any]:
-        """A ReadResourceResult. Raises MCPError alike for what does not exist and what is somebody else's."""
+    async def read(self, asker: Asker, uri: str, *, is_new_era: bool) -> dict[str, Any]:
+        """A ReadResourceResult. Raises MCPError alike for what does not exist and what is not the caller's to read."""
         code = INVALID_PARAMS if is_new_era else NOT_FOUND_ONCE
-        artifact_id = uri.removeprefix(ARTIFACT_URI)
-        if not uri.startswith(ARTIFACT_URI) or not 0 < len(artifact_id) <= _ID_MAX_CHARS:
-            message = f"There is no such resource. Those of this hub begin with {ARTIFACT_URI}."
-            raise MCPError(code, message, {"uri": uri})
+        most = READ_MAX_BYTES if is_new_era else _READ_ONCE_MAX_BYTES
+        result: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
+        if uri.startswith(ARTIFACT_URI):
+            media_type, data = await self._artifact(asker.principal, uri, uri.removeprefix(ARTIFACT_URI), most, code)
+            return result | {"contents": [{"uri": uri, "mimeType": media_type, **_contents(media_type, data)}]}
+        answer, spec, own = await self._sources.read(asker, uri, code)
+        contents = []
+        for each in contents_of(answer):
+            shown: dict[str, Any] = {place: each[place] for place in _CONTENTS if place in each}
+            shown["uri"] = self._sources.uri_in_answer(spec.source, uri, own, each["uri"])
+            if "artifact" in each:
+                kept = str(each["artifact"])
+                media_type, data = await self._artifact(asker.principal, uri, kept, most, code)
+                shown |= {"mimeType": each.get("mimeType") or media_type, **_contents(media_type, data)}
+            elif "dropped" in each:
+                raise MCPError(INTERNAL_ERROR, f"It has {each['bytes']:,} bytes, and {each['dropped']}.", {"uri": uri})
+            most -= len(shown["text"]) if "text" in shown else len(shown.get("blob", "")) * 3 // 4
+            if most < 0:
+                raise MCPError(INTERNAL_ERROR, "Its contents together are too large for one answer.", {"uri": uri})
+            contents.append(shown)
+        return result | {"contents": contents, "_meta": meta_of(answer, spec)}
+
+    async def _artifact(
+        self, principal: Principal, uri: str, artifact_id: str, most: int, code: int
+    ) -> tuple[str, bytes]:
+        """(media type, bytes). Raises MCPError."""
+        if not 0 < len(artifact_id) <= _ID_MAX_CHARS:
+            raise no_resource(uri, code)
         may_read_all = Role.AUDITOR in principal.roles
         try:
             artifact = await self._engine.artifacts.open(principal.id, artifact_id, may_read_all=may_read_all)
-            most = READ_MAX_BYTES if is_new_era else _READ_ONCE_MAX_BYTES
             if artifact.size_bytes > most:
                 message = f"It has {artifact.size_bytes:,} bytes, of which {most:,} can be read over MCP."
                 raise MCPError(code, f"{message} Use `toolhub artifacts get {artifact_id}`.", {"uri": uri})
-            data = await self._bytes(artifact)
+            return artifact.media_type, await self._bytes(artifact)
         except ToolFailure as refused:
             raise MCPError(code, refused.error.message, {"uri": uri}) from refused
-        contents = {"uri": uri, "mimeType": artifact.media_type, **_contents(artifact.media_type, data)}
-        return {"contents": [contents], "ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
 
     async def _bytes(self, artifact: Artifact) -> bytes:
         read = bytearray()
@@ -97,14 +135,30 @@ def _contents(media_type: str, data: bytes) -> dict[str, str]:
     return {"blob": base64.b64encode(data).decode()}
 
 
-def _place(cursor: str) -> tuple[int, str] | None:
-    """Raises MCPError for what is no cursor of ours."""
+def unread_of(found: Found) -> dict[str, Any]:
+    """Which sources could not be asked, where any could not: the list is not all that there is."""
+    return {"_meta": {f"{META_PREFIX}sources_not_read": list(found.unread)}} if found.unread else {}
+
+
+def contents_of(answer: ToolResult) -> list[dict[str, Any]]:
+    """Of a value that may have been cut."""
+    value: Any = answer.value
+    contents = value.get("contents", ()) if isinstance(value, dict) else ()
+    return [each for each in contents if isinstance(each, dict)]
+
+
+def _place(cursor: str) -> tuple[int | None, tuple[int, str] | None]:
+    """Where a page begins among resources of sources, else (None) after which artifact. Raises MCPError for what is no
+    cursor of ours."""
     if not cursor:
-        return None
+        return 0, None
     try:
-        at, artifact_id = json.loads(cursor)
+        place = json.loads(cursor)
+        if isinstance(place, int) and place >= 0:
+            return place, None
+        at, artifact_id = place
         if isinstance(at, int) and isinstance(artifact_id, str):
-            return at, artifact_id
+            return None, (at, artifact_id)
     except (ValueError, TypeError):
         pass
     raise MCPError(INVALID_PARAMS, "The cursor is none of this list. Begin without one.")

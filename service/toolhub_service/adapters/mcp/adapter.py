@@ -14,6 +14,8 @@ from toolhub_service.adapters.mcp.calling import Reporter, ToolCaller
 from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.mcp.kind import ClientCredentials, HttpTerms, McpSource, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
+from toolhub_service.adapters.mcp.prompts import complete, get_prompt
+from toolhub_service.adapters.mcp.resources import ResourceList, read_resource
 from toolhub_service.adapters.mcp.skills import read_served
 from toolhub_service.adapters.mcp.source import McpToolSource
 from toolhub_service.adapters.remote import RemoteExecutor
@@ -27,7 +29,7 @@ from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Trust
-from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.domain.tool import Primitive, ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Mask
 from toolhub_service.schema.compiled import compile_schema
 
@@ -116,6 +118,7 @@ class _Source(NamedTuple):
     server: McpServer
     tasks: McpTasks
     executor: RemoteExecutor
+    resources: ResourceList
 
 
 class McpAdapter(SourceAdapter[_Source]):
@@ -134,13 +137,15 @@ class McpAdapter(SourceAdapter[_Source]):
         """Add a source, or put another server in its place. Calls under way end where they began."""
         tasks = McpTasks(server, self._caller, Poller(self._randomness, POLLS), self._clock)
         executor = RemoteExecutor(tasks, self._running, self._clock, self._randomness, TERMS)
-        self._sources[server.link.terms.name] = _Source(server, tasks, executor)
+        self._sources[server.link.terms.name] = _Source(server, tasks, executor, ResourceList())
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source, job_id = self._source(call), call.call.job_id
         server, reporters = source.server, source.tasks.reporters
         if (skill := server.skills.get(call.spec.resource_id)) is not None:
             return await read_served(server, call, skill, self._caller.artifacts, self._caller.redact)
+        if call.spec.primitive is not Primitive.TOOL:
+            return await self._read(source, call)
         reporter = Reporter(sink)
         try:
             if await self._is_task(source, call):
@@ -157,6 +162,24 @@ class McpAdapter(SourceAdapter[_Source]):
                 del reporters[job_id]
             reporter.close()
 
+    async def _read(self, source: _Source, call: GrantedCall) -> Outcome:
+        """What is no tool of the server: whatever its definition says, nothing but these requests is sent for it."""
+        server, caller = source.server, self._caller
+        try:
+            match call.spec.primitive:
+                case Primitive.PROMPT:
+                    return await get_prompt(server, call, caller)
+                case Primitive.RESOURCE_LIST:
+                    return await source.resources.outcome(server, call, caller.redact)
+                case Primitive.RESOURCE_READ:
+                    return await read_resource(server, call, caller)
+                case _:
+                    return await complete(server, call, caller)
+        except (ToolFailure, QuestionAsked, asyncio.CancelledError):
+            raise
+        except Exception as defect:
+            raise hub_failed(call) from defect
+
     async def _is_task(self, source: _Source, call: GrantedCall) -> bool:
         # The executor's mark is proof, too, before the server's tools have been read again.
         runs_as_task = bool(call.call.job_id) and source.server.runs_as_task(call.spec)
@@ -164,7 +187,7 @@ class McpAdapter(SourceAdapter[_Source]):
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         source, spec = self._source(call), call.spec
-        if spec.resource_id in source.server.skills:
+        if spec.resource_id in source.server.skills or spec.primitive is not Primitive.TOOL:
             return ()
         does = "reads through" if spec.annotations.read_only else "may change anything that it can access on"
         return (f"Calls the tool `{spec.resource_id}` of the MCP source `{spec.source}`, which {does} its server.",)

@@ -70,7 +70,7 @@ async def outcome_of(
     is_structured = result.get("structuredContent") is not None or (
         "structuredContent" in result and bool(call.spec.output_schema)
     )
-    keeping = _LargeParts(call.call, artifacts, 0 if is_structured else INLINE_MAX_BYTES)
+    keeping = LargeParts(call.call, artifacts, 0 if is_structured else INLINE_MAX_BYTES)
     shown = [await keeping.shown(block) for block in others] if others else []
     value: JsonValue = result.get("structuredContent")
     if not is_structured:
@@ -98,13 +98,21 @@ async def outcome_of(
     )
 
 
-class _LargeParts:
+class LargeParts:
     """The large parts of one result on their way into artifacts."""
 
-    def __init__(self, call: Call, artifacts: ArtifactService | None, inline_max_bytes: int) -> None:
+    def __init__(
+        self,
+        call: Call,
+        artifacts: ArtifactService | None,
+        inline_max_bytes: int,
+        text_max_bytes: int = INLINE_MAX_BYTES,
+    ) -> None:
+        """`inline_max_bytes` of base64, `text_max_bytes` of a resource's text stay where they are."""
         self._call = call
         self.artifacts = artifacts
         self._inline_max_bytes = inline_max_bytes
+        self._text_max_bytes = text_max_bytes
         self.refs: list[ArtifactRef] = []
         self.is_incomplete = False
 
@@ -112,14 +120,18 @@ class _LargeParts:
         """The block as a value may hold it."""
         resource = as_object(block.get("resource"))
         if resource is not None:
-            return {**block, "resource": await self._lightened(resource, "blob", "text")}
+            return {**block, "resource": await self.contents(resource)}
         return await self._lightened(block, "data")
+
+    async def contents(self, resource: JsonObject) -> JsonObject:
+        """The contents of a resource as a value may hold them."""
+        return await self._lightened(resource, "blob", "text")
 
     async def _lightened(self, holder: JsonObject, *places: str) -> JsonObject:
         """Without what is too large; whatever else it says stays."""
         place = next((place for place in places if isinstance(holder.get(place), str)), "")
         carried = as_string(holder.get(place))
-        if len(carried) <= (INLINE_MAX_BYTES if place == "text" else self._inline_max_bytes):
+        if len(carried) <= (self._text_max_bytes if place == "text" else self._inline_max_bytes):
             return holder
         rest = {key: value for key, value in holder.items() if key != place}
         try:
@@ -239,9 +251,12 @@ class ToolCaller:
         task_ttl_ms: int = 0,
         extension: str = "",
         key: str = "",
+        method: str = "tools/call",
+        fields: JsonObject | None = None,
     ) -> tuple[JsonObject, McpSession]:
         """The final answer, and who gave it. Raises ToolFailure, QuestionAsked.
 
+        `fields`: what another method than `tools/call` is sent in the place of a tool's name and arguments.
         `task_ttl_ms`: ask for a task that is kept so long (2025-11-25); `extension`: what the call declares
         (2026-07-28). Each is ignored in the other version. `key`: goes along where the call has no idempotency key.
         """
@@ -249,15 +264,15 @@ class ToolCaller:
         while True:
             session = await server.link.session(call.deadline_s)
             more = {"task": {"ttl": task_ttl_ms}} if task_ttl_ms and not session.is_modern else {}
-            params = self._params(call, {**questions.params, **more}, key)
+            params = self._params(call, fields, {**questions.params, **more}, key)
             timeout_s = time_left_s(call)
             if timeout_s is not None and timeout_s <= 0:
                 raise failures.timed_out(call)
-            mirrored = server.headers_of(call.spec) if session.is_modern else None
+            mirrored = server.headers_of(call.spec) if session.is_modern and fields is None else None
             try:
                 answer = await server.link.send(
                     session,
-                    "tools/call",
+                    method,
                     params,
                     timeout_s=timeout_s,
                     on_progress=reporter,
@@ -277,9 +292,11 @@ class ToolCaller:
             if not questions.answers:
                 await asyncio.sleep(_STATE_ONLY_PAUSE_S)
 
-    def _params(self, call: GrantedCall, more: dict[str, Any], key: str = "") -> dict[str, Any]:
-        """Of a `tools/call`."""
-        params: dict[str, Any] = {"name": call.spec.resource_id, "arguments": dict(call.args), **more}
+    def _params(
+        self, call: GrantedCall, fields: JsonObject | None, more: dict[str, Any], key: str = ""
+    ) -> dict[str, Any]:
+        of_tool = {"name": call.spec.resource_id, "arguments": dict(call.args)}
+        params: dict[str, Any] = {**(of_tool if fields is None else fields), **more}
         key = call.idempotency_key or key
         meta = {KEY_META: key} if key else {}
         trace = self._trace()

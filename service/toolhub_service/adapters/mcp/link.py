@@ -18,6 +18,7 @@ from typing import Any, Final, Unpack
 
 from mcp import ClientSession, MCPError
 from mcp.shared.inbound import x_mcp_header_map
+from mcp_types import ServerCapabilities
 
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.mcp import failures
@@ -50,6 +51,8 @@ class McpSession:
     """`name version` as the server calls itself, untrusted, at most 100 characters; empty when it does not."""
     extensions: frozenset[str] = frozenset()
     """Identifiers of the extensions that the server declares."""
+    features: frozenset[str] = frozenset()
+    """What it declares besides tools: `prompts`, `resources`, `resources.subscribe`, `completions`."""
 
 
 class McpLink:
@@ -226,6 +229,7 @@ class McpLink:
             protocol=protocol,
             server=server_of(session),
             extensions=frozenset(capabilities.extensions or ()) if capabilities else frozenset(),
+            features=features_of(capabilities),
         )
         self._finish_attempt()
         if self._attempts > 1:
@@ -263,6 +267,18 @@ class McpLink:
         )
 
 
+def features_of(capabilities: ServerCapabilities | None) -> frozenset[str]:
+    if capabilities is None:
+        return frozenset()
+    declared = {
+        "prompts": capabilities.prompts is not None,
+        "resources": capabilities.resources is not None,
+        "resources.subscribe": capabilities.resources is not None and capabilities.resources.subscribe is True,
+        "completions": capabilities.completions is not None,
+    }
+    return frozenset(name for name, is_declared in declared.items() if is_declared)
+
+
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
@@ -286,6 +302,8 @@ class McpServer:
     """What the server serves as skills, by the resource id of the tool that reads each."""
     has_task_extension: bool = False
     """Whether it may answer any call with a task (2026-07-28)."""
+    resource_changes: int = 0
+    """How many changes of its resources the server has announced, or may have had unseen."""
     changed: Callable[[], None] = _nothing
     """To be called when a tool's definition turns out to be another than the one that is known."""
     _header_maps: dict[str, HeaderMap] = field(default_factory=dict)

@@ -7,7 +7,7 @@ reported as problems. Only a list that cannot be had at all fails the reading.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from typing import Final
 
@@ -19,6 +19,8 @@ from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, task_support
 from toolhub_service.adapters.mcp.job import has_extension
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.prompts import PromptReader, completion_definition
+from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions
 from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
 from toolhub_service.adapters.upstream import as_number, one_line, quoted, written
 from toolhub_service.domain.errors import ErrorKind, refuse
@@ -65,6 +67,7 @@ class McpToolSource:
         self._terms = terms
         self._mask = mask
         self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
+        self._prompts = PromptReader(terms, server.overrides, check_schema, mask)
         self._reading = asyncio.Lock()  # The reader compares with the last reading, so there is one at a time.
 
     def restored(self, remote: JsonObject) -> Definition | None:
@@ -73,6 +76,8 @@ class McpToolSource:
         if "frontmatter" in remote:
             return None
         try:
+            if "primitive" in remote or "prompt" in remote:
+                return self._restored_primitive(remote)
             definition = self._reader.read(remote, is_modern=False)
         except Unnamed:
             return None
@@ -80,6 +85,13 @@ class McpToolSource:
         if definition is not None and support != FORBIDDEN:
             self._server.task_support.setdefault(definition.spec.resource_id, support)
         return definition
+
+    def _restored_primitive(self, remote: JsonObject) -> Definition | None:
+        """Raises Unnamed."""
+        if "prompt" in remote:
+            return self._prompts.restored(remote)
+        fixed = self._fixed({"resources", "completions"})
+        return next((definition for definition in fixed if definition.remote == remote), None)
 
     def registered(self, words: JsonObject) -> Definition:
         """Of a tool that the server has and does not list, as an operator registered it. Raises ValueError."""
@@ -102,6 +114,8 @@ class McpToolSource:
             self._server.task_support = dict(listing.task_support)
             self._server.has_task_extension = has_extension(session)
             listing.add(await self._skills(session, listing.problems))
+            listing.add(await self._prompts.read_all(self._server, session, self._redact, listing.problems))
+            listing.add(self._fixed(await self._features(session, listing.problems)))
             return Discovery(
                 definitions=listing.unique(),
                 problems=limited([self._redact(problem) for problem in listing.problems]),
@@ -122,6 +136,27 @@ class McpToolSource:
 
     async def close(self) -> None:
         await self._server.link.close()
+
+    async def _features(self, session: McpSession, problems: list[str]) -> Collection[str]:
+        """What the server declares and has: many declare resources, as their library does, and have none."""
+        features = session.features - {"resources"}
+        for method, member in RESOURCE_LISTS if "resources" in session.features else ():
+            try:
+                page = await self._server.link.send(session, method, {})
+            except MCPError as error:
+                if error.error.code != METHOD_NOT_FOUND:
+                    said = quoted(error.error.message, self._redact)
+                    problems.append(f"The list of resources could not be read. The server says: {said}")
+                continue
+            if page.get(member):
+                return features | {"resources"}
+        return features
+
+    def _fixed(self, features: Collection[str]) -> list[Definition]:
+        """The tools for resources and completion. Their names need no check but the source's own. Raises Unnamed."""
+        definitions = resource_definitions(self._terms, self._server.overrides) if "resources" in features else []
+        completion = completion_definition(self._terms, self._server.overrides) if "completions" in features else None
+        return definitions if completion is None else [*definitions, completion]
 
     async def _skills(self, session: McpSession, problems: list[str]) -> list[Definition]:
         """The tools that read what the server serves as skills."""
@@ -165,7 +200,8 @@ class McpToolSource:
             return await self._server.link.send(session, "tools/list", {"cursor": cursor} if cursor else {})
         except MCPError as error:
             if not cursor and error.error.code == METHOD_NOT_FOUND:
-                listing.problems.append("The server offers no tools.")
+                if not session.features:
+                    listing.problems.append("The server offers no tools.")
                 return None
             breakage = failures.breakage_in(error)
             reason = breakage.value if breakage else f"The server says: {quoted(error.error.message, self._redact)}"

@@ -1,0 +1,73 @@
+"""All pages of a list that a server gives besides its tools: prompts, resources, templates; within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mcp import MCPError
+
+from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.upstream import as_number, written
+from toolhub_service.domain.json import JsonObject, JsonValue
+
+PAGES_MAX: Final = 50
+LIST_MAX_BYTES: Final = 8 * 1024 * 1024  # Of all entries together, as JSON
+CURSOR_MAX_CHARS: Final = 64 * 1024
+
+
+def count_of(value: JsonValue) -> int | None:
+    """The value when it is a count that every client can hold."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+
+class Listed(NamedTuple):
+    entries: list[JsonObject]
+    """Objects; nothing else of them has been judged."""
+    is_whole: bool
+    """False: a bound was met, or the pages form a loop."""
+    ttl_s: float | None
+    """For how long the server says that it holds; None: it does not say."""
+    error: MCPError | None
+    """What ended it before its end."""
+
+
+async def listed(
+    server: McpServer, session: McpSession, method: str, member: str, entries_max: int, timeout_s: float | None = None
+) -> Listed:
+    """What `method` gives as `member`, over all pages. `timeout_s`: of each page. Never raises MCPError."""
+    entries: list[JsonObject] = []
+    cursors: set[str] = set()
+    ttl_s: float | None = None
+    cursor, left_bytes = "", LIST_MAX_BYTES
+    for _ in range(PAGES_MAX):
+        try:
+            page = await server.link.send(session, method, {"cursor": cursor} if cursor else {}, timeout_s=timeout_s)
+        except MCPError as error:
+            return Listed(entries, False, ttl_s, error)
+        ttl_s = _shortest(ttl_s, page) if session.is_modern else None
+        found = page.get(member)
+        for entry in found if isinstance(found, list) else ():
+            text = written(entry)
+            if text is None or not isinstance(entry, Mapping):
+                continue
+            left_bytes -= len(text)
+            if len(entries) >= entries_max or left_bytes < 0:
+                return Listed(entries, False, ttl_s, None)
+            entries.append(entry)
+        following = page.get("nextCursor")
+        if following is None:
+            return Listed(entries, True, ttl_s, None)
+        if not isinstance(following, str) or len(following) > CURSOR_MAX_CHARS or following in cursors:
+            break
+        cursors.add(following)
+        cursor = following
+    return Listed(entries, False, ttl_s, None)
+
+
+def _shortest(ttl_s: float | None, page: JsonObject) -> float | None:
+    """0 only forbids to keep copies."""
+    said_ms = as_number(page.get("ttlMs")) or 0.0
+    if said_ms <= 0:
+        return ttl_s
+    return min(said_ms / 1_000, said_ms / 1_000 if ttl_s is None else ttl_s)

@@ -1,0 +1,306 @@
+"""Prompts of an MCP server, and what completes their arguments: each prompt is a tool that gives its messages.
+
+A tool a prompt, and not one for all: what a server says of a prompt is read by models as what it says of a tool is, so
+each is judged, pinned and ruled by itself, and its arguments have a schema. Completion is one tool a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from toolhub_service.adapters.definitions import (
+    OWN_NAME_MAX_CHARS,
+    CheckSchema,
+    Overrides,
+    SourceTerms,
+    Unnamed,
+    known_name,
+    unusable,
+)
+from toolhub_service.adapters.mcp import failures
+from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller
+from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.lists import count_of, listed
+from toolhub_service.adapters.upstream import as_object, as_string, one_line, quoted, shortened
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
+from toolhub_service.domain.source import Definition
+from toolhub_service.domain.tool import Annotations, Primitive, ToolSpec
+from toolhub_service.guards.secrets import Mask, Redact
+
+PROMPTS_MAX: Final = 500
+ARGUMENTS_MAX: Final = 64
+PREFIX: Final = "prompts."
+"""Of a prompt's own name as a tool."""
+GET: Final = "prompts/get "
+"""Before a prompt's name in the resource id of its tool."""
+COMPLETE: Final = "completion.complete"
+
+READS: Final = Annotations(read_only=True, idempotent=True, open_world=True)
+"""What the hub sends is a read by the protocol, and nothing else."""
+
+_WORDS_MAX_BYTES: Final = 4 * 1024  # A title, or a description of a prompt or an argument
+_MESSAGES_MAX: Final = 200
+_RESULT_MAX_BYTES: Final = 512 * 1024  # Which an MCP client can take as one message
+_VALUES_MAX: Final = 100  # Of a completion, by the protocol
+_VALUE_MAX_CHARS: Final = 1_000
+_HUBS_OWN: Final = frozenset({"artifact", "bytes", "sha256", "dropped"})
+_ROLES: Final = frozenset({"user", "assistant"})
+
+_MESSAGES: Final[JsonObject] = {
+    "type": "object",
+    "properties": {
+        "description": {"type": "string"},
+        "messages": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"role": {"enum": ["user", "assistant"]}, "content": {"type": "object"}},
+                "required": ["role", "content"],
+            },
+        },
+    },
+    "required": ["messages"],
+}
+_COMPLETE_INPUT: Final[JsonObject] = {
+    "type": "object",
+    "properties": {
+        "prompt": {"type": "string", "description": "The server's own name of the prompt; or `template`."},
+        "template": {"type": "string", "description": "URI template of resources.", "maxLength": 2_000},
+        "argument": {"type": "string", "description": "Name of the argument.", "maxLength": 256},
+        "value": {"type": "string", "description": "What there is of it so far.", "maxLength": 4_096},
+        "arguments": {
+            "type": "object",
+            "description": "Other arguments that are known.",
+            "additionalProperties": {"type": "string"},
+            "maxProperties": ARGUMENTS_MAX,
+        },
+    },
+    "required": ["argument", "value"],
+    "oneOf": [{"required": ["prompt"]}, {"required": ["template"]}],
+    "additionalProperties": False,
+}
+_COMPLETE_OUTPUT: Final[JsonObject] = {
+    "type": "object",
+    "properties": {
+        "values": {"type": "array", "items": {"type": "string"}, "maxItems": _VALUES_MAX},
+        "total": {"type": "integer"},
+        "hasMore": {"type": "boolean"},
+    },
+    "required": ["values"],
+}
+
+
+def fixed_definition(
+    terms: SourceTerms,
+    overrides: Overrides,
+    own_name: str,
+    primitive: Primitive,
+    description: str,
+    input_schema: JsonObject,
+    output_schema: JsonObject,
+) -> Definition | None:
+    """A tool that any server of such a feature has, in the hub's words. None: the operator does not offer it. Raises
+    Unnamed."""
+    chosen = overrides.of(own_name)
+    if not chosen.offered:
+        return None
+    spec = terms.spec(
+        known_name(terms.name, own_name, "A tool"),
+        own_name,
+        chosen,
+        description=description,
+        input_schema=input_schema,
+        output_schema=output_schema,
+        annotations=READS,
+    )
+    return Definition(replace(spec, primitive=primitive), {"name": own_name, "primitive": primitive.value})
+
+
+def completion_definition(terms: SourceTerms, overrides: Overrides) -> Definition | None:
+    return fixed_definition(
+        terms,
+        overrides,
+        COMPLETE,
+        Primitive.COMPLETION,
+        f"What an argument of a prompt or of a resource template of {terms.name} may be, from what there is of it.",
+        _COMPLETE_INPUT,
+        _COMPLETE_OUTPUT,
+    )
+
+
+class PromptReader:
+    """Reads the prompts of one source."""
+
+    def __init__(self, terms: SourceTerms, overrides: Overrides, check_schema: CheckSchema, mask: Mask) -> None:
+        self._terms = terms
+        self._overrides = overrides
+        self._check_schema = check_schema
+        self._mask = mask
+
+    async def read_all(
+        self, server: McpServer, session: McpSession, redact: Redact, problems: list[str]
+    ) -> list[Definition]:
+        """Of the whole list. What cannot be used is a problem, and none of it fails the reading of the source."""
+        if "prompts" not in session.features:
+            return []
+        found = await listed(server, session, "prompts/list", "prompts", PROMPTS_MAX)
+        if found.error is not None:
+            said = quoted(found.error.error.message, redact)
+            problems.append(f"The list of prompts could not be read whole. The server says: {said}")
+        elif not found.is_whole:
+            problems.append(f"Only the first {len(found.entries)} prompts are offered.")
+        definitions = []
+        for entry in found.entries:
+            try:
+                definition = self._read(self._mask.object(entry))
+            except Unnamed as unnamed:
+                problems.append(unnamed.problem)
+                continue
+            if definition is not None:
+                definitions.append(definition)
+        return definitions
+
+    def restored(self, remote: JsonObject) -> Definition | None:
+        """As it was pinned. Raises Unnamed."""
+        return self._definition(as_string(remote.get("prompt")), as_object(remote.get("inputSchema")) or {})
+
+    def _read(self, prompt: JsonObject) -> Definition | None:
+        name = as_string(prompt.get("name"))
+        if not name or len(name) > OWN_NAME_MAX_CHARS:
+            raise Unnamed(f"A prompt named `{one_line(name, 80)}` was left out: its name is empty or too long.")
+        return self._definition(name, _schema(prompt, name))
+
+    def _definition(self, name: str, schema: JsonObject) -> Definition | None:
+        """The tool that gives its messages; None when the operator does not offer it. Raises Unnamed."""
+        own_name = f"{PREFIX}{name}"
+        chosen = self._overrides.of(own_name)
+        if not chosen.offered:
+            return None
+        reason = unusable(schema, self._check_schema)
+        if reason:
+            raise Unnamed(f"The prompt `{one_line(name, 80)}` was left out: {reason}")
+        words = as_string(schema.get("description"))
+        spec = self._terms.spec(
+            known_name(self._terms.name, own_name, "A prompt"),
+            f"{GET}{name}",
+            chosen,
+            description=f"{words}\n\nGives the messages of the prompt `{name}`.".lstrip(),
+            input_schema=schema,
+            output_schema=_MESSAGES,
+            annotations=READS,
+        )
+        remote: JsonObject = {"name": own_name, "prompt": name, "inputSchema": schema}
+        limits = replace(spec.limits, max_result_bytes=_RESULT_MAX_BYTES)
+        return Definition(replace(spec, primitive=Primitive.PROMPT, limits=limits), remote)
+
+
+def _schema(prompt: JsonObject, name: str) -> JsonObject:
+    """Of the arguments, with the prompt's own words. Raises Unnamed."""
+    arguments = prompt.get("arguments") or []
+    label = f"The prompt `{one_line(name, 80)}` was left out"
+    if not isinstance(arguments, Sequence) or isinstance(arguments, str) or len(arguments) > ARGUMENTS_MAX:
+        raise Unnamed(f"{label}: its arguments are no list, or more than {ARGUMENTS_MAX}.")
+    properties: dict[str, JsonValue] = {}
+    required: list[JsonValue] = []
+    for argument in arguments:
+        fields = as_object(argument) or {}
+        own = as_string(fields.get("name"))
+        if not own or len(own) > OWN_NAME_MAX_CHARS or own in properties:
+            raise Unnamed(f"{label}: an argument has no name of its own.")
+        properties[own] = {"type": "string", **_words(fields, label)}
+        if fields.get("required") is True:
+            required.append(own)
+    schema: dict[str, JsonValue] = {"type": "object", **_words(prompt, label), "properties": properties}
+    if required:
+        schema["required"] = required
+    return {**schema, "additionalProperties": False}
+
+
+def _words(fields: JsonObject, label: str) -> dict[str, JsonValue]:
+    """Title and description. Raises Unnamed for what is so long that nobody reads it."""
+    words: dict[str, JsonValue] = {}
+    for place in ("title", "description"):
+        text = as_string(fields.get(place))
+        if len(shortened(text, _WORDS_MAX_BYTES)) < len(text):
+            raise Unnamed(f"{label}: a {place} has more than {_WORDS_MAX_BYTES:,} bytes.")
+        if text:
+            words[place] = text
+    return words
+
+
+# Calls
+
+
+async def get_prompt(server: McpServer, call: GrantedCall, caller: ToolCaller) -> Outcome:
+    """`{description?, messages: [{role, content}]}`. Raises ToolFailure, QuestionAsked."""
+    name = prompt_of(call.spec)
+    fields: dict[str, JsonValue] = {"name": name}
+    if call.args:
+        fields["arguments"] = dict(call.args)
+    answer, session = await caller.result(server, call, None, method="prompts/get", fields=fields)
+    messages = answer.get("messages")
+    if not isinstance(messages, list) or len(messages) > _MESSAGES_MAX:
+        raise failures.outside_protocol(call, f"it has no list of at most {_MESSAGES_MAX} messages")
+    keeping = LargeParts(call.call, caller.artifacts, INLINE_MAX_BYTES)
+    shown: list[JsonValue] = []
+    for message in messages:
+        fields_of = as_object(message) or {}
+        role, content = fields_of.get("role"), as_object(fields_of.get("content"))
+        if role not in _ROLES or content is None:
+            raise failures.outside_protocol(call, "a message has no role or no content")
+        shown.append({"role": role, "content": await keeping.shown(_unkept(content))})
+    value: dict[str, JsonValue] = {"messages": shown}
+    if words := as_string(answer.get("description")):
+        value["description"] = shortened(words, _WORDS_MAX_BYTES)
+    return Outcome(
+        value=value,
+        evidence=(evidence_of(call, session, f"gave the prompt {one_line(name, 80)}"),),
+        artifacts=tuple(keeping.refs),
+        truncated=keeping.is_incomplete,
+    )
+
+
+def _unkept(block: JsonObject) -> JsonObject:
+    """Without what only the hub says: that something became an artifact, or could not."""
+    plain = {place: member for place, member in block.items() if place not in _HUBS_OWN}
+    if (resource := as_object(plain.get("resource"))) is not None:
+        plain["resource"] = {place: member for place, member in resource.items() if place not in _HUBS_OWN}
+    return plain
+
+
+def prompt_of(spec: ToolSpec) -> str:
+    """The server's own name of the prompt that a tool gives."""
+    return spec.resource_id.removeprefix(GET)
+
+
+async def complete(server: McpServer, call: GrantedCall, caller: ToolCaller) -> Outcome:
+    """`{values, total?, hasMore?}`. Raises ToolFailure."""
+    args = call.args
+    ref: JsonObject = {"type": "ref/resource", "uri": args.get("template")}
+    if "prompt" in args:
+        ref = {"type": "ref/prompt", "name": args["prompt"]}
+    fields: dict[str, JsonValue] = {"ref": ref, "argument": {"name": args["argument"], "value": args["value"]}}
+    if known := as_object(args.get("arguments")):
+        fields["context"] = {"arguments": dict(known)}
+    answer, session = await caller.result(server, call, None, method="completion/complete", fields=fields)
+    completion = as_object(answer.get("completion")) or {}
+    values = completion.get("values")
+    if not isinstance(values, list):
+        raise failures.outside_protocol(call, "it has no list of values")
+    texts: list[JsonValue] = [value for value in values if isinstance(value, str) and len(value) <= _VALUE_MAX_CHARS]
+    value: dict[str, JsonValue] = {"values": texts[:_VALUES_MAX]}
+    if (total := count_of(completion.get("total"))) is not None:
+        value["total"] = total
+    if isinstance(completion.get("hasMore"), bool):
+        value["hasMore"] = completion["hasMore"]
+    return Outcome(value=value, evidence=(evidence_of(call, session, "completed an argument"),))
+
+
+def evidence_of(call: GrantedCall, session: McpSession, what: str) -> Evidence:
+    """`what` it did, for a sentence."""
+    attributes = {"source": call.spec.source, "server": session.server, "protocol": session.protocol}
+    return Evidence(EvidenceType.TOOL, call.call.call_id, f"{call.spec.name} {what}", attributes=attributes)
