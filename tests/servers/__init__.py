@@ -1,6 +1,7 @@
-"""Real MCP servers for tests: the reference servers of npm and PyPI, and the protocol's conformance suite.
+"""Real MCP servers and clients for tests: those of npm and PyPI, and the protocol's conformance suite.
 
-`python -m tests.servers` installs those of npm beside this file; those of PyPI come with the project's own packages.
+`python -m tests.servers` installs them: those of npm beside this file, and clients in Python that need another SDK than
+the project into .venv/clients. Servers of PyPI come with the project's own packages.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 
 HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parent.parent
 NODE_MIN: Final = 22
 """The conformance suite crashes on an older Node."""
+
+PACKAGES: Final = ("client-v1", "client-fastmcp")
+"""Lists of what stands before the project's packages on the path of a client's program, for it has another SDK."""
+_NODE_PROGRAMS: Final = ROOT / "tests" / "mcp_server" / "clients"
+"""Programs for Node that import the packages of npm, which it looks for beside them."""
 
 
 class Unavailable(Exception):
@@ -27,17 +34,39 @@ def install() -> str:
     """Where the npm packages stand; installs them when their lock file is newer. Raises Unavailable."""
     node(), program("npm")
     modules, lock = HERE / "node_modules", HERE / "package-lock.json"
+    link = _NODE_PROGRAMS / "node_modules"
+    if not link.is_symlink():
+        link.symlink_to(os.path.relpath(modules, link.parent))
     done = modules / ".installed"
     if done.exists() and done.read_bytes() == lock.read_bytes():
         return str(modules)
-    ran = subprocess.run(
-        ["npm", "ci", "--ignore-scripts", "--silent"], cwd=HERE, capture_output=True, text=True, check=False
-    )
-    if ran.returncode != 0:
-        said = (ran.stderr + ran.stdout).strip().splitlines()
-        raise Unavailable(f"npm: {said[-1] if said else f'exit {ran.returncode}'}")
+    _run("npm", "ci", "--ignore-scripts", "--silent")
     done.write_bytes(lock.read_bytes())
     return str(modules)
+
+
+def install_python(name: str) -> str:
+    """Where the packages of one of PACKAGES stand; installs them when their list is newer. Raises Unavailable."""
+    folder, listed = _folder(name), HERE / f"{name}.txt"
+    done = folder / ".installed"
+    if done.exists() and done.read_bytes() == listed.read_bytes():
+        return str(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:")
+    _run(*pip, "--require-hashes", "--no-deps", "--target", str(folder), "--requirement", str(listed))
+    done.write_bytes(listed.read_bytes())
+    return str(folder)
+
+
+def _folder(name: str) -> Path:
+    return Path(sys.prefix) / "clients" / name
+
+
+def _run(*command: str) -> None:
+    ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        said = (ran.stderr + ran.stdout).strip().splitlines()
+        raise Unavailable(f"{Path(command[0]).name}: {said[-1] if said else f'exit {ran.returncode}'}")
 
 
 def node() -> str:
@@ -65,9 +94,31 @@ def node_program(name: str) -> list[str]:
     try:
         return [node(), str(_installed(name))]
     except Unavailable as missing:
-        if os.environ.get("TOOLHUB_REQUIRE_SERVICES") == "1":
-            raise
-        pytest.skip(str(missing))
+        _leave_out(missing)
+
+
+def node_script(script: Path) -> list[str]:
+    """The words that start a program of ours that imports the npm packages; otherwise as `node_program`."""
+    if not (script.parent / "node_modules").exists():
+        _leave_out(Unavailable(f"{script.name} has no packages: run `python -m tests.servers`"))
+    try:
+        return [node(), str(script)]
+    except Unavailable as missing:
+        _leave_out(missing)
+
+
+def python_packages(name: str) -> Path:
+    """The folder of one of PACKAGES, for PYTHONPATH; otherwise as `node_program`."""
+    folder = _folder(name)
+    if not (folder / ".installed").exists():
+        _leave_out(Unavailable(f"{name} is not installed: run `python -m tests.servers`"))
+    return folder
+
+
+def _leave_out(missing: Unavailable) -> NoReturn:
+    if os.environ.get("TOOLHUB_REQUIRE_SERVICES") == "1":
+        raise missing
+    pytest.skip(str(missing))
 
 
 def _installed(name: str) -> Path:
