@@ -112,6 +112,8 @@ async def test_what_may_take_long_is_answered_at_once_where_it_does_not_and_else
     hub: McpHub, working: Working
 ) -> None:
     async with wire(hub.url, NEWER) as client:
+        described = await client.call("describe_tool", {"name": "held__work_on"})
+        assert "job_start starts it as a job" in described["structuredContent"]["description"]
         task = await client.call("held__work_on")
         assert task["resultType"] == "task"
         await client.result("tasks/cancel", {"taskId": task["taskId"]})

@@ -44,7 +44,9 @@ def problem_of(path: Path, settings: Settings) -> str:
 
 def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
     """The commands that would put right what is loose, one for each file and folder."""
-    return [*_repairs_of(trusted_files(settings, config_file)), *_read_by_others(Paths(settings).plan_key)]
+    state_key = Path(settings.server.mcp.state_key_file).expanduser()
+    exposed = [command for key in (Paths(settings).plan_key, state_key) for command in _read_by_others(key)]
+    return [*_repairs_of(trusted_files(settings, config_file)), *exposed]
 
 
 def trusted_files(settings: Settings, config_file: Path | None = None) -> list[Path]:
@@ -57,7 +59,8 @@ def trusted_files(settings: Settings, config_file: Path | None = None) -> list[P
     trusted += [path.with_name(path.name + end) for path in databases for end in ("", "-wal", "-shm")]
     tls = settings.server.tls
     named = (tls.certificate_file, tls.key_file, tls.client_ca_file, settings.policy.shadow_file)
-    trusted += [Path(file).expanduser() for file in (*named, settings.approvals.webhook_secret_file) if file]
+    secrets = (settings.approvals.webhook_secret_file, settings.server.mcp.state_key_file)
+    trusted += [Path(file).expanduser() for file in (*named, *secrets) if file]
     return [*trusted, *_of_sources(paths.sources)]
 
 
@@ -110,9 +113,9 @@ def _repair(place: Path) -> Iterator[str]:
 
 
 def _read_by_others(key: Path) -> Iterator[str]:
-    """Whoever reads the key of plans can make a plan that was never shown."""
+    """Whoever reads the key of plans can make a plan that was never shown; likewise what MCP clients bring back."""
     try:
-        if key.stat().st_mode & _OTHERS_AT_ALL & ~_OTHERS_WRITE:
+        if key.is_file() and key.stat().st_mode & _OTHERS_AT_ALL & ~_OTHERS_WRITE:
             yield f"chmod 600 {shlex.quote(str(key))}"
     except OSError:
         return

@@ -29,7 +29,7 @@ def read_or_make_key(path: Path) -> bytes:
     """The key. Raises OSError when it can neither be read nor made, SecretFileInvalid when the file holds no key."""
     if not path.exists():
         _make_key(path)
-    return _read_key(path)
+    return read_key(path, "remove it to have a new one made")
 
 
 def _make_key(path: Path) -> None:
@@ -45,13 +45,14 @@ def _make_key(path: Path) -> None:
         draft.unlink()
 
 
-def _read_key(path: Path) -> bytes:
+def read_key(path: Path, advice: str) -> bytes:
+    """32 bytes, as 64 hexadecimal digits. Raises OSError, and SecretFileInvalid with the advice."""
     try:
         key = bytes.fromhex(path.read_text("ascii").strip())
     except ValueError:
         key = b""
     if len(key) != _SIZE_BYTES:
-        raise SecretFileInvalid(f"{path} holds no key of {_SIZE_BYTES} bytes; remove it to have a new one made")
+        raise SecretFileInvalid(f"{path} holds no key of {_SIZE_BYTES} bytes; {advice}")
     return key
 
 

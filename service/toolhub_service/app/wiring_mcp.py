@@ -7,11 +7,12 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
 
 from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
-from toolhub_service.app.files import read_or_make_key
+from toolhub_service.app.files import read_key, read_or_make_key
 from toolhub_service.app.listening import check_mcp, is_local
 from toolhub_service.app.wiring_calls import LongWork
 from toolhub_service.app.wiring_tools import Searching, Toolbox
@@ -112,7 +113,8 @@ def make_engine(
         redact=deps.redactor.text,
         on_policy=policy.subscribe,
         version=__version__,
-        state_key=hashlib.sha256(b"mcp request state\n" + read_or_make_key(deps.paths.plan_key)).digest(),
+        state_key=_state_key(deps),
+        state_advice=_state_advice(deps.settings),
         mode=chosen.tools,
         unprefixed_sources=frozenset(chosen.unprefixed_sources),
         names_clash=deps.observing.mcp_names_clash,
@@ -120,6 +122,22 @@ def make_engine(
         job_keep_ms=round(deps.settings.jobs.keep_s * 1_000),
         full_max_tokens=chosen.full_max_tokens,
     )
+
+
+def _state_key(deps: Deps) -> bytes:
+    """Raises OSError, SecretFileInvalid."""
+    file = deps.settings.server.mcp.state_key_file
+    if not file:
+        return hashlib.sha256(b"mcp request state\n" + read_or_make_key(deps.paths.plan_key)).digest()
+    return read_key(Path(file).expanduser(), "write 64 hexadecimal digits, such as those of `openssl rand -hex 32`")
+
+
+def _state_advice(settings: Settings) -> str:
+    """What to do about a state that this hub has not sealed."""
+    stores, advice = settings.stores, "Send the call again without it."
+    if settings.server.mcp.state_key_file or not (stores.postgres_url or stores.redis_url):
+        return advice
+    return f"{advice} Hubs that share their stores need the same key for it: server.mcp.state_key_file."
 
 
 @dataclass(frozen=True, slots=True)

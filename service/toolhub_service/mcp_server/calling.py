@@ -36,7 +36,7 @@ from toolhub_service.mcp_server.calls import (
 from toolhub_service.mcp_server.content import blocks_of, is_blocks
 from toolhub_service.mcp_server.elicitation import Awaited, Prompt, awaited, how_to_approve
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.offer import Offer
+from toolhub_service.mcp_server.offer import Offer, lasts
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
 from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
@@ -46,9 +46,7 @@ INLINE_MAX_BYTES: Final = 256 * 1024
 """Of a result: it is sent twice, once as a text within JSON."""
 
 _INPUT: Final = "approval"
-# Many clients give a call up after a minute: what may take longer runs as a job for clients that know tasks,
-_LONG_S: Final = 60.0
-# and is answered with a task when it is not over by then.
+# What may take longer than clients wait runs as a job for those that know tasks, and is a task if it is not over then.
 _PATIENCE_S: Final = 2.0
 
 
@@ -154,9 +152,9 @@ class Calling:
         return await self.visible(call, answer)
 
     def _lasts(self, tool: str) -> bool:
-        """Whether a call may take longer than clients wait; what always becomes a job does so by itself."""
+        """As `offer.lasts`, but for what becomes a job by itself."""
         spec = self._engine.catalog.get(tool)
-        return spec is not None and spec.limits.timeout_s > _LONG_S and not spec.cost.is_async
+        return spec is not None and lasts(spec) and not spec.cost.is_async
 
     async def _made_as_job(self, context: Context, call: Call) -> dict[str, Any]:
         """The result where it is there soon, else a task. A client that goes before it knows the task ends the job."""

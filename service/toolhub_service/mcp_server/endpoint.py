@@ -64,6 +64,7 @@ _SESSION_HEADER: Final = "mcp-session-id"
 _TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage")
 # As over gRPC.
 _NAME_MAX_CHARS: Final = 256
+_STATE_REFUSED: Final = {"reason": "invalid_request_state"}
 _AS_TASK: Final = {"execution": {"taskSupport": "optional"}}
 _INITIALIZED: Final = "notifications/initialized"
 # For a person to answer.
@@ -149,7 +150,13 @@ class Endpoint:
             if ctx.method == _INITIALIZED:
                 self._changes.tell(session_of(ctx), ctx.session)
             return await call_next(ctx)
-        except (MCPError, ValueError):  # ValueError: of pydantic's validation, which the SDK answers
+        except MCPError as refused:
+            code = "INVALID_ARGUMENT"
+            if refused.data == _STATE_REFUSED:
+                message = f"{refused.message}. {self._engine.state_advice}"
+                raise MCPError(refused.code, message, refused.data) from refused
+            raise
+        except ValueError:  # of pydantic's validation, which the SDK answers
             code = "INVALID_ARGUMENT"
             raise
         except (HubFailure, ToolFailure) as refused:

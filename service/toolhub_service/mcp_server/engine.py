@@ -51,6 +51,8 @@ class Engine:
     """Whose tools are listed without the source's name before theirs; `*`: all sources'."""
     names_clash: Callable[[Sequence[str]], None] = _nothing
     """Tools of those that keep the prefix, for the log: without it another tool, too, would have the name."""
+    state_advice: str = "Send the call again without it."
+    """For who brings back what does not open with that key."""
     approval_url: str = ""
     """Of the page where an approval is decided, with {approval_id} in it; empty: there is none."""
     job_keep_ms: int = 604_800_000

@@ -31,6 +31,19 @@ _PAGE_MAX_BYTES: Final = 2 * 1024 * 1024
 _TOKEN_BYTES: Final = 4
 
 
+# Many clients give a call up after a minute.
+_LONG_S: Final = 60.0
+_ADVICE: Final = (
+    "Runs as a job: it answers with a job's id at once; ask job_result.",
+    "May take longer than a minute: job_start starts it as a job.",
+)
+
+
+def lasts(spec: ToolSpec) -> bool:
+    """Whether a call may take longer than clients wait."""
+    return spec.limits.timeout_s > _LONG_S
+
+
 class Definition(NamedTuple):
     spec: ToolSpec
     tool: dict[str, Any]
@@ -82,6 +95,9 @@ class Offer:
         tool = dict(self._exporter.definition(Dialect.MCP, self.name_of(spec.name), spec))
         if spec.cost.is_async:
             tool.pop("outputSchema", None)  # it answers with a job, and a client would miss the output
+        advice = _ADVICE[0] if spec.cost.is_async else _ADVICE[1] if lasts(spec) else ""
+        if advice:
+            tool["description"] = f"{tool.get('description', '')}\n\n{advice}".strip()
         made = Definition(spec, tool, len(canonical_json.dumps(tool)))
         self._definitions[spec.name] = made
         return made

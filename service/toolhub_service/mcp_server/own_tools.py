@@ -123,10 +123,14 @@ class OwnTools:
         ]  # fmt: skip
         following = [
             _own("job_start", self._start, JobStart, acts, "Start a tool as a job, for work that may take longer than "
-                 "a minute. Answers at once with the job's id."),
-            _own("job_status", self._status, JobStatus, reads, "How far a job has come."),
-            _own("job_result", self._result, JobResult, reads, "What a job has answered, waiting for its end."),
-            _own("job_cancel", self._cancel, JobCancel, Annotations(idempotent=True), "Ask a job to stop."),
+                 "a minute. Answers at once with the job's id. The job goes on without you; where an approver must "
+                 "decide first, it waits and then goes on by itself."),
+            _own("job_status", self._status, JobStatus, reads, "How far a job has come: its state, its latest "
+                 "progress, and the approval that it waits for. Also of jobs that you began elsewhere."),
+            _own("job_result", self._result, JobResult, reads, "What a job has answered, as the tool itself would "
+                 "have; waits for its end for wait_s seconds. If it is not over then, ask again."),
+            _own("job_cancel", self._cancel, JobCancel, Annotations(idempotent=True), "Ask a job to stop. It may take "
+                 "a moment, or end otherwise if it was faster: job_status tells."),
         ]  # fmt: skip
         self._all = dict([*finding, *following])
         offer.reserve(self._all)

@@ -38,6 +38,13 @@ class McpEndpoint(Section, frozen=True):
             "users of clients that can open links; empty: none."
         ),
     ] = ""
+    state_key_file: Annotated[
+        str,
+        Meta(
+            description="File with 64 hexadecimal digits, the same for all hubs that share stores and an address: "
+            "a client may then bring an approved call back to any of them; empty: a key of the data folder's own."
+        ),
+    ] = ""
     allowed_hosts: Annotated[
         tuple[str, ...], Meta(description="Further names, with or without a port, that a Host header may hold.")
     ] = ()

@@ -1,0 +1,77 @@
+"""A call that its client gives up, in each way: the server that works on it stops, and it is on record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.mcp_servers.scripted import Script, serving
+from tests.mcp_server.mcp_hub import McpHub, mcp_hub
+from tests.mcp_server.wire import NEWER, OLDER, Wire, wire
+from tests.rpc.real_servers import POLICY, write_sources
+from toolhub_service.domain.event import EventType
+
+TOOL = "work__hangs"
+
+
+async def cancelled_by_notification(client: Wire, script: Script) -> None:
+    calling = asyncio.create_task(client.call(TOOL))
+    await script.started.wait()
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": next(client.ids) - 1}}
+    await client.http.post(client.url, json=cancelled, headers=client.headers)
+    await script.stopped.wait()
+    calling.cancel()
+    await asyncio.wait({calling})
+
+
+async def gone(client: Wire, script: Script) -> None:
+    calling = asyncio.create_task(client.call(TOOL))
+    await script.started.wait()
+    calling.cancel()
+    with suppress(asyncio.CancelledError):
+        await calling
+
+
+async def cancelled_as_a_task(client: Wire, script: Script) -> None:
+    task = (await client.call(TOOL, task={}))["task"]
+    await script.started.wait()
+    cancelled = await client.result("tasks/cancel", {"taskId": task["taskId"]})
+    assert cancelled["status"] == "cancelled"
+    over = await client.result("tasks/result", {"taskId": task["taskId"]})
+    assert over["_meta"]["toolhub/error"]["kind"] == "CANCELLED"
+
+
+WAYS: list[tuple[str, Callable[[Wire, Script], Awaitable[None]]]] = [
+    (OLDER, cancelled_by_notification),
+    (NEWER, gone),
+    (OLDER, cancelled_as_a_task),
+]
+
+
+@pytest.mark.promise("mcpserver.cancellation")
+async def test_whoever_gives_a_call_up_stops_the_server_that_works_on_it_and_that_is_on_record(tmp_path: Path) -> None:
+    script = Script(generation="modern")
+    async with serving(script) as url:
+        write_sources(tmp_path, {"work": {"url": url}})
+        async with mcp_hub(tmp_path, policy=POLICY) as hub:
+            assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=60)
+            for count, (era, way) in enumerate(WAYS, 1):
+                script.started.clear()
+                script.stopped.clear()
+                async with asyncio.timeout(60), wire(hub.url, era) as client:
+                    await way(client, script)
+                    await script.stopped.wait()
+                assert script.cancelled == ["hangs"] * count
+                async with asyncio.timeout(60):  # the client that went does not wait for the record
+                    while (outcomes := await outcomes_of(hub)).count("CANCELLED") < count:  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                assert set(outcomes) <= {"CANCELLED", "ok"}, way.__name__  # ok: the job was accepted
+
+
+async def outcomes_of(hub: McpHub) -> list[str]:
+    events = await hub.grpc.events(types=frozenset({EventType.TOOL_RESULT}), tool="work/hangs")
+    return [event.event.outcome for event in events]
