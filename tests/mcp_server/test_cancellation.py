@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.mcp_servers.scripted import Script, serving
-from tests.mcp_server.mcp_hub import McpHub, mcp_hub
+from tests.hub import OPEN_POLICY
+from tests.mcp_server.mcp_hub import McpHub, Working, mcp_hub
 from tests.mcp_server.wire import NEWER, OLDER, Wire, wire
 from tests.rpc.real_servers import POLICY, write_sources
 from toolhub_service.domain.event import EventType
+from toolhub_service.domain.job import JobFilter
+from toolhub_service.domain.result import JobState
+from toolhub_service.mcp_server import calling
 
 TOOL = "work__hangs"
 
@@ -75,3 +79,23 @@ async def test_whoever_gives_a_call_up_stops_the_server_that_works_on_it_and_tha
 async def outcomes_of(hub: McpHub) -> list[str]:
     events = await hub.grpc.events(types=frozenset({EventType.TOOL_RESULT}), tool="work/hangs")
     return [event.event.outcome for event in events]
+
+
+async def test_a_client_that_goes_before_it_knows_its_task_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "_PATIENCE_S", 60.0)
+    working = Working()
+    async with mcp_hub(tmp_path, policy=OPEN_POLICY, tools=[working]) as hub, wire(hub.url, NEWER) as client:
+        held = asyncio.create_task(client.call("held__work_on"))
+        await working.begun.wait()
+        held.cancel()
+        async with asyncio.timeout(60):
+            await working.ended.wait()
+        jobs = hub.grpc.hub.long_work.stores.jobs
+        ((job,), _) = await jobs.page(JobFilter(), after=None, limit=2)
+        over = [status async for status in hub.grpc.hub.long_work.watch.watch(job, 0, from_first=True)][-1]
+        assert over.state is JobState.CANCELLED
+        job_now = await jobs.get(job.job_id)
+        assert job_now is not None
+        assert job_now.cancel_reason == "The client gave the call up."

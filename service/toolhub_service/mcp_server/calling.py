@@ -158,12 +158,14 @@ class Calling:
 
     async def _made_as_job(self, context: Context, call: Call) -> dict[str, Any]:
         """The result where it is there soon, else a task. A client that goes before it knows the task ends the job."""
-        job = await self.submit(call)
+        submitting = asyncio.create_task(self.submit(call))
         try:
+            job = await asyncio.shield(submitting)
             if job.state is not JobState.AWAITING_APPROVAL:
                 job = await self._soon(job)
         except BaseException:
             with anyio.CancelScope(shield=True), suppress(ToolFailure):
+                job = await submitting  # the job is there, though nobody waits for it
                 await self._engine.jobs.cancel(call.principal, job.job_id, "The client gave the call up.")
             raise
         if job.status.result is None:
