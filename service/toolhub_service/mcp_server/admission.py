@@ -192,11 +192,24 @@ class Admission:
                     await _answer(send, 503, "Too many sessions of yours are open here. End some.")
                     return
                 receive = _replayed(body, receive)
+            receive = self._paced(receive, principal)
             send = self._watched(scope, send, principal)
             if listens:
                 await self._listen(scope, receive, _Sending(send))
             else:
                 await self._inner(scope, receive, _Sending(send))
+
+    def _paced(self, receive: Receive, principal: Principal) -> Receive:
+        """Of many connections that are cut off at once each is let go in a turn of its own: that costs as much as it
+        did to serve them."""
+
+        async def paced() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                await self._turns.take(principal.id)
+            return message
+
+        return paced
 
     def _watched(self, scope: Scope, send: Send, principal: Principal) -> Send:
         """Notes which session is used, opened or ended."""
