@@ -20,6 +20,7 @@ import yaml
 from tests.fakes.tls import Authority, tls_settings
 from tests.free_port import free_port
 from tests.hub import CALL_TIMEOUT_S, OPEN_POLICY, RunningHub, request, running_hub
+from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
 from tests.overtaken import overtaken
 from tests.processes import served
 from tests.services.fixtures import give_up, required
@@ -45,7 +46,7 @@ class Envoy(NamedTuple):
         """host:port of the hubs that calls are sent to."""
         async with httpx.AsyncClient(timeout=CALL_TIMEOUT_S) as client:
             answer = await client.get(f"{self.admin_url}/clusters?format=json")
-        hosts = [host for cluster in answer.json()["cluster_statuses"] for host in cluster["host_statuses"]]
+        hosts = [host for cluster in answer.json()["cluster_statuses"] for host in cluster.get("host_statuses", [])]
         places = {
             f"{place['address']}:{place['port_value']}": host["health_status"]
             for host in hosts
@@ -55,7 +56,9 @@ class Envoy(NamedTuple):
 
 
 @asynccontextmanager
-async def envoy(folder: Path, hubs: Sequence[str], tls: Mapping[str, str] | None = None) -> AsyncIterator[Envoy]:
+async def envoy(
+    folder: Path, hubs: Sequence[str], tls: Mapping[str, str] | None = None, mcp: Sequence[str] = ()
+) -> AsyncIterator[Envoy]:
     """The shipped configuration, with addresses of the test's own; with `tls`, its TLS lines and what replaces their
     names. Every hub is healthy to it when it begins."""
     lines = (ROOT / "deploy" / "envoy.yaml").read_text().splitlines()
@@ -64,13 +67,14 @@ async def envoy(folder: Path, hubs: Sequence[str], tls: Mapping[str, str] | None
         assert shipped in text
         text = text.replace(shipped, own)
     document: Any = yaml.safe_load(text)
-    (listener,), (cluster,) = document["static_resources"]["listeners"], document["static_resources"]["clusters"]
+    (listener,), clusters = document["static_resources"]["listeners"], document["static_resources"]["clusters"]
     place, admin = ({"address": "127.0.0.1", "port_value": free_port()} for _ in range(2))
     listener["address"]["socket_address"], document["admin"]["address"]["socket_address"] = place, admin
-    cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
-        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
-        for host, _, port in (hub.rpartition(":") for hub in hubs)
-    ]
+    for cluster, addresses in zip(clusters, (hubs, mcp), strict=True):
+        cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
+            {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
+            for host, _, port in (address.rpartition(":") for address in addresses)
+        ]
     (folder / "envoy.yaml").write_text(yaml.safe_dump(document))
     try:
         if required():
@@ -84,7 +88,7 @@ async def envoy(folder: Path, hubs: Sequence[str], tls: Mapping[str, str] | None
     try:
         running = Envoy(f"localhost:{place['port_value']}", f"http://127.0.0.1:{admin['port_value']}")
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            while await running.healthy() != {*hubs}:
+            while await running.healthy() != {*hubs, *mcp}:
                 pass  # each look waits for Envoy's answer
         yield running
     finally:
@@ -322,3 +326,39 @@ async def test_a_hub_that_is_killed_costs_those_calls_alone_that_it_had_and_migh
         assert not repeatable.failures
         assert len(others.failures) <= others.count, "one in flight each"
         assert all(failure.startswith("UNAVAILABLE") for failure in others.failures)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        self.event.set()
+
+
+async def test_mcp_passes_as_it_is_its_streams_at_once_and_a_session_stays_with_its_hub(tmp_path: Path) -> None:
+    working = Working()
+    async with (
+        mcp_hub(tmp_path / "first", tools=[working]) as first,
+        mcp_hub(tmp_path / "second", tools=[working]) as second,
+        envoy(
+            tmp_path,
+            [first.grpc.address, second.grpc.address],
+            mcp=[url.removeprefix("http://").removesuffix("/mcp") for url in (first.url, second.url)],
+        ) as proxy,
+    ):
+        through = McpHub(first.grpc, f"http://{proxy.address}/mcp")
+        for era in ERAS:
+            working.begun.clear()
+            working.go_on.clear()
+            told = Told()
+
+            async with through.client(era) as client, asyncio.timeout(CALL_TIMEOUT_S):
+                for _ in range(6):  # in turn to both hubs, but for a session
+                    assert not (await client.call_tool("core__util_time_now", {})).is_error
+                call = asyncio.create_task(client.call_tool("held__work_on", {}, progress_callback=told))
+                await told.event.wait()  # while the call runs: nothing waits for its end
+                working.go_on.set()
+                assert (await call).structured_content == {"done": True}
+        calls = [len(await hub.grpc.events(tool="core/util.time.now")) for hub in (first, second)]
+        assert min(calls) > 0, calls

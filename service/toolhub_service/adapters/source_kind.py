@@ -51,6 +51,8 @@ class SourceDeps:
     observer: SourceObserver
     trace: Callable[[], str]
     """The `traceparent` of the call that runs; empty outside of one."""
+    trace_meta: Callable[[], dict[str, str]]
+    """That and its `tracestate`, by their names; empty outside of one."""
     tracer: Any
     """OpenTelemetry's, for spans of what runs inside a tool."""
     keep_raw: bool

@@ -31,6 +31,7 @@ _CHUNK_BYTES: Final = 256 * 1024
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[\x20-\x7e]{1,100})?")
 
 
+TraceMeta = Callable[[], dict[str, str]]  # W3C traceparent and tracestate of what runs now; empty when there is none
 Trace = Callable[[], str]  # The W3C traceparent of what runs now; empty when there is none
 
 

@@ -59,6 +59,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
                 for upstream, state in hub.budgets.breaker_states():
                     hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
                 hub.observing.metrics.oldest_call(hub.pipeline.oldest_call_s())
+                hub.mcp.engine.telemetry.open_now(*hub.mcp.listener.open_now())
                 await hub.server.tell_effects(are_possible=hub.audit.is_well)
             except Exception as error:  # noqa: BLE001 - revoked keys must be refused at the next reload, whatever this met
                 hub.observing.reload_failed(error)

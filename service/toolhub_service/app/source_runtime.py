@@ -38,7 +38,7 @@ from toolhub_service.sandbox.hidden import HiddenPaths
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.observer import SourceTelemetry
-from toolhub_service.telemetry.trace_context import current_traceparent
+from toolhub_service.telemetry.trace_context import current_trace_meta, current_traceparent
 from toolhub_service.tools.programs.interpreter import Interpreter
 
 
@@ -194,6 +194,7 @@ class SourceRuntime:
             artifacts=self.artifacts,
             observer=self.observer,
             trace=current_traceparent,
+            trace_meta=current_trace_meta,
             tracer=deps.observing.tracing.tracer,
             keep_raw=deps.settings.results.show_raw,
             trusted_namespaces=deps.settings.tools.trusted_namespaces,

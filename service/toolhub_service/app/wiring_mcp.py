@@ -27,6 +27,7 @@ from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry.mcp import McpTelemetry
 from toolhub_service.transport.interceptors.auth import REASONS, AuthLayer, peer_address, public_key_id
 from toolhub_service.transport.interceptors.policy import check_role
 from toolhub_service.transport.rpc import Method, ServicerContext, current_principal
@@ -108,7 +109,7 @@ def make_engine(
         artifacts=artifacts,
         clock=deps.clock,
         call_ids=CallIds(deps.clock, deps.randomness),
-        tracing=deps.observing.tracing,
+        telemetry=McpTelemetry(deps.observing.metrics, deps.observing.tracing),
         crashed=deps.observing.rpc_crashed,
         redact=deps.redactor.text,
         on_policy=policy.subscribe,

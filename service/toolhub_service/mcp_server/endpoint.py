@@ -52,6 +52,7 @@ from toolhub_service.mcp_server.tasks import (
     check_declared,
     wants_news_of_tasks,
 )
+from toolhub_service.telemetry.mcp import CANCELLED, TOOL_ERROR
 
 NAME: Final = "tool-hub"
 INSTRUCTIONS: Final = (
@@ -144,31 +145,40 @@ class Endpoint:
             raise MCPError(INVALID_REQUEST, refused.message) from refused
         meta = dict(ctx.meta or {})
         sent = [(name, value) for name in _TRACE_HEADERS if isinstance(value := meta.get(name), str)]
-        trace = self._engine.tracing.rpc(f"mcp/{ctx.method}", sent)
-        code = "OK"
+        begun = self._engine.telemetry.begin(
+            ctx.method,
+            ctx.protocol_version,
+            ctx.params or {},
+            sent,
+            session_id=session_of(ctx),
+            request_id=ctx.request_id,
+        )
+        failed_as = CANCELLED
         try:
             if ctx.method == _INITIALIZED:
                 self._changes.tell(session_of(ctx), ctx.session)
-            return await call_next(ctx)
+            result = await call_next(ctx)
+            failed_as = TOOL_ERROR if isinstance(result, dict) and result.get("isError") else ""
+            return result
         except MCPError as refused:
-            code = "INVALID_ARGUMENT"
+            failed_as = str(refused.code)
             if refused.data == _STATE_REFUSED:
                 message = f"{refused.message}. {self._engine.state_advice}"
                 raise MCPError(refused.code, message, refused.data) from refused
             raise
         except ValueError:  # of pydantic's validation, which the SDK answers
-            code = "INVALID_ARGUMENT"
+            failed_as = str(INVALID_PARAMS)
             raise
         except (HubFailure, ToolFailure) as refused:
-            code = "FAILED_PRECONDITION"
+            failed_as = str(INTERNAL_ERROR)
             message = refused.error.message if isinstance(refused, ToolFailure) else str(refused)
             raise MCPError(INTERNAL_ERROR, self._engine.redact(message)) from refused
         except Exception as defect:
-            code = "INTERNAL"
+            failed_as = str(INTERNAL_ERROR)
             self._engine.crashed(f"mcp/{ctx.method}", defect)
             raise MCPError(INTERNAL_ERROR, "The hub failed. The operator finds the cause in its log.") from defect
         finally:
-            trace.end(code, "", principal.id)
+            begun.end(principal.id, failed_as)
 
     async def _around_tasks(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """What of tasks the SDK's own handlers have no room for: it passes on what a middleware answers as it is."""

@@ -14,7 +14,7 @@ from toolhub_service.registry.search import ToolSearch
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.jobs.accept import Submission
-from toolhub_service.telemetry.tracing import Tracing
+from toolhub_service.telemetry.mcp import McpTelemetry
 
 
 def _nothing(_: Sequence[str]) -> None: ...
@@ -36,7 +36,7 @@ class Engine:
     artifacts: Artifacts
     clock: Clock
     call_ids: CallIds
-    tracing: Tracing
+    telemetry: McpTelemetry
     crashed: Callable[[str, Exception], None]
     """(method, defect), for the log."""
     redact: Callable[[str], str]

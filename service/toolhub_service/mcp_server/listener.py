@@ -23,6 +23,8 @@ class Served(Protocol):
 
     async def close(self, grace_s: float) -> None: ...
 
+    def open_now(self) -> tuple[int, int]: ...
+
 
 Serve = Callable[[Any, socket.socket], Awaitable[Served]]
 """(the module that serves, which is loaded by now; the socket) -> what answers on it."""
@@ -68,6 +70,14 @@ class Listener:
         if self._socket is not None:
             self._socket.listen(_BACKLOG)
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._first)
+
+    def open_now(self) -> tuple[int, int]:
+        """(sessions of the older era, streams that only listen) in this process."""
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled():
+            return 0, 0
+        served = opening.result()
+        return (0, 0) if served is None else served.open_now()
 
     async def close(self, grace_s: float) -> None:
         """Take no more, and let what runs end for `grace_s`."""

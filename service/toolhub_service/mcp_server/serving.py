@@ -87,6 +87,11 @@ class HttpServer:
         async with self._sessions.run():
             await self._server.serve([bound])
 
+    def open_now(self) -> tuple[int, int]:
+        """(sessions of the older era, streams that only listen)."""
+        now_s = asyncio.get_running_loop().time()
+        return self._admission.sessions.count(now_s), self._admission.streams.taken
+
     async def close(self, grace_s: float) -> None:
         """Take no more, let requests end for `grace_s`, then cut them off."""
         self._admission.leave()

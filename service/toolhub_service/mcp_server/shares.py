@@ -56,6 +56,10 @@ class SessionShares:
                 del self._used_s[holder]
         return may_take(len(self._used_s.get(principal_id, ())), sum(map(len, self._used_s.values())), self._most)
 
+    def count(self, now_s: float) -> int:
+        """Of all principals."""
+        return sum(used_s + self._idle_s >= now_s for sessions in self._used_s.values() for used_s in sessions.values())
+
     def used(self, principal_id: str, session_id: str, now_s: float) -> None:
         self._used_s.setdefault(principal_id, {})[session_id] = now_s
 

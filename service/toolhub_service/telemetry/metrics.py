@@ -43,6 +43,7 @@ _OF_EVERY_CALL: Final = frozenset(
     {
         *(names.TOOL_INVOCATIONS, names.TOOL_LATENCY, names.IN_FLIGHT),
         *(names.RPC_STARTED, names.RPC_HANDLED, names.RPC_SECONDS, names.RPC_RECEIVED, names.RPC_SENT),
+        names.MCP_SECONDS,
     }
 )
 
@@ -276,7 +277,8 @@ def _made(metric: Metric, registry: CollectorRegistry) -> Any:
 
 def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
     """What one gauge of several workers says."""
-    if metric in {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}:
+    summed = {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}
+    if metric in summed or metric in {names.MCP_SESSIONS, names.MCP_STREAMS}:
         return "livesum"
     is_least = metric in {names.SOURCE_UP, names.SOURCE_WHOLE}  # Down for one worker is down for some callers.
     return "livemin" if is_least else "livemax"

@@ -79,30 +79,17 @@ TOOL_LATENCY: Final = _metric(
     _CALL_S,
     old_name="tool_latency_ms",
 )
+_SPENT: Final = "Time spent in each of the nine steps."
 TOOL_STEP: Final = _metric(
-    "toolhub_tool_step_duration_seconds",
-    _H,
-    "s",
-    "Time spent in each of the nine steps.",
-    ("step",),
-    _STEP_S,
-    old_name="tool_step_duration_ms",
+    "toolhub_tool_step_duration_seconds", _H, "s", _SPENT, ("step",), _STEP_S, old_name="tool_step_duration_ms"
 )
+_AGAIN: Final = "Attempts after the first one of a call."
 TOOL_RETRIES: Final = _metric(
-    "toolhub_tool_retries_total",
-    _C,
-    "attempts",
-    "Attempts after the first one of a call.",
-    ("tool",),
-    old_name="tool_retries_total",
+    "toolhub_tool_retries_total", _C, "attempts", _AGAIN, ("tool",), old_name="tool_retries_total"
 )
+_REPLAYED: Final = "Calls answered with the stored result of their idempotency key."
 TOOL_REPLAYS: Final = _metric(
-    "toolhub_tool_replays_total",
-    _C,
-    "calls",
-    "Calls answered with the stored result of their idempotency key.",
-    ("tool",),
-    old_name="tool_replays_total",
+    "toolhub_tool_replays_total", _C, "calls", _REPLAYED, ("tool",), old_name="tool_replays_total"
 )
 _FAILED: Final = "Calls that failed, by error kind."
 TOOL_ERRORS: Final = _metric("toolhub_tool_errors_total", _C, "calls", _FAILED, ("kind",), old_name="tool_errors_total")
@@ -127,6 +114,10 @@ RPC_HANDLED: Final = _metric(
 RPC_SECONDS: Final = _metric("grpc_server_handling_seconds", _H, "s", "Time from start to end of an RPC.", _RPC, _S)
 RPC_RECEIVED: Final = _metric("grpc_server_msg_received_total", _C, "messages", "Messages received from clients.", _RPC)
 RPC_SENT: Final = _metric("grpc_server_msg_sent_total", _C, "messages", "Messages sent to clients.", _RPC)
+_MCP: Final = ("mcp_method_name", "mcp_protocol_version", "error_type")
+MCP_SECONDS: Final = _metric("mcp_server_operation_duration_seconds", _H, "s", "Time of an MCP request.", _MCP, _CALL_S)
+MCP_SESSIONS: Final = _metric("toolhub_mcp_sessions_open", _G, "sessions", "Sessions of MCP of 2025-11-25 and older.")
+MCP_STREAMS: Final = _metric("toolhub_mcp_streams_open", _G, "streams", "Streams of MCP that only wait for changes.")
 AUDIT_EVENTS: Final = _metric("toolhub_audit_events_total", _C, "events", "Audit events that reached the disk.")
 AUDIT_FAILURES: Final = _metric("toolhub_audit_failures_total", _C, "commits", "Audit commits that the disk refused.")
 AUDIT_DEPTH: Final = _metric(
@@ -219,11 +210,18 @@ SPAN_RPC: Final = "{service}/{method}"
 SPAN_STEP: Final = "toolhub.step.{step}"
 SPAN_EXECUTE_TOOL: Final = "execute_tool {tool}"
 SPAN_JOB: Final = "job {tool}"
+SPAN_MCP: Final = "{method} {tool or prompt}"
 STEP_SPANS: Final = {step: SPAN_STEP.format(step=step.value) for step in StepName}
 
 ATTRIBUTE_RPC_SYSTEM: Final = "rpc.system.name"
 ATTRIBUTE_RPC_METHOD: Final = "rpc.method"
 ATTRIBUTE_RPC_STATUS: Final = "rpc.response.status_code"
+ATTRIBUTE_MCP_METHOD: Final = "mcp.method.name"
+ATTRIBUTE_MCP_VERSION: Final = "mcp.protocol.version"
+ATTRIBUTE_MCP_SESSION: Final = "mcp.session.id"
+ATTRIBUTE_MCP_RESOURCE: Final = "mcp.resource.uri"
+ATTRIBUTE_PROMPT: Final = "gen_ai.prompt.name"
+ATTRIBUTE_REQUEST: Final = "jsonrpc.request.id"
 ATTRIBUTE_ERROR: Final = "error.type"
 ATTRIBUTE_PRINCIPAL: Final = "toolhub.principal"
 ATTRIBUTE_OUTCOME: Final = "toolhub.outcome"
@@ -243,6 +241,7 @@ SPANS: Final = (
         SPAN_RPC,
         "One RPC; RPC semantic conventions, `toolhub.principal`; of a call `gen_ai.tool.name` and `toolhub.outcome`.",
     ),
+    ("MCP request", SPAN_MCP, "One MCP request; the GenAI semantic conventions' part on MCP, `toolhub.principal`."),
     ("step", SPAN_STEP, "One of the nine steps of a call. Parent: the RPC."),
     ("job", SPAN_JOB, "One run of a job; a trace of its own, linked to the span that submitted it."),
     (

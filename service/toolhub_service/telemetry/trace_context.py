@@ -116,6 +116,16 @@ def current_traceparent() -> str:
     return context.traceparent if context is not None else ""
 
 
+def current_trace_meta() -> dict[str, str]:
+    """For `_meta` of MCP requests (SEP-414): traceparent and the state that tracing systems keep beside it, not the
+    baggage, which is the caller's own data. Empty outside of any trace."""
+    context = current()
+    if context is None:
+        return {}
+    meta = {"traceparent": context.traceparent}
+    return meta | {"tracestate": context.state} if context.state else meta
+
+
 def current_trace_id() -> str:
     """For logs and audit events; empty outside of any trace."""
     context = current()

@@ -139,8 +139,9 @@ class Tracing:
         """Send what waits and stop. Blocks: call it from a thread."""
         self._provider.shutdown()
 
-    def rpc(self, method: str, metadata: Metadata) -> RpcTrace:
-        """An RPC arrives; `method` is `package.Service/Method`. The trace is current from here on."""
+    def rpc(self, method: str, metadata: Metadata, attributes: Mapping[str, str] | None = None) -> RpcTrace:
+        """An RPC arrives; `method` is `package.Service/Method`. The trace is current from here on. `attributes`: of
+        its span, in place of gRPC's."""
         caller = None
         for name, _ in metadata:
             if name == "traceparent":  # few callers send one, and most RPCs are spared the reading
@@ -149,15 +150,18 @@ class Tracing:
         trace_id = random.getrandbits(128) or 1 if self._records and caller is None else 0
         sampled = (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound if caller is None else caller.sampled
         if self._records and sampled:
-            opened = self._recorded(method, caller, trace_id)
+            opened = self._recorded(method, caller, trace_id, attributes)
         else:
             opened = RpcTrace(caller or Beginning(), None, self._redactor)
         trace_context.CURRENT.set(opened.place)
         _RPC.set(opened)
         return opened
 
-    def _recorded(self, method: str, caller: TraceContext | None, trace_id: int) -> RpcTrace:
-        attributes = {names.ATTRIBUTE_RPC_SYSTEM: "grpc", names.ATTRIBUTE_RPC_METHOD: method}
+    def _recorded(
+        self, method: str, caller: TraceContext | None, trace_id: int, given: Mapping[str, str] | None
+    ) -> RpcTrace:
+        attributes = self._shown(given or {names.ATTRIBUTE_RPC_SYSTEM: "grpc", names.ATTRIBUTE_RPC_METHOD: method})
+        method = method if given is None else self._redactor.text(method)
         parent = (
             Context() if caller is None else trace.set_span_in_context(NonRecordingSpan(_remote(caller)), Context())
         )

@@ -30,7 +30,7 @@ def exported(metric: Metric) -> list[str]:
 
 
 EXPORTED = {name for metric in METRICS for name in exported(metric)}
-OURS = re.compile(r"\b(?:tool|toolhub|policy|grpc_server)_[a-z0-9_]+\b")
+OURS = re.compile(r"\b(?:tool|toolhub|policy|grpc_server|mcp_server)_[a-z0-9_]+\b")
 
 
 def documents(path: Path) -> list[Any]:
@@ -84,7 +84,9 @@ def test_the_variables_of_the_dashboard_choose_in_every_panel_whose_metrics_have
     for panel in dashboard()["panels"]:
         assert panel["datasource"]["uid"] == "${datasource}"
         for target in panel["targets"]:
-            for name, selector in re.findall(r"\b((?:toolhub|grpc_server)_[a-z_]+)\{([^}]*)\}", target["expr"]):
+            for name, selector in re.findall(
+                r"\b((?:toolhub|grpc_server|mcp_server)_[a-z_]+)\{([^}]*)\}", target["expr"]
+            ):
                 chosen = set(re.findall(r'(\w+)=~"\$', selector))
                 assert chosen == {"instance"} | ({"tool", "source", "principal"} & labels[name]), name
 

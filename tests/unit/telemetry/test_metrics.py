@@ -217,7 +217,7 @@ ABBREVIATED = re.compile(r"_(ms|us|ns|s|sec|secs|milliseconds|minutes|hours|kb|m
 @pytest.mark.promise("telemetry.names")
 def test_names_keep_the_rules_of_promtool_check_metrics(metric: Metric) -> None:
     """The rules of promlint, which promtool applies to a scrape."""
-    assert re.fullmatch(r"(toolhub|grpc_server)_[a-z0-9_]+", metric.name)
+    assert re.fullmatch(r"(toolhub|grpc_server|mcp_server)_[a-z0-9_]+", metric.name)
     assert metric.help
     assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     assert not ABBREVIATED.search(metric.name.removesuffix("_total")), "base units, written out"

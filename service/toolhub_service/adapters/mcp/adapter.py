@@ -43,7 +43,7 @@ class McpOpener:
         calling = ToolCaller(
             deps.redactor.text,
             artifacts=deps.artifacts,
-            trace=deps.trace,
+            trace=deps.trace_meta,
             keep_raw=deps.keep_raw,
         )
         self.adapter = McpAdapter(calling, deps.running, deps.clock, deps.randomness)

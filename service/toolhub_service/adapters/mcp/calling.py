@@ -20,7 +20,7 @@ from mcp_types import HEADER_MISMATCH
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.elicitation import Questions
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
-from toolhub_service.adapters.upstream import Trace, as_object, as_string, kept_bytes, kept_json, no_trace, one_line
+from toolhub_service.adapters.upstream import TraceMeta, as_object, as_string, kept_bytes, kept_json, one_line
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -221,7 +221,6 @@ class Reporter:
 # By how much the server's time is shorter than the hub's, so that it is cancelled in time; at most a tenth.
 MARGIN_S: Final = 0.05
 KEY_META: Final = "toolhub/idempotencyKey"
-TRACE_META: Final = "traceparent"
 _STATE_ONLY_PAUSE_S: Final = 0.1  # When a server only says that it is not ready yet (SEP-2322)
 
 
@@ -233,7 +232,7 @@ class ToolCaller:
         redact: Redact,
         *,
         artifacts: ArtifactService | None = None,
-        trace: Trace = no_trace,
+        trace: TraceMeta = dict,
         keep_raw: bool = False,
     ) -> None:
         """`artifacts`: where large content goes; `keep_raw`: whether outcomes carry the server's answer, bounded."""
@@ -299,9 +298,7 @@ class ToolCaller:
         params: dict[str, Any] = {**(of_tool if fields is None else fields), **more}
         key = call.idempotency_key or key
         meta = {KEY_META: key} if key else {}
-        trace = self._trace()
-        if trace:
-            meta[TRACE_META] = trace
+        meta |= self._trace()  # SEP-414
         if meta:
             params["_meta"] = meta
         return params

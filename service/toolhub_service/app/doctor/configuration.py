@@ -22,6 +22,7 @@ from toolhub_service.adapters.core import CORE_SOURCE
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.doctor.databases import database_checks
+from toolhub_service.app.doctor.mcp import mcp_checks
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid, read_or_make_key
@@ -30,7 +31,6 @@ from toolhub_service.app.offline import OfflineRefused, configured_tools, policy
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.tool import ToolState
-from toolhub_service.mcp_server.listener import is_installed
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.chain import open_keyring
@@ -191,6 +191,7 @@ _OTHERS = 0o077
 async def settings_checks(settings: Settings, config_file: Path | None = None) -> list[Finding]:
     return [
         *_ports(settings),
+        *[finding async for finding in mcp_checks(settings, partial(_port, "mcp port", "server.mcp.listen"))],
         _policy(settings),
         _auth(settings),
         *_loose_files(settings, config_file),
@@ -212,20 +213,7 @@ def _ports(settings: Settings) -> Iterator[Finding]:
         yield ok("server port", server)
     else:
         yield _port("server port", "server.listen", server, partial(is_own, settings))
-    yield from _mcp(settings)
     yield _port("metrics port", "metrics.listen", metrics, is_metrics) if metrics else ok("metrics port", "none is set")
-
-
-def _mcp(settings: Settings) -> Iterator[Finding]:
-    """The MCP endpoint: whether it can be served, and its port."""
-    chosen = settings.server.mcp
-    if not chosen.enabled:
-        yield ok("mcp port", "server.mcp.enabled is false")
-    elif not is_installed():
-        advice = "pip install 'tool-hub[mcp]', or set server.mcp.enabled to false."
-        yield warn("mcp port", "the MCP SDK is not installed: no MCP client can connect", advice)
-    else:
-        yield _port("mcp port", "server.mcp.listen", chosen.listen, is_metrics)
 
 
 def is_own(settings: Settings, host: str, port: int) -> bool:

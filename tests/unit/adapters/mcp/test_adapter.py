@@ -201,11 +201,12 @@ async def test_the_idempotency_key_goes_along_and_nothing_else_of_the_caller(mod
 
 async def test_the_trace_goes_along(modern: McpHarness) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    calling = ToolCaller(str, trace=lambda: trace)
+    calling = ToolCaller(str, trace=lambda: {"traceparent": trace, "tracestate": "vendor=1"})
     adapter = McpAdapter(calling, FakeRunningJobs(KeptMarks(), Life()), LoopClock(), FixedRandomness())
     adapter.put(modern.server)
     await adapter.execute(modern.call("echo", {"text": "x"}), SILENT)
-    assert modern.script.calls[-1]["_meta"]["traceparent"] == trace
+    meta = modern.script.calls[-1]["_meta"]
+    assert (meta["traceparent"], meta["tracestate"]) == (trace, "vendor=1")
 
 
 async def test_arguments_that_a_server_wants_in_headers_are_mirrored_without_listing_first(modern: McpHarness) -> None:

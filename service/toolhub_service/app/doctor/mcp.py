@@ -1,0 +1,125 @@
+"""Whether MCP clients can connect: the port, what answers on it, and the names that it is to be reached by."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from toolhub_service.app.doctor import Finding, State, ok, warn
+from toolhub_service.app.listening import host_and_port
+from toolhub_service.mcp_server.listener import is_installed
+from toolhub_service.settings.document import Settings
+
+# The first request of a hub's life waits until the SDK is loaded.
+_WAIT_S: Final = 15.0
+_VERSION, _OLDER = "2026-07-28", "2025-11-25"
+_ME: Final = {"name": "toolhub-doctor", "version": "1"}
+_BEGIN: Final = {"protocolVersion": _OLDER, "capabilities": {}, "clientInfo": _ME}
+_META: Final = {
+    "io.modelcontextprotocol/protocolVersion": _VERSION,
+    "io.modelcontextprotocol/clientInfo": _ME,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+_SERVES: Final = "a hub serves there"
+_READ: Final = "See what listens there, and the hub's log."
+
+
+async def mcp_checks(
+    settings: Settings, port_finding: Callable[[str, Callable[[str, int], bool]], Finding]
+) -> AsyncIterator[Finding]:
+    """`port_finding`: what is to be said of an address, given whether a hub serves there."""
+    chosen = settings.server.mcp
+    if not chosen.enabled:
+        yield ok("mcp port", "server.mcp.enabled is false")
+        return
+    if not is_installed():
+        advice = "pip install 'tool-hub[mcp]', or set server.mcp.enabled to false."
+        yield warn("mcp port", "the MCP SDK is not installed: no MCP client can connect", advice)
+        return
+    found = await asyncio.to_thread(
+        port_finding, chosen.listen, lambda host, port: _is_healthy(settings, _url(settings, host, port))
+    )
+    yield found
+    if found.state is State.OK and found.text.endswith(_SERVES):
+        yield await _answers(settings, _url(settings, *host_and_port("server.mcp.listen", chosen.listen)))
+    for finding in _names(settings):
+        yield finding
+    if settings.server.workers > 1:
+        text = f"with server.workers {settings.server.workers}, sessions of {_OLDER} and older are not kept"
+        advice = (
+            "Such clients get no news of changes and cannot ask their user. One worker keeps sessions, and so do several "
+            f"hubs behind deploy/envoy.yaml. Clients of {_VERSION} have none."
+        )
+        yield warn("mcp sessions", text, advice)
+
+
+def _url(settings: Settings, host: str, port: int) -> str:
+    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http{'s' if settings.server.tls.certificate_file else ''}://{name}:{port}"
+
+
+def _verify(settings: Settings) -> Any:
+    """This machine's own certificate is held to itself: the names in it are for others."""
+    if not settings.server.tls.certificate_file:
+        return True
+    context = ssl.create_default_context(cafile=settings.server.tls.certificate_file)
+    context.check_hostname = False
+    return context
+
+
+def _is_healthy(settings: Settings, url: str) -> bool:
+    try:
+        return (
+            httpx.get(f"{url}/healthz", timeout=_WAIT_S, verify=_verify(settings), trust_env=False).status_code == 200
+        )
+    except (httpx.HTTPError, OSError):
+        return False
+
+
+async def _answers(settings: Settings, url: str) -> Finding:
+    """Whether both versions of the protocol are spoken there."""
+    key = os.environ.get("TOOLHUB_API_KEY", "")
+    headers = {"accept": "application/json, text/event-stream"} | ({"authorization": f"Bearer {key}"} if key else {})
+    try:
+        async with httpx.AsyncClient(
+            headers=headers, timeout=_WAIT_S, verify=_verify(settings), trust_env=False
+        ) as client:
+            listing = {"mcp-protocol-version": _VERSION, "mcp-method": "tools/list"}
+            listed = await client.post(f"{url}/mcp", json=_asked("tools/list", {"_meta": _META}), headers=listing)
+            if listed.status_code == 401:
+                text = f"{url}/mcp answers, and wants a credential: set TOOLHUB_API_KEY to have its tools listed"
+                return ok("mcp", text)
+            begun = await client.post(f"{url}/mcp", json=_asked("initialize", _BEGIN))
+            if session := begun.headers.get("mcp-session-id"):
+                await client.delete(f"{url}/mcp", headers={"mcp-session-id": session, "mcp-protocol-version": _OLDER})
+    except httpx.HTTPError as failed:
+        return warn("mcp", f"{url}/mcp does not answer: {type(failed).__name__}", _READ)
+    for version, answer in ((_VERSION, listed), (_OLDER, begun)):
+        if not answer.is_success or '"result"' not in answer.text:
+            return warn("mcp", f"{url}/mcp answers {version} with status {answer.status_code}", _READ)
+    tools = listed.text.count('"inputSchema"')
+    return ok("mcp", f"{url}/mcp speaks {_VERSION} and {_OLDER}, and lists {tools} tools")
+
+
+def _asked(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+def _names(settings: Settings) -> Iterator[Finding]:
+    """Hosts and origins that no header can equal."""
+    chosen = settings.server.mcp
+    for host in chosen.allowed_hosts:
+        if "/" in host or "*" in host or not host.strip():
+            text = f"server.mcp.allowed_hosts has {host!r}, which no Host header equals"
+            yield warn("mcp hosts", text, "Write a name, with or without :port, such as hub.example:8443.")
+    for origin in chosen.allowed_origins:
+        parts = urlsplit(origin.rstrip("/"))
+        if not parts.scheme or not parts.netloc or parts.path or "*" in origin:
+            text = f"server.mcp.allowed_origins has {origin!r}, which no Origin header equals"
+            yield warn("mcp origins", text, "Write scheme and host, such as https://app.example.")
