@@ -53,7 +53,7 @@ async def mcp_checks(
     if settings.server.workers > 1:
         text = f"with server.workers {settings.server.workers}, sessions of {_OLDER} and older are not kept"
         advice = (
-            "Such clients get no news of changes and cannot ask their user. One worker keeps sessions, and so do several "
+            "Such clients get no news of changes and cannot ask their user. One worker keeps sessions; so do several "
             f"hubs behind deploy/envoy.yaml. Clients of {_VERSION} have none."
         )
         yield warn("mcp sessions", text, advice)
