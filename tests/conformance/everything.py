@@ -20,10 +20,13 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Pro
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
+    LOG_LEVEL_META_KEY,
     CallToolRequestParams,
     CompleteRequestParams,
     EmptyResult,
     GetPromptRequestParams,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     SetLevelRequestParams,
@@ -158,7 +161,10 @@ class Everything:
 
     async def _test_tool_with_logging(self, context: Any) -> dict[str, Any]:
         for words in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-            await context.session.send_log_message("info", words, related_request_id=context.request_id)
+            # In 2026-07-28 a request says whether it wants lines.
+            if context.protocol_version not in MODERN_PROTOCOL_VERSIONS or LOG_LEVEL_META_KEY in (context.meta or {}):
+                line = LoggingMessageNotification(params=LoggingMessageNotificationParams(level="info", data=words))
+                await context.session.send_notification(line, context.request_id)
         return _answer([{"type": "text", "text": "Logged."}])
 
     _test_logging_tool = _test_tool_with_logging

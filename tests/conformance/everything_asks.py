@@ -14,6 +14,8 @@ from mcp_types import (
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitResult,
+    ListRootsRequest,
+    ListRootsResult,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -133,7 +135,7 @@ async def _asked_once(context: Any, request: dict[str, Any]) -> Any:
         form = ElicitRequestFormParams.model_validate(request["params"])
         said = await context.session.send_request(ElicitRequest(params=form), ElicitResult)
     else:
-        said = await context.session.list_roots()
+        said = await context.session.send_request(ListRootsRequest(), ListRootsResult)
     return said.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

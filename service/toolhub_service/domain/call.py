@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from toolhub_service.domain.errors import ToolError
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import IdentityEnum, ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
@@ -74,6 +74,23 @@ class Suspended(BaseException):
     def __init__(self, approval_id: str) -> None:
         super().__init__(approval_id)
         self.approval_id = approval_id
+
+
+class CallingClient(Protocol):
+    """The program that makes a call, where it can be asked while the call runs (MCP: elicitation, sampling, roots)."""
+
+    @property
+    def capabilities(self) -> JsonObject:
+        """What it can be asked, as it declares it (MCP's ClientCapabilities)."""
+
+    async def ask(self, requests: Mapping[str, JsonObject]) -> Mapping[str, JsonValue]:
+        """Its answers to requests of MCP, by key. Untrusted, as the requests are. Raises ToolFailure: none."""
+
+    def log(self, level: str, logger: str, data: JsonValue) -> None:
+        """Show it a line of a log, where it wants any."""
+
+    def lacks(self, capabilities: JsonObject) -> None:
+        """The call failed because it does not declare these."""
 
 
 class Reply(NamedTuple):
@@ -178,6 +195,8 @@ class Call(NamedTuple):
     unread: ReadArguments | None = None
     """Set: the arguments are large and still as they came; step 2 reads them beside other calls. `args` is empty."""
     unread_bytes: int = 0
+    client: CallingClient | None = None
+    """Who can be asked while it runs; None: nobody. Never of a job, whose caller may be gone."""
 
     @property
     def waiting_job_id(self) -> str:

@@ -37,6 +37,7 @@ from toolhub_service.mcp_server.content import blocks_of, is_blocks
 from toolhub_service.mcp_server.elicitation import Awaited, Prompt, awaited, how_to_approve
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer, lasts
+from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
 from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
@@ -71,6 +72,7 @@ class Calling:
         self._engine = engine
         self._offer = offer
         self.tasks = Tasks(engine, principal_of, self.visible)
+        self.relay = Relay(engine.invoker)
 
     def call(
         self,
@@ -80,7 +82,9 @@ class Calling:
         name: str,
         arguments: Mapping[str, Any],
         approval_id: str = "",
+        client: Client | None = None,
     ) -> Call:
+        """`client`: who can be asked in the middle of the call, whose answer somebody waits for."""
         return call_of(
             self._offer.tool_of(name),
             arguments,
@@ -90,7 +94,7 @@ class Calling:
             purpose=purpose_of(context),
             approval_id=approval_id or id_of(context, "approval_id"),
             idempotency_key=id_of(context, "idempotency_key"),
-        )
+        )._replace(client=client)
 
     async def make(self, context: Context, call: Call, came_back: Answered | None = None) -> dict[str, Any]:
         """A CallToolResult, an InputRequiredResult where a person must do something first, or a CreateTaskResult."""
@@ -195,6 +199,8 @@ class Calling:
         return answer._replace(value=value, artifacts=(*answer.artifacts, *kept), truncated=True)
 
     async def _invoke(self, context: Context, call: Call) -> ToolResult:
+        if call.client is not None:
+            return await self.relay.invoke(call, context)
         answer = await invoke(self._engine.invoker, call, context)
         assert isinstance(answer, ToolResult)  # no dry run was asked for
         return answer

@@ -15,14 +15,17 @@ from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
+    LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
     CallToolRequestParams,
     CompleteRequestParams,
+    EmptyResult,
     GetPromptRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ServerTasksCapability,
     ServerTasksRequestsCapability,
+    SetLevelRequestParams,
     TasksCallCapability,
     TasksCancelCapability,
     TasksListCapability,
@@ -41,6 +44,7 @@ from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.mcp_server.own_tools import CALL_TOOL, Asked, OwnTools, named_call
 from toolhub_service.mcp_server.primitives import Asker, Primitives
 from toolhub_service.mcp_server.prompts import Prompts
+from toolhub_service.mcp_server.relay import InputRequired, given_in, is_waiting
 from toolhub_service.mcp_server.resources import NOT_FOUND_ONCE, Resources
 from toolhub_service.mcp_server.skills import EXTENSION as SKILLS
 from toolhub_service.mcp_server.skills import SKILL_URI, Skills
@@ -106,6 +110,7 @@ class Endpoint:
         add = self.server.add_request_handler
         add("tools/list", PaginatedRequestParams, self._list_tools)
         add("tools/call", CallToolRequestParams, self._call_tool)
+        add("logging/setLevel", SetLevelRequestParams, self._set_level)
         add("resources/list", PaginatedRequestParams, self._list_resources)
         add("resources/templates/list", PaginatedRequestParams, self._list_templates)
         add("resources/read", ReadResourceRequestParams, self._read_resource)
@@ -130,6 +135,7 @@ class Endpoint:
 
     def close(self) -> None:
         """End what only listens."""
+        self._calling.relay.close()
         self._changes.close()
         self._listening.close()
 
@@ -217,17 +223,34 @@ class Endpoint:
         return name == CALL_TOOL or self._own_tools.get(name) is None
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
+        try:
+            return await self._called(context, params)
+        except InputRequired as asks:
+            return asks.result
+
+    async def _called(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
+        """Raises InputRequired."""
         principal, session_id = self._principal_of(context), session_of(context)
+        given = given_in(params)
+        if is_waiting(params.request_state):
+            call, answer = await self._calling.relay.resume(principal, params.request_state or "", given)
+            return await self._calling.visible(call, answer)
         came_back = answered(params.request_state, params.input_responses)
         if len(params.name) > _NAME_MAX_CHARS:
             message = "No tool has a name as long as this. Take one from the list of tools."
             return failed(ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message))
+        level = str(dict(context.meta or {}).get(LOG_LEVEL_META_KEY, ""))
+        client = self._calling.relay.client(context, session_id, level, {} if came_back else given)
         own = self._own_tools.get(params.name)
         if own is not None:
-            asked = Asked(context, principal, session_id, came_back)
+            asked = Asked(context, principal, session_id, came_back, client)
             return await self._own_tools.run(own, params.arguments or {}, asked)
-        call = self._calling.call(context, principal, session_id, params.name, params.arguments or {})
+        call = self._calling.call(context, principal, session_id, params.name, params.arguments or {}, client=client)
         return await self._calling.make(context, call, came_back)
+
+    async def _set_level(self, context: Context, params: SetLevelRequestParams) -> EmptyResult:
+        self._calling.relay.set_level(session_of(context), params.level)
+        return EmptyResult()
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         asker = self._asker(context)
@@ -262,7 +285,17 @@ class Endpoint:
         return self._prompts.page(self._principal_of(context), params.cursor or "")
 
     async def _get_prompt(self, context: Context, params: GetPromptRequestParams) -> dict[str, Any]:
-        return await self._prompts.get(self._asker(context), params.name, params.arguments or {})
+        asker, given = self._asker(context), given_in(params)
+        relay = self._calling.relay
+        try:
+            if is_waiting(params.request_state):
+                _, answer = await relay.resume(asker.principal, params.request_state or "", given)
+                asker = asker._replace(resumed=answer)
+            else:
+                asker = asker._replace(client=relay.client(context, asker.session_id, "", given))
+            return await self._prompts.get(asker, params.name, params.arguments or {})
+        except InputRequired as asks:
+            return asks.result
 
     async def _complete(self, context: Context, params: CompleteRequestParams) -> dict[str, Any]:
         return await self._prompts.complete(self._asker(context), params)

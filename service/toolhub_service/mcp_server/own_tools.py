@@ -25,6 +25,7 @@ from toolhub_service.mcp_server.calls import Context, failed, text_of
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import RUN_PROGRAM, Mode, Offer
 from toolhub_service.mcp_server.programs import NONE_FOUND, stubs_of
+from toolhub_service.mcp_server.relay import Client
 from toolhub_service.registry.export import mcp_hints
 from toolhub_service.registry.listing import PageRequest, Viewer, search_tools
 from toolhub_service.registry.search import NO_MEANING, ToolFilter
@@ -98,6 +99,7 @@ class Asked(NamedTuple):
     principal: Principal
     session_id: str
     came_back: Answered | None
+    client: Client | None = None
 
 
 Run = Callable[[Any, Asked], Awaitable[dict[str, Any]]]
@@ -217,7 +219,7 @@ class OwnTools:
 
     async def _call(self, args: CallTool, asked: Asked) -> dict[str, Any]:
         call = self._calling.call(
-            asked.context, asked.principal, asked.session_id, args.name, args.arguments, args.approval_id
+            asked.context, asked.principal, asked.session_id, args.name, args.arguments, args.approval_id, asked.client
         )
         return await self._calling.make(asked.context, call, asked.came_back)
 

@@ -19,6 +19,7 @@ from toolhub_service.mcp_server.calling import Calling
 from toolhub_service.mcp_server.calls import META_PREFIX, Context, failed, invoke
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer
+from toolhub_service.mcp_server.relay import Client
 
 SOURCE_META: Final = f"{META_PREFIX}source"
 """Which source an answer comes from."""
@@ -33,6 +34,10 @@ class Asker(NamedTuple):
     context: Context
     principal: Principal
     session_id: str
+    client: Client | None = None
+    """Who can be asked in the middle of it."""
+    resumed: ToolResult | None = None
+    """What came of a call that waited for the client."""
 
 
 class Primitives:
@@ -68,7 +73,11 @@ class Primitives:
 
     async def call(self, asker: Asker, spec: ToolSpec, args: Mapping[str, Any]) -> ToolResult:
         """One call of it; an approval that was granted for exactly this call is used."""
-        call = self._calling.call(asker.context, asker.principal, asker.session_id, spec.name, args)
+        if asker.resumed is not None:
+            return asker.resumed
+        call = self._calling.call(
+            asker.context, asker.principal, asker.session_id, spec.name, args, client=asker.client
+        )
         answer = await self._invoke(asker, call)
         error = answer.error
         if error is not None and error.kind is ErrorKind.APPROVAL_REQUIRED and not call.approval_id:
@@ -79,6 +88,8 @@ class Primitives:
         return answer
 
     async def _invoke(self, asker: Asker, call: Any) -> ToolResult:
+        if asker.client is not None:
+            return await self._calling.relay.invoke(call, asker.context)
         answer = await invoke(self._engine.invoker, call, asker.context)
         assert isinstance(answer, ToolResult)  # no dry run was asked for
         return answer

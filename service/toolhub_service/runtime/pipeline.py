@@ -163,7 +163,7 @@ class Pipeline:
         route = self.routes.of(call)
         state.spec = spec = route.spec
         if route.becomes_job and call.mode is Mode.EXECUTE and not call.job_id:  # a job's own run has one
-            state.call = state.asked = call = call._replace(mode=Mode.SUBMIT)
+            state.call = state.asked = call = call._replace(mode=Mode.SUBMIT, client=None)
         begun_ns[VALIDATE_INPUT] = perf_counter_ns()
         if call.unread_bytes or call.names_artifacts:
             state.call = call = await self._arguments_of(state, spec, route.schemas)

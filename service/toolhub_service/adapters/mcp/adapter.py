@@ -79,6 +79,7 @@ class McpOpener:
             _where(entry, values),
             protocol=entry.protocol,
             elicitation=entry.elicitation,
+            relay=frozenset(entry.relay),
             connect_timeout_s=entry.connect_timeout_s,
             max_message_bytes=entry.max_message_bytes,
         )

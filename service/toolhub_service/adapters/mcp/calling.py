@@ -18,11 +18,14 @@ from mcp.shared.inbound import mcp_param_headers
 from mcp_types import HEADER_MISMATCH
 
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.elicitation import Questions
-from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.elicitation import Questions, form_of
+from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
+from toolhub_service.adapters.mcp.relay import MISSING_CAPABILITY, Relayed
+from toolhub_service.adapters.mcp.requests import SendOptions
 from toolhub_service.adapters.upstream import TraceMeta, as_object, as_string, kept_bytes, kept_json, one_line
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, Progress
@@ -260,6 +263,7 @@ class ToolCaller:
         (2026-07-28). Each is ignored in the other version. `key`: goes along where the call has no idempotency key.
         """
         questions = Questions(call, server.elicitation, self.redact)
+        relayed = self._relayed(server, call)
         while True:
             session = await server.link.session(call.deadline_s)
             more = {"task": {"ttl": task_ttl_ms}} if task_ttl_ms and not session.is_modern else {}
@@ -267,29 +271,35 @@ class ToolCaller:
             timeout_s = time_left_s(call)
             if timeout_s is not None and timeout_s <= 0:
                 raise failures.timed_out(call)
-            mirrored = server.headers_of(call.spec) if session.is_modern and fields is None else None
             try:
-                answer = await server.link.send(
-                    session,
-                    method,
-                    params,
-                    timeout_s=timeout_s,
-                    on_progress=reporter,
-                    headers=mcp_param_headers(mirrored, call.args) if mirrored else None,
-                    extension=extension,
-                )
+                options: SendOptions = {"timeout_s": timeout_s, "on_progress": reporter, "extension": extension}
+                if session.is_modern and fields is None and (names := server.headers_of(call.spec)):
+                    options["headers"] = mcp_param_headers(names, call.args)
+                answer = await _sent(server.link, session, method, params, options, relayed)
             except MCPError as error:
-                if error.error.code == HEADER_MISMATCH:
-                    server.changed()
-                failure = failures.answered(call, error, self.redact)
+                failure = self._failure(server, call, error, relayed)
                 if questions.restarts(failure):
                     continue
                 raise failure from error
             if answer.get("resultType") != "input_required":
                 return answer, session
+            if relayed is not None and relayed.gives(as_object(answer.get("inputRequests")) or {}):
+                questions.relayed(await relayed.answers(questions.take_relayed(answer), form_of))
+                continue
             questions.take(answer)
             if not questions.answers:
                 await asyncio.sleep(_STATE_ONLY_PAUSE_S)
+
+    def _relayed(self, server: McpServer, call: GrantedCall) -> Relayed | None:
+        client, allowed = call.call.client, server.link.terms.relay
+        return None if client is None or not allowed else Relayed(call, client, allowed, self.redact)
+
+    def _failure(self, server: McpServer, call: GrantedCall, error: MCPError, relayed: Relayed | None) -> ToolFailure:
+        if error.error.code == HEADER_MISMATCH:
+            server.changed()
+        if error.error.code == MISSING_CAPABILITY and relayed is not None:
+            relayed.missing(error.error.data)
+        return failures.answered(call, error, self.redact)
 
     def _params(
         self, call: GrantedCall, fields: JsonObject | None, more: dict[str, Any], key: str = ""
@@ -315,6 +325,21 @@ class ToolCaller:
         return await outcome_of(
             result, call, self.artifacts, server=session.server, protocol=session.protocol, keep_raw=self._keep_raw
         )
+
+
+async def _sent(
+    link: McpLink,
+    session: McpSession,
+    method: str,
+    params: dict[str, Any],
+    options: SendOptions,
+    relayed: Relayed | None,
+) -> JsonObject:
+    """The server's answer; meanwhile the call's client may be asked. Raises MCPError."""
+    if relayed is not None:
+        options["capabilities"], options["on_log"] = relayed.capabilities, relayed.on_log
+    with link.running.entered(relayed):
+        return await link.send(session, method, params, **options)
 
 
 def time_left_s(call: GrantedCall) -> float | None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mcp import ClientSession, MCPError
@@ -33,10 +33,11 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolhub_service import __version__
-from toolhub_service.adapters.mcp.elicitation import elicitation_callback
+from toolhub_service.adapters.mcp.elicitation import elicitation_callback, form_of
 from toolhub_service.adapters.mcp.failures import NotConnected, reason_of
 from toolhub_service.adapters.mcp.http import BoundedTransport, HttpTransport
 from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
+from toolhub_service.adapters.mcp.relay import Callbacks, Running
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, PipeProtocol
 from toolhub_service.adapters.upstream import is_cancelled
@@ -98,6 +99,7 @@ class Deps:
     """None for stdio."""
     randomness: Randomness
     changed: Callable[[], None]
+    running: Running = field(default_factory=Running)
 
 
 class Connection:
@@ -109,7 +111,8 @@ class Connection:
         self._deps = deps
         self._connected = connected
         self._disconnected = disconnected
-        self._on_elicit = elicitation_callback(deps.terms.elicitation)
+        self._callbacks = Callbacks(deps.terms.relay, deps.running, form_of)
+        self._declared = elicitation_callback(deps.terms.elicitation)
         self._over = asyncio.Event()
         self._is_disconnecting = False
         self._program: PipeProtocol | None = None
@@ -179,7 +182,7 @@ class Connection:
             await stack.enter_async_context(following_tool_list(session, self._deps.randomness, self._deps.changed))
         if not self._is_disconnecting:
             self.was_connected = True
-            declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._on_elicit else None)
+            declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._declared else None)
             exchanges = self._bounded.exchanges if self._bounded is not None else None
             self._connected(session, RequestSender(dispatcher, spoken, _CLIENT, declared, self._fast, exchanges))
 
@@ -190,7 +193,10 @@ class Connection:
             session = ClientSession(
                 dispatcher=dispatcher,
                 client_info=_CLIENT,
-                elicitation_callback=self._on_elicit,
+                elicitation_callback=self._callbacks.elicitation(self._declared),
+                sampling_callback=self._callbacks.sampling(),
+                list_roots_callback=self._callbacks.roots(),
+                logging_callback=self._callbacks.logging(),
                 message_handler=self._on_message,
             )
             async with session:

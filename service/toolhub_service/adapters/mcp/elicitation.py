@@ -124,6 +124,15 @@ class Questions:
         self.state, self.answers, self.earlier_answers = None, {}, dict(self.given_answers)
         return True
 
+    def take_relayed(self, result: JsonObject) -> JsonObject:
+        """What the server asks, to be answered by the client that makes the call (`relayed`). Raises ToolFailure."""
+        requests = self._requests_in(result)
+        self._pending = {}
+        return requests
+
+    def relayed(self, answers: JsonObject) -> None:
+        self.answers = dict(answers)
+
     def take(self, result: JsonObject) -> None:
         """Take in what the server asks, and answer as the source's terms say.
 
@@ -131,6 +140,10 @@ class Questions:
             QuestionAsked: a person must answer first.
             ToolFailure: UPSTREAM_ERROR; it asks too often, or for what nobody here gives.
         """
+        self._take_all(self._requests_in(result))
+
+    def _requests_in(self, result: JsonObject) -> JsonObject:
+        """Raises ToolFailure."""
         if self._is_too_often():
             raise failures.cannot_be_asked(self._call, f"it asked more than {ROUNDS_MAX} times")
         requests = as_object(result.get("inputRequests")) or {}
@@ -140,7 +153,7 @@ class Questions:
         if isinstance(state, str) and len(state) > STATE_MAX_CHARS:
             raise failures.outside_protocol(self._call, "its state is too large to be stored")
         self.state = state if isinstance(state, str) else None
-        self._take_all(requests)
+        return requests
 
     def _take_all(self, requests: JsonObject) -> None:
         """Raises ToolFailure, QuestionAsked."""
@@ -155,7 +168,7 @@ class Questions:
             what = "it requests a client feature that the hub does not offer, such as sampling"
             raise failures.cannot_be_asked(self._call, what)
         params = as_object(request.get("params")) or {}
-        form = _form(params)
+        form = form_of(params)
         if form is None or self._elicitation == "decline":
             self.answers[key] = _DECLINE
         elif self._elicitation == "defaults":
@@ -185,7 +198,7 @@ class Questions:
         return self._rounds > ROUNDS_MAX
 
 
-def _form(params: JsonObject) -> dict[str, Any] | None:
+def form_of(params: JsonObject) -> dict[str, Any] | None:
     """The form's schema, made anew from what is known to be harmless; empty when it only asks yes or no."""
     if params.get("mode", "form") != "form":
         return None

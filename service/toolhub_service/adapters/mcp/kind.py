@@ -34,6 +34,7 @@ from toolhub_service.guards.secrets import Redactor
 
 Protocol = Literal["auto", "2025-11-25", "2026-07-28"]
 Elicitation = Literal["decline", "ask", "defaults"]
+Relay = Literal["elicitation", "sampling", "roots", "logging"]
 
 _ENDPOINT_MAX_CHARS = 300
 
@@ -111,6 +112,13 @@ class McpSource(Source, frozen=True, tag="mcp"):
         Elicitation,
         Meta(description="When the server asks a person: decline, ask for an approval, or answer with the defaults."),
     ] = "decline"
+    relay: Annotated[
+        tuple[Relay, ...],
+        Meta(
+            description="What the server may ask of, or tell, the MCP client that makes a call, where that can answer: "
+            "elicitation (its user), sampling (its model), roots (its folders), logging."
+        ),
+    ] = ()
     connect_timeout_s: Annotated[float, Meta(description="Seconds to connect.", gt=0, le=300)] = 30.0
     max_message_bytes: Annotated[int, Meta(description="Largest message read from the server.", ge=1024)] = (
         8 * 1024 * 1024
@@ -216,6 +224,7 @@ class McpTerms:
     where: StdioTerms | HttpTerms
     protocol: Protocol = "auto"
     elicitation: Elicitation = "decline"
+    relay: frozenset[Relay] = frozenset()
     connect_timeout_s: float = 30.0
     max_message_bytes: int = 8 * 1024 * 1024
     """The largest single message read from the server, inflated."""

@@ -26,6 +26,7 @@ from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.http import HttpTransport
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms
+from toolhub_service.adapters.mcp.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
 from toolhub_service.adapters.upstream import is_cancelled
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -68,6 +69,7 @@ class McpLink:
             http=HttpTransport(terms.where, terms.max_message_bytes) if isinstance(terms.where, HttpTerms) else None,
             randomness=randomness,
             changed=self._notify_changed,
+            running=Running(),
         )
         self._backoff = Backoff(randomness)
         self._changed: list[Callable[[], None]] = []
@@ -82,6 +84,11 @@ class McpLink:
         self._next_try_s = 0.0
         self._closed = asyncio.Event()
         self._last_error = ""
+
+    @property
+    def running(self) -> Running:
+        """Calls that run on the server."""
+        return self._deps.running
 
     @property
     def is_connected(self) -> bool:

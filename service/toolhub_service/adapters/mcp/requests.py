@@ -29,6 +29,7 @@ from mcp_types import (
     CLIENT_INFO_META_KEY,
     INTERNAL_ERROR,
     INVALID_REQUEST,
+    LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
     from mcp_types import ClientCapabilities, Implementation
 
 
+OnLog = Callable[[str, str, Any], None]  # Level, logger, data
 _decoded: Final = msgspec.json.Decoder().decode  # Strict, and exact for integers of any size
 _ALWAYS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+_LOG: Final = "notifications/message"
 _PROGRESS: Final = "notifications/progress"
 _YIELD_EVERY: Final = 32  # Events in a row before other tasks run
 
@@ -78,14 +81,15 @@ class FastClient:
         self.is_open = False
 
     async def send(
-        self, method: str, params: dict[str, Any], fields: Mapping[str, str], on_progress: ProgressFnT | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        fields: Mapping[str, str],
+        on_progress: ProgressFnT | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
-        """The `result` member of the answer: an object, of which nothing has been judged.
-
-        Raises:
-            MCPError: an error response, or what broke (`breakage_of`).
-            Redirected: nothing has run; send it by the SDK.
-        """
+        """The `result` member of the answer, unjudged. Raises MCPError for an error response or what broke
+        (`breakage_of`), Redirected when nothing has run: send it by the SDK."""
         asked = f"hub-{next(self._ids)}"
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": asked}}
@@ -99,7 +103,7 @@ class FastClient:
             status = response.status_code
             if status in {200, 201} and media.startswith("text/event-stream"):
                 response.request = request
-                return await _streamed(response, asked, on_progress)
+                return await _streamed(response, asked, on_progress, on_log)
             # A server that redirects is left to the SDK from then on: it knows when a redirect may be followed.
             if status in {307, 308}:  # of the others a server may have acted before it answered (RFC 9110 §15.4)
                 self.is_open = False
@@ -120,7 +124,9 @@ def _thawed(value: object) -> object:
     raise TypeError
 
 
-async def _streamed(response: httpx2.Response, asked: str, on_progress: ProgressFnT | None) -> dict[str, Any]:
+async def _streamed(
+    response: httpx2.Response, asked: str, on_progress: ProgressFnT | None, on_log: OnLog | None
+) -> dict[str, Any]:
     """The answer that ends an event stream; progress on the way is handed on, whatever else comes is not for us."""
     seen = count(1)
     try:
@@ -134,6 +140,8 @@ async def _streamed(response: httpx2.Response, asked: str, on_progress: Progress
                 return _result(message, asked)
             if on_progress is not None and message["method"] == _PROGRESS:
                 await _report(message.get("params"), asked, on_progress)
+            elif on_log is not None and message["method"] == _LOG and isinstance(line := message.get("params"), dict):
+                on_log(str(line.get("level")), str(line.get("logger") or ""), line.get("data"))
     except (httpx2.TransportError, httpx2.SSEError):
         pass
     raise broken_error(Breakage.LOST)
@@ -214,6 +222,8 @@ class SendOptions(TypedDict, total=False):
     on_progress: ProgressFnT | None
     headers: Mapping[str, str] | None
     extension: str
+    capabilities: Mapping[str, Any] | None
+    on_log: OnLog | None
 
 
 class RequestSender:
@@ -254,18 +264,22 @@ class RequestSender:
         on_progress: ProgressFnT | None = None,
         headers: Mapping[str, str] | None = None,
         extension: str = "",
+        capabilities: Mapping[str, Any] | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
-        """The `result` member of the answer: an object, of which nothing has been judged.
+        """The `result` member of the answer, unjudged.
 
-        When the caller is cancelled, or after `timeout_s`, the server is told to cancel. `extension` is declared with
-        this request alone (2026-07-28).
+        When the caller is cancelled, or after `timeout_s`, the server is told to cancel. `extension` and
+        `capabilities` are declared with this request alone, and lines of the server's log are wanted with `on_log`
+        (2026-07-28; over HTTP).
 
-        Raises:
-            MCPError: an error response, -32001 after `timeout_s`, or what broke (`breakage_of`).
+        Raises MCPError: an error response, -32001 after `timeout_s`, or what broke (`breakage_of`).
         """
         fields = {MCP_PROTOCOL_VERSION_HEADER: self._version}
         if self._meta:  # SEP-2575, SEP-2243
-            params = {**params, "_meta": {**params.get("_meta", {}), **self._meta_with(extension)}}
+            params = {**params, "_meta": {**params.get("_meta", {}), **self._meta_with(extension, capabilities or {})}}
+            if on_log is not None:
+                params["_meta"][LOG_LEVEL_META_KEY] = "debug"
             fields[MCP_METHOD_HEADER] = method
             name = params.get(NAME_BEARING_METHODS.get(method, ""))
             if isinstance(name, str):
@@ -274,7 +288,7 @@ class RequestSender:
         if self.fast is not None and self.fast.is_open and method == "tools/call":
             with suppress(Redirected):
                 async with _bounded(method, timeout_s):
-                    return await self.fast.send(method, params, fields, on_progress)
+                    return await self.fast.send(method, params, fields, on_progress, on_log)
         named: AbstractContextManager[dict[str, str]] = self._exchanges.named() if self._exchanges else nullcontext({})
         with named as name:
             options: CallOptions = {"headers": {**fields, **name}}
@@ -287,11 +301,13 @@ class RequestSender:
             async with _bounded(method, timeout_s + _WRITE_S):
                 return await self._dispatcher.send_raw_request(method, params, options)
 
-    def _meta_with(self, extension: str) -> dict[str, Any]:
-        if not extension:
+    def _meta_with(self, extension: str, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+        if not extension and not capabilities:
             return self._meta
-        extensions = {**(self._capabilities.get(_EXTENSIONS) or {}), extension: {}}
-        return {**self._meta, CLIENT_CAPABILITIES_META_KEY: {**self._capabilities, _EXTENSIONS: extensions}}
+        declared = {**self._capabilities, **capabilities}
+        if extension:
+            declared[_EXTENSIONS] = {**(self._capabilities.get(_EXTENSIONS) or {}), extension: {}}
+        return {**self._meta, CLIENT_CAPABILITIES_META_KEY: declared}
 
 
 @asynccontextmanager

@@ -243,7 +243,7 @@ class Submission:
 
         Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED or TOOL_UNAVAILABLE when there is no job.
         """
-        asked = call._replace(mode=Mode.SUBMIT, job_id=self._acceptance.new_job_id(call), deadline_s=None)
+        asked = call._replace(mode=Mode.SUBMIT, job_id=self._acceptance.new_job_id(call), deadline_s=None, client=None)
         result = await self._invoker.invoke(asked, SILENT)
         assert isinstance(result, ToolResult)  # a plan answers a dry run only
         if result.job is not None:

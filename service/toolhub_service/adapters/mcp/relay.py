@@ -1,0 +1,204 @@
+"""What an upstream server asks, or tells, in the middle of a call, handed on to the client that makes the call.
+
+Only what the source's `relay` names, and only to a client that declares it can answer. A server of 2026-07-28 is told
+with each call what its client can be asked; one of 2025-11-25 is told at its handshake, and asks by requests of its
+own, which do not say for which call: they are handed on while one call alone runs there, and refused otherwise.
+
+A form is made anew from what is known to be harmless, and says which tool asks. What a client answers goes back as it
+is: the server asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from mcp_types import (
+    INVALID_REQUEST,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+    LoggingMessageNotificationParams,
+)
+from pydantic import BaseModel, ValidationError
+
+from toolhub_service.adapters.mcp.kind import Relay
+from toolhub_service.adapters.upstream import as_object, as_string, quoted
+from toolhub_service.domain.call import CallingClient, GrantedCall
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.guards.secrets import Redact
+
+if TYPE_CHECKING:
+    from mcp.client.session import ElicitationFnT, ListRootsFnT, LoggingFnT, SamplingFnT
+
+MISSING_CAPABILITY: Final = -32021
+SOURCE_META: Final = "toolhub/source"
+
+_KINDS: Final[Mapping[str, Relay]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+Said = TypeVar("Said", bound=BaseModel)
+_DECLINE: Final[Mapping[str, JsonValue]] = {"action": "decline"}
+_NOBODY: Final = "The hub cannot tell for whom this is, or its client cannot be asked."
+
+
+class Relayed:
+    """Of one call."""
+
+    def __init__(self, call: GrantedCall, client: CallingClient, allowed: frozenset[Relay], redact: Redact) -> None:
+        self._call = call
+        self._client = client
+        self._allowed = allowed
+        self._redact = redact
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What the server may ask, as MCP's ClientCapabilities."""
+        known = self._client.capabilities
+        return {kind: {} for kind in ("elicitation", "sampling", "roots") if kind in self._allowed and kind in known}
+
+    def gives(self, requests: JsonObject) -> bool:
+        """Whether all of it can be asked of the client."""
+        kinds = {_KINDS.get(as_string((as_object(each) or {}).get("method"))) for each in requests.values()}
+        return bool(kinds) and kinds <= self.capabilities.keys()
+
+    async def answers(self, requests: JsonObject, form_of: Callable[[JsonObject], JsonObject | None]) -> JsonObject:
+        """What the client answers, by key. Raises ToolFailure."""
+        answers: dict[str, JsonValue] = {}
+        asked: dict[str, JsonObject] = {}
+        for key, request in requests.items():
+            shown = self._shown(as_object(request) or {}, form_of)
+            if shown is None:
+                answers[key] = _DECLINE
+            else:
+                asked[key] = shown
+        if asked:
+            answers |= await self._client.ask(asked)
+        return answers
+
+    def missing(self, data: object) -> None:
+        """The server says that the client must declare something (-32021), which it could."""
+        required = as_object((as_object(data) or {}).get("requiredCapabilities")) or {}  # type: ignore[arg-type]
+        lacking: dict[str, JsonValue] = {
+            kind: {} for kind in required if kind in self._allowed and kind not in self._client.capabilities
+        }
+        if lacking:
+            self._client.lacks(lacking)
+
+    @property
+    def on_log(self) -> Callable[[str, str, Any], None] | None:
+        """Takes a line of the server's log; None: it is not to be handed on."""
+        return self._log if "logging" in self._allowed else None
+
+    def _log(self, level: str, logger: str, data: JsonValue) -> None:
+        self._client.log(level, f"{self._call.spec.source}/{logger}" if logger else self._call.spec.source, data)
+
+    def _shown(self, request: JsonObject, form_of: Callable[[JsonObject], JsonObject | None]) -> JsonObject | None:
+        """The request as the client gets it; None: it is declined."""
+        params = dict(as_object(request.get("params")) or {})
+        params["_meta"] = {SOURCE_META: self._call.spec.source}
+        if request.get("method") == "elicitation/create":
+            form = form_of(params)
+            if form is None:
+                return None
+            words = quoted(as_string(params.get("message")), self._redact)
+            message = f"{self._call.spec.name} asks: {words}"
+            schema = {"type": "object", "properties": form.get("properties", {}), "required": form.get("required", [])}
+            params = {"mode": "form", "message": message, "requestedSchema": schema, "_meta": params["_meta"]}
+        return {"method": request.get("method"), "params": params}
+
+
+class Running:
+    """The calls that run on one server."""
+
+    def __init__(self) -> None:
+        self._calls: list[Relayed | None] = []
+
+    @contextmanager
+    def entered(self, relayed: Relayed | None) -> Iterator[None]:
+        self._calls.append(relayed)
+        try:
+            yield
+        finally:
+            self._calls.remove(relayed)
+
+    @property
+    def only(self) -> Relayed | None:
+        """The one whose client can be asked, where no other call runs."""
+        return self._calls[0] if len(self._calls) == 1 else None
+
+
+class Callbacks:
+    """Of a session of 2025-11-25, in which a server asks by requests of its own."""
+
+    def __init__(
+        self, relay: frozenset[Relay], running: Running, form_of: Callable[[JsonObject], JsonObject | None]
+    ) -> None:
+        self._relay = relay
+        self._running = running
+        self._form_of = form_of
+
+    def elicitation(self, otherwise: ElicitationFnT | None) -> ElicitationFnT | None:
+        if "elicitation" not in self._relay:
+            return otherwise
+
+        async def answer(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+            if isinstance(params, ElicitRequestFormParams):
+                said = await self._asked("elicitation/create", params)
+                if said is not None:
+                    return _read(ElicitResult, said)
+            return ElicitResult(action="decline") if otherwise is None else await otherwise(context, params)
+
+        return answer
+
+    def sampling(self) -> SamplingFnT | None:
+        async def answer(
+            context: Any,  # noqa: ARG001
+            params: CreateMessageRequestParams,
+        ) -> CreateMessageResult | ErrorData:
+            return _read(CreateMessageResult, await self._asked("sampling/createMessage", params))
+
+        return answer if "sampling" in self._relay else None
+
+    def roots(self) -> ListRootsFnT | None:
+        async def answer(context: Any) -> ListRootsResult | ErrorData:  # noqa: ARG001
+            return _read(ListRootsResult, await self._asked("roots/list", None))
+
+        return answer if "roots" in self._relay else None
+
+    def logging(self) -> LoggingFnT | None:
+        async def show(params: LoggingMessageNotificationParams) -> None:
+            relayed = self._running.only
+            if relayed is not None and relayed.on_log is not None:
+                relayed.on_log(params.level, params.logger or "", params.data)
+
+        return show if "logging" in self._relay else None
+
+    async def _asked(self, method: str, params: Any) -> JsonValue:
+        """What the client of the only call answers; None: nobody can be asked."""
+        relayed = self._running.only
+        sent = {} if params is None else params.model_dump(mode="json", by_alias=True, exclude_none=True)
+        requests: dict[str, JsonValue] = {"request": {"method": method, "params": sent}}
+        if relayed is None or not relayed.gives(requests):
+            return None
+        try:
+            return (await relayed.answers(requests, self._form_of)).get("request")
+        except ToolFailure:
+            return None
+
+
+def _read(model: type[Said], said: JsonValue) -> Said | ErrorData:
+    if said is None:
+        return ErrorData(code=INVALID_REQUEST, message=_NOBODY)
+    try:
+        return model.model_validate(said)
+    except ValidationError:
+        return ErrorData(code=INVALID_REQUEST, message="The client's answer is not valid.")
