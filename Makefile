@@ -122,7 +122,7 @@ acceptance-comfyui: setup ## hold the ComfyUI adapter to a server: URL=http://gp
 	@[ -n "$(URL)" ] || { echo "URL=http://… names the ComfyUI server" >&2; exit 1; }
 	@TEST_ACCEPTANCE=comfyui TEST_COMFYUI_URL=$(URL) pytest tests/acceptance
 
-acceptance-clients: setup ## hold programs in Rust and Java, and agents of other frameworks, to a hub (needs cargo, javac, mvn)
+acceptance-clients: setup ## hold programs in Rust and Java, agents of other frameworks and the MCP Inspector to a hub (needs cargo, javac, mvn)
 	@for program in cargo javac mvn; do \
 		command -v $$program >/dev/null || { echo "$$program is not on the path: install Rust, a JDK >= 17 and Maven" >&2; exit 1; }; done
 	@cd examples/rust && CARGO_TARGET_DIR=$(BUILT_EXAMPLES)/rust cargo build
@@ -130,6 +130,8 @@ acceptance-clients: setup ## hold programs in Rust and Java, and agents of other
 		-Dmdep.outputFile=$(BUILT_EXAMPLES)/java/classpath
 	@[ -e $(BUILT_EXAMPLES)/python ] || python -m venv $(BUILT_EXAMPLES)/python
 	@$(BUILT_EXAMPLES)/python/bin/pip install --quiet "clients/python[openai-agents,pydantic-ai]"
+	@[ -e $(BUILT_EXAMPLES)/inspector/node_modules ] || npm install --silent --ignore-scripts --prefix $(BUILT_EXAMPLES)/inspector \
+		@modelcontextprotocol/inspector@2.12.0
 	@TEST_ACCEPTANCE=clients pytest tests/acceptance
 	@TEST_ACCEPTANCE=clients pytest tests/unit/clients -k program_elsewhere
 

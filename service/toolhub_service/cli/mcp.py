@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _LINE_MAX_BYTES: Final = 16 * 1024 * 1024
 _PROBE_S: Final = 5.0
+_SERVER_ERROR: Final = -32000
 
 
 @click.group(cls=SuggestingGroup, invoke_without_command=True)
@@ -49,12 +52,29 @@ def mcp(
     """
     if context.invoked_subcommand is not None:
         return
-    settings = read_settings(config_file, data_dir)
-    target = "" if embedded else _target(url, settings)
-    if target:
-        asyncio.run(_bridge(target, api_key))
-    else:
-        _embedded(settings, api_key)
+    try:
+        settings = read_settings(config_file, data_dir)
+        target = "" if embedded else _target(url, settings)
+        if target:
+            asyncio.run(_bridge(target, api_key))
+        else:
+            _embedded(settings, api_key)
+    except click.ClickException as refused:
+        if not sys.stdin.isatty():
+            _answer_all(refused.format_message())
+        raise
+
+
+def _answer_all(problem: str) -> None:
+    """Until standard input ends: clients show their users the answer to a request, and not what a program says."""
+    for line in sys.stdin.buffer:
+        try:
+            request_id = json.loads(line).get("id")
+        except (ValueError, AttributeError):
+            continue
+        if request_id is not None:
+            error = {"code": _SERVER_ERROR, "message": problem}
+            click.echo(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}))
 
 
 def _target(url: str, settings: Settings) -> str:
@@ -109,8 +129,10 @@ async def _bridge(url: str, api_key: str) -> None:
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    reader = asyncio.StreamReader(limit=_LINE_MAX_BYTES)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    reader, loop = asyncio.StreamReader(limit=_LINE_MAX_BYTES), asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, reader.feed_eof)  # clients end a program so, and the hub's session ends with it
     while line := await reader.readline():
         yield line
 

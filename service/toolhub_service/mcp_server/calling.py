@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import anyio
@@ -19,7 +19,7 @@ from mcp_types import InputResponses
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import JobState, ToolResult
@@ -39,6 +39,7 @@ from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer, lasts
 from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
+from toolhub_service.runtime.approval_refusals import AGAIN
 from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
 from toolhub_service.schema import canonical_json
@@ -119,7 +120,9 @@ class Calling:
         if answer.error is not None:
             spec = self._engine.catalog.get(call.tool)
             if spec is None or not self._engine.policy.could_allow(call.principal.id, spec):
-                return failed(not_found(call, self._engine.catalog, self._engine.policy).error)
+                unknown = not_found(call, self._engine.catalog, self._engine.policy, self._offer.name_of)
+                return failed(unknown.error)
+            answer = answer._replace(error=_without_id(answer.error))
         answer = await self._fitting(call, answer)
         blocks = await blocks_of(answer, call.principal.id, self._engine.artifacts) if is_blocks(answer) else None
         result = answer_of(answer, blocks)
@@ -140,7 +143,7 @@ class Calling:
         """The next rung for a call that waits for an approver, and was refused with `answer` until then."""
         assert answer.error is not None
         approval_id, url = approval.approval_id, self._engine.approval_page(approval.approval_id)
-        message = f"{answer.error.message} {how_to_approve(approval_id, url)}."
+        message = f"{_without_id(answer.error).message} {how_to_approve(approval_id, url)}."
         prompt = Prompt(approval_id, f"{message} When it has been approved, accept to go on.", url)
         if came_back is None and prompt.mode(context):
             if not context.session.can_send_request:
@@ -207,6 +210,11 @@ class Calling:
 
     def _again(self, call: Call, approval_id: str) -> Call:
         return call._replace(call_id=self._engine.call_ids.next(), approval_id=approval_id)
+
+
+def _without_id(error: ToolError) -> ToolError:
+    """A model must not add the approval's id to the arguments: over MCP the same call finds its approval."""
+    return replace(error, message=error.message.replace(AGAIN, "make the same call again."))
 
 
 def _is_long(value: JsonValue) -> bool:

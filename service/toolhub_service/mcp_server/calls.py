@@ -37,6 +37,7 @@ _CUT_MARK: Final = re.compile(r"\[cut: \d+ of \d+ items left out\]")
 # As the contract has them (proto/toolhub/v1/rules.proto): an id may become a folder's name.
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}", re.ASCII)
 _PURPOSE_MAX_CHARS: Final = 1_024
+_REQUEST_ID_HEADER: Final = "toolhub-request-id"
 
 
 def id_of(context: Context, name: str) -> str:
@@ -55,10 +56,15 @@ def client_of(context: Context) -> str:
 
 
 def context_of(context: Context, principal: Principal, session_id: str) -> ExecContext:
-    """Calls of one session, or of one client where there is none, share a workspace: what one writes the next reads."""
+    """Calls of one session, or of one client where there is none, share a workspace: what one writes the next reads.
+
+    A client that opens a session for each call names what its calls share, by `_meta` or a header of its requests.
+    """
     client = client_of(context)
     kept_with = session_id or f"{principal.id}\n{client}"
-    request_id = id_of(context, "request_id") or f"mcp_{hashlib.sha256(kept_with.encode()).hexdigest()[:24]}"
+    sent = "" if context.request is None else context.request.headers.get(_REQUEST_ID_HEADER, "")
+    named = id_of(context, "request_id") or (sent if _ID.fullmatch(sent) else "")
+    request_id = named or f"mcp_{hashlib.sha256(kept_with.encode()).hexdigest()[:24]}"
     labels = {"entrance": "mcp", "mcp_era": context.protocol_version}
     if client:
         labels["mcp_client"] = client

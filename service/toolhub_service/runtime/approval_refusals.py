@@ -18,6 +18,8 @@ from toolhub_service.runtime.steps import details_of
 
 # What a caller reads while its call has no approval: what to wait for, what to send then, and why not now.
 
+AGAIN = "invoke again with this approval_id and the same arguments."
+
 _COMMENT_MAX = 500
 
 
@@ -34,10 +36,10 @@ def required(
         facts = {**facts, "question": {"message": approval.question.message, "schema": approval.question.schema}}
     if approval.state is ApprovalState.APPROVED:
         what = f"Approval {approval.approval_id} has been granted until {until}:"
-        advice = "invoke again with this approval_id and the same arguments."
+        advice = AGAIN
     else:
         what = f"Approval {approval.approval_id} waits for a person until {until}:"
-        advice = "wait for the decision, then invoke again with this approval_id and the same arguments."
+        advice = f"wait for the decision, then {AGAIN}"
     own_words = "" if verdict.remedy == APPROVAL_REMEDY else verdict.remedy
     parts = (f"{planned.spec.name}: {reason}", why, what, advice, own_words)
     details = {

@@ -155,14 +155,23 @@ def _not_there_yet(call: Call, reason: str) -> ToolFailure:
     )
 
 
-def not_found(call: Call, catalog: Catalog, policy: PolicySource) -> ToolFailure:
-    """Suggests only what the caller may know of: a denied tool must not be found by guessing names."""
+def not_found(
+    call: Call, catalog: Catalog, policy: PolicySource, shown: Callable[[str], str] | None = None
+) -> ToolFailure:
+    """Suggests only what the caller may know of: a denied tool must not be found by guessing names.
+
+    `shown`: how an entrance that has names of its own names a tool. The name that was asked for is not repeated then:
+    the call has it in another spelling where there is such a tool.
+    """
     specs = catalog.all()
     close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_CLOSE_MAX, cutoff=0.6)
     close += [name for name in _of_the_same_words(call.tool, specs) if name not in close]
     visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]
+    if shown is not None:
+        visible = [shown(name) for name in visible]
     advice = f"Did you mean {', '.join(visible)}?" if visible else SEARCH_FOR_IT
-    return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool named {call.tool!r}. {advice}", did_you_mean=visible)
+    name = "of this name" if shown is not None else f"named {call.tool!r}"
+    return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool {name}. {advice}", did_you_mean=visible)
 
 
 def _neighbours(name: str, specs: Sequence[ToolSpec]) -> list[str]:

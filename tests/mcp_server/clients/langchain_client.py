@@ -11,6 +11,7 @@ import itinerary
 from langchain_core.tools import BaseTool
 from langchain_mcp_adapters.callbacks import Callbacks
 from langchain_mcp_adapters.client import MultiServerMCPClient
+from langchain_mcp_adapters.tools import load_mcp_tools
 from mcp.types import ElicitResult
 
 
@@ -32,8 +33,7 @@ class Connected:
         self, name: str, arguments: Mapping[str, Any], on_progress: itinerary.OnProgress | None = None
     ) -> itinerary.Answer:
         """What the model sees is the text; the rest is for the application."""
-        if on_progress is not None:
-            self._progress.append(on_progress)
+        self._progress[:] = filter(None, [on_progress])
         asked = {"name": name, "args": dict(arguments), "id": "call", "type": "tool_call"}
         message = await self._tools[name].ainvoke(asked)
         blocks = message.content if isinstance(message.content, list) else [{"text": message.content}]
@@ -47,7 +47,7 @@ class Connected:
         }
 
     async def cancel(self, call: asyncio.Task[itinerary.Answer]) -> None:
-        """A call has a session of its own, which ends with it; a program it kills, and the hub hears of no end."""
+        """Over HTTP a call's session ends with it; what is given up within a session goes on."""
         if self._is_program:
             raise NotImplementedError
         call.cancel()
@@ -79,7 +79,12 @@ async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIter
         {"tool-hub": {"transport": transport, **entry}}, callbacks=Callbacks(on_progress=on_progress, **asks)
     )
     opened = (await client.get_server_info())["tool-hub"]
-    yield Connected(client, opened, await client.get_tools(), listeners)
+    if transport == "http":  # a session for each call, as the adapter's documentation begins
+        yield Connected(client, opened, await client.get_tools(), listeners)
+        return
+    async with client.session("tool-hub") as session:  # else each call would start a program
+        tools = await load_mcp_tools(session, callbacks=client.callbacks, server_name="tool-hub")
+        yield Connected(client, opened, tools, listeners)
 
 
 itinerary.report(connect)
