@@ -284,6 +284,10 @@ async def test_a_result_that_was_cut_still_fits_its_schema_and_the_whole_is_a_re
         assert f"[cut: {90_000 - len(kept)} of 90000 items left out]" in result.content[0].text  # type: ignore[union-attr]
         whole = await client.read_resource(str(result.content[1].uri))  # type: ignore[union-attr]
         assert json.loads(whole.contents[0].text)["numbers"] == list(range(90_000))  # type: ignore[union-attr]
+        started = structured(await client.call_tool("job_start", {"name": "held__list_long"}))
+        asked = {"job_id": started["jobId"], "wait_s": 50}
+        links = [(await client.call_tool("job_result", asked)).content[1].uri for _ in range(2)]  # type: ignore[union-attr]
+        assert links[0] == links[1]  # kept once, however often it is asked for
 
 
 async def test_a_changed_catalog_is_told_to_clients_of_both_eras(hub: McpHub) -> None:

@@ -9,6 +9,7 @@ with the approval's id. The user is never the approver: only an approver of the 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -50,6 +51,8 @@ INLINE_MAX_BYTES: Final = 256 * 1024
 _INPUT: Final = "approval"
 # What may take longer than clients wait runs as a job for those that know tasks, and is a task if it is not over then.
 _PATIENCE_S: Final = 2.0
+# Jobs of which one knows that their whole result is kept.
+_WHOLES_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Calling:
     def __init__(self, engine: Engine, offer: Offer, principal_of: Callable[[Context], Principal]) -> None:
         self._engine = engine
         self._offer = offer
+        self._wholes: OrderedDict[str, ArtifactRef] = OrderedDict()
+        """Of results that were cut, by job."""
         self.tasks = Tasks(engine, principal_of, self.visible)
         self.relay = Relay(engine.invoker)
 
@@ -198,8 +203,20 @@ class Calling:
         kept: tuple[ArtifactRef, ...] = ()
         if not answer.truncated:  # else the pipeline has kept the whole
             with suppress(ToolFailure):  # a courtesy: the answer stands without
-                kept = (await self._engine.artifacts.keep_whole(call, cut.whole),)
+                kept = (await self._kept_whole(call, cut.whole),)
         return answer._replace(value=value, artifacts=(*answer.artifacts, *kept), truncated=True)
+
+    async def _kept_whole(self, call: Call, value_json: bytes) -> ArtifactRef:
+        """Once for a job, however often it is asked for."""
+        known = self._wholes.get(call.job_id)
+        if known is not None:
+            return known
+        artifact = await self._engine.artifacts.keep_whole(call, value_json)
+        if call.job_id:
+            self._wholes[call.job_id] = artifact
+            if len(self._wholes) > _WHOLES_MAX:
+                self._wholes.popitem(last=False)
+        return artifact
 
     async def _invoke(self, context: Context, call: Call) -> ToolResult:
         if call.client is not None:
