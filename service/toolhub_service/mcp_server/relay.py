@@ -36,6 +36,7 @@ from mcp_types import (
     LoggingMessageNotification,
     LoggingMessageNotificationParams,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, refuse
@@ -91,7 +92,9 @@ class Client:
         self._given = given
         self._level = _LEVELS.index(level) if level in _LEVELS else len(_LEVELS)
         self._lines: asyncio.Queue[LoggingMessageNotificationParams] = asyncio.Queue(_LINES_MAX)
-        self.capabilities: JsonObject = {kind: declared[kind] for kind in _ASKED if kind in declared}
+        # A client of the older era without a way back to it (several workers) would not know `input_required`.
+        is_reached = context.session.can_send_request or context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self.capabilities: JsonObject = {kind: declared[kind] for kind in _ASKED if is_reached and kind in declared}
         self.lacking: JsonObject = {}
         self.question: Mapping[str, JsonObject] = {}
         """What it is asked, while it waits (2026-07-28)."""
