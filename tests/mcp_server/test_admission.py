@@ -144,7 +144,7 @@ async def test_connections_heads_bodies_and_sessions_are_bounded(tmp_path: Path)
         bound = socket.create_server(("127.0.0.1", 0))
         port = bound.getsockname()[1]
 
-        def who(headers: Any, *_: str) -> Principal:
+        async def who(headers: Any, *_: str) -> Principal:
             return Principal(dict(headers).get("x-who", "a"))
 
         server = await serve(hub.grpc.hub.mcp.engine, who, terms, bound)

@@ -174,7 +174,7 @@ async def served(hub: McpHub, exchange: Callable[..., Any], monkeypatch: pytest.
     bound = socket.create_server(("127.0.0.1", 0))
     admission = AdmissionTerms(is_local=True)
 
-    def everybody(*_: Any) -> Principal:
+    async def everybody(*_: Any) -> Principal:
         return Principal("local")
 
     server = await serving.serve(hub.grpc.hub.mcp.engine, everybody, serving.HttpTerms(admission), bound)

@@ -142,8 +142,12 @@ export const Reason = {
   REQUEST_TOO_SLOW: "REQUEST_TOO_SLOW",
   /** The request has no credential that `auth.modes` accepts. */
   CREDENTIAL_MISSING: "CREDENTIAL_MISSING",
-  /** The API key is unknown or was revoked. */
+  /** The API key is unknown or was revoked, or the token is not accepted; the message says why. */
   CREDENTIAL_REFUSED: "CREDENTIAL_REFUSED",
+  /** The keys of the token's issuer cannot be fetched, and those fetched before are too old to be used. */
+  ISSUER_UNREACHABLE: "ISSUER_UNREACHABLE",
+  /** The token holds, and lacks a scope that its issuer's `required_scopes` lists. */
+  SCOPE_MISSING: "SCOPE_MISSING",
   /** Neither a grant nor an entry of `roles` in the policy names the caller. */
   PRINCIPAL_UNKNOWN: "PRINCIPAL_UNKNOWN",
   /** The caller lacks the role that the service requires, or lost the role while its stream was open. */

@@ -68,4 +68,4 @@ async def _serve(hub: Hub, api_key: str) -> None:
 
 
 def _caller(access: McpAccess, headers: list[tuple[str, str]]) -> Principal:
-    return access(headers, "stdio", "stdio")
+    return access.at_once(headers, "stdio", "stdio")

@@ -18,11 +18,9 @@ from toolhub_service.app.wiring_calls import (
     make_webhook,
     open_audit,
 )
+from toolhub_service.app.wiring_identity import Credentials, describe, make_credentials
 from toolhub_service.app.wiring_mcp import Mcp, McpAccess, make_engine, make_mcp
 from toolhub_service.app.wiring_server import (
-    describe,
-    make_auth,
-    make_keys,
     make_policy_file,
     make_server,
     make_sourcing,
@@ -56,7 +54,7 @@ class Hub:
     access: AccessTrace
     policy: LivePolicy
     policy_file: PolicyFile
-    keys: ApiKeys
+    credentials: Credentials
     budgets: Budgets
     stores: Stores
     artifacts: Artifacts
@@ -68,6 +66,10 @@ class Hub:
     mcp: Mcp
     is_serving: bool = False
     """Whether `start` has let calls in."""
+
+    @property
+    def keys(self) -> ApiKeys:
+        return self.credentials.keys
 
     @property
     def settings(self) -> Settings:
@@ -116,6 +118,7 @@ class Hub:
             last_first.push_async_callback(self.toolbox.close)
             last_first.push_async_callback(self.searching.close)
             last_first.push_async_callback(self.sourcing.close)
+            last_first.push_async_callback(self.credentials.tokens.close)
             if self.webhook is not None:
                 last_first.push_async_callback(self.webhook.close)
             notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
@@ -145,17 +148,17 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         long_work = make_long_work(deps, stores, audit, approvals, describe(policy), [artifacts.sweep])
         toolbox = make_toolbox(deps, stores, long_work.job_service, artifacts)
         on_refusal.push_async_callback(toolbox.close)
-        budgets, keys = make_budgets(deps, stores), make_keys(deps, policy)
+        budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
         sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
         searching = make_searching(deps, toolbox.catalog, stores)
         sources, unread = ConfiguredSources(sourcing), sourcing.sources.unread
         pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
         server = make_server(
-            deps, toolbox, sources, searching, policy, keys, audit, access, pipeline, long_work, artifacts
+            deps, toolbox, sources, searching, policy, credentials.grpc, audit, access, pipeline, long_work, artifacts
         )
         engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts)
-        mcp = make_mcp(deps, engine, McpAccess(make_auth(deps, policy, keys), access))
+        mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))
         on_refusal.push_async_callback(mcp.listener.close, 0.0)
         await stores.start()
         on_refusal.pop_all()
@@ -167,7 +170,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         access,
         policy,
         policy_file,
-        keys,
+        credentials,
         budgets,
         stores,
         artifacts,

@@ -7,6 +7,7 @@ import resource
 import socket
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import grpc
 
@@ -35,11 +36,11 @@ def listening_of(settings: Settings) -> Listening:
             "Set auth.modes to [api-key] (TOOLHUB_AUTH_MODES=api-key), or listen on 127.0.0.1 or a unix: socket."
         )
     is_plain = not settings.server.tls.certificate_file and not settings.server.allow_plaintext
-    if "api-key" in settings.auth.modes and is_plain and not is_local(address):
+    if is_plain and not is_local(address):  # what is left then are modes with credentials
         raise ListenRefused(
-            f"API keys would cross the network in the clear: {address} is open to others and there is no TLS. Set "
-            "server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1 or a unix: socket; where a "
-            "mesh or a proxy encrypts, set server.allow_plaintext (TOOLHUB_SERVER_ALLOW_PLAINTEXT=true)."
+            f"credentials would cross the network in the clear: {address} is open to others and there is no "
+            "TLS. Set server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1 or a unix: socket; "
+            "where a mesh or a proxy encrypts, set server.allow_plaintext (TOOLHUB_SERVER_ALLOW_PLAINTEXT=true)."
         )
     if settings.server.workers > 1 and address.startswith("unix"):
         raise ListenRefused(
@@ -68,6 +69,7 @@ def check_mcp(settings: Settings) -> tuple[str, int]:
     """Host and port of the MCP endpoint. Raises ListenRefused as `listening_of` does for that of gRPC."""
     address, tls = settings.server.mcp.listen, settings.server.tls.certificate_file
     host, port = host_and_port("server.mcp.listen", address)
+    _check_public_url(settings.server.mcp.public_url)
     if not is_local(address):
         if "insecure-local" in settings.auth.modes:
             raise ListenRefused(
@@ -76,11 +78,22 @@ def check_mcp(settings: Settings) -> tuple[str, int]:
             )
         if not tls and not settings.server.allow_plaintext:
             raise ListenRefused(
-                f"API keys would cross the network in the clear: server.mcp.listen {address} is open to others and "
-                "there is no TLS. Set server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1; "
-                "where a mesh or a proxy encrypts, set server.allow_plaintext (TOOLHUB_SERVER_ALLOW_PLAINTEXT=true)."
+                f"credentials would cross the network in the clear: server.mcp.listen {address} is open to others "
+                "and there is no TLS. Set server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1; "
+                "where a mesh or a proxy encrypts, set server.allow_plaintext "
+                "(TOOLHUB_SERVER_ALLOW_PLAINTEXT=true)."
             )
     return host, port
+
+
+def _check_public_url(url: str) -> None:
+    parts = urlsplit(url)
+    is_web = parts.scheme == "https" or (parts.scheme == "http" and is_local(f"{parts.hostname}:0"))
+    if url and (not is_web or not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc):
+        raise ListenRefused(
+            f"server.mcp.public_url is {url!r}: write the URL of the endpoint, such as https://hub.example.com/mcp "
+            "without query and fragment; http only for this machine."
+        )
 
 
 def is_local(address: str) -> bool:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import grpc
 
 from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
@@ -20,19 +23,28 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import AccessObserver, Invoker
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import SourceService
+from toolhub_service.identity.tokens import KeysNeeded
 from toolhub_service.mcp_server.admission import AccessRefused, AdmissionTerms
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.listener import NOT_INSTALLED, Listener, Served, is_installed
+from toolhub_service.mcp_server.resource_server import ProtectedResource
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry.mcp import McpTelemetry
-from toolhub_service.transport.interceptors.auth import REASONS, AuthLayer, peer_address, public_key_id
+from toolhub_service.transport.interceptors.auth import (
+    REASONS,
+    AuthLayer,
+    entered_again,
+    peer_address,
+    public_key_id,
+)
 from toolhub_service.transport.interceptors.policy import check_role
 from toolhub_service.transport.rpc import Method, ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
+_STATUSES: Final = {grpc.StatusCode.PERMISSION_DENIED: 403, grpc.StatusCode.UNAVAILABLE: 503}
 # Whoever may make calls over gRPC may over MCP.
 _AS: Final = Method("/toolhub.v1.ToolService/Invoke", "toolhub.v1.ToolService", "Invoke", "unary")
 
@@ -60,27 +72,56 @@ class McpAccess:
         self._authenticators = authenticators
         self._observer = observer
 
-    def __call__(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
+    async def __call__(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
         """Raises AccessRefused."""
-        principal_id = ""
+        sent = cast(ServicerContext, _Sent(headers))
         try:
-            self._authenticators.enter(_AS, cast(ServicerContext, _Sent(headers)))
-            principal = current_principal()
-            principal_id = principal.id
+            try:
+                self._enter(sent)
+            except KeysNeeded as needed:
+                await entered_again(needed, self._enter, sent)
+        except RpcFailure as refused:
+            raise self._refused(refused, headers, peer, asked) from refused
+        return self._with_role(headers, peer, asked)
+
+    def at_once(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
+        """The same for an API key, or nothing at all. Raises AccessRefused."""
+        try:
+            self._enter(cast(ServicerContext, _Sent(headers)))
+        except KeysNeeded as needed:
+            needed.begin()
+            raise AccessRefused(503, needed.unmet().message) from needed
+        except RpcFailure as refused:
+            raise self._refused(refused, headers, peer, asked) from refused
+        return self._with_role(headers, peer, asked)
+
+    def _enter(self, sent: ServicerContext) -> None:
+        self._authenticators.enter(_AS, sent)
+
+    def _with_role(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
+        principal = current_principal()
+        try:
             check_role(_AS, principal)
         except RpcFailure as refused:
-            wait_s = 0.0
-            if refused.reason in REASONS:
-                key_id = public_key_id(dict(headers))
-                wait_s = self._observer.refused(
-                    _peer(peer), asked, refused.reason.name, principal=principal_id, key_id=key_id
-                )
-            status = 403 if principal_id else 401
-            is_missing = refused.reason is Reason.CREDENTIAL_MISSING
-            raise AccessRefused(
-                status, refused.message, retry_after_s=wait_s or refused.retry_after_s, is_missing=is_missing
-            ) from refused
+            raise self._refused(refused, headers, peer, asked, principal.id) from refused
         return principal
+
+    def _refused(
+        self, refused: RpcFailure, headers: Sequence[tuple[str, str]], peer: str, asked: str, principal_id: str = ""
+    ) -> AccessRefused:
+        wait_s = 0.0
+        if refused.reason in REASONS:
+            key_id = public_key_id(dict(headers))
+            wait_s = self._observer.refused(
+                _peer(peer), asked, refused.reason.name, principal=principal_id, key_id=key_id
+            )
+        return AccessRefused(
+            _STATUSES.get(refused.code, 401),
+            refused.message,
+            retry_after_s=wait_s or refused.retry_after_s,
+            is_missing=refused.reason is Reason.CREDENTIAL_MISSING,
+            scope=refused.metadata.get("scope", ""),
+        )
 
 
 def make_engine(
@@ -170,12 +211,33 @@ def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
     return mcp
 
 
+def resource_of(settings: Settings) -> ProtectedResource | None:
+    """What the endpoint says of itself to clients that need a token; None where there is no URL to say it of."""
+    url, issuers = settings.server.mcp.public_url, settings.auth.jwt.issuers
+    if not url or not issuers:
+        return None
+    required = {scope for issuer in issuers for scope in issuer.required_scopes}
+    mapped = {held for issuer in issuers for held in (*issuer.roles, *issuer.capabilities)}
+    scopes = required | {held.removeprefix("scope:") for held in mapped if held.startswith("scope:")}
+    return ProtectedResource(url, [issuer.issuer for issuer in issuers], sorted(scopes), sorted(required))
+
+
+def _hosts(settings: Settings) -> frozenset[str]:
+    """Names in Host besides this machine's; none beyond loopback means any."""
+    chosen = settings.server.mcp
+    hosts = {host.lower() for host in chosen.allowed_hosts}
+    if chosen.public_url and (hosts or is_local(chosen.listen)):
+        hosts.add(urlsplit(chosen.public_url).netloc.lower())
+    return frozenset(hosts)
+
+
 async def _serve(settings: Settings, engine: Engine, access: McpAccess, serving: Any, bound: socket.socket) -> Served:
     server, chosen = settings.server, settings.server.mcp
     admission = AdmissionTerms(
         is_local=is_local(chosen.listen),
-        allowed_hosts=frozenset(host.lower() for host in chosen.allowed_hosts),
+        allowed_hosts=_hosts(settings),
         allowed_origins=frozenset(origin.lower().rstrip("/") for origin in chosen.allowed_origins),
+        resource=resource_of(settings),
         max_body_bytes=chosen.max_body_bytes,
         max_requests=server.max_in_flight,
         max_streams=chosen.max_streams,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from toolhub.v1.tool_service_pb2 import ServerInfo
@@ -18,7 +17,6 @@ from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.app.wiring_tools import Searching, Toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.artifact import ArtifactService
-from toolhub_service.domain.call import Principal
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import AccessObserver, Adapter, AuditLog, Invoker
 from toolhub_service.domain.source import SourceService
@@ -42,7 +40,7 @@ from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.interceptors.admission import AdmissionLayer, WatchSharesLayer
-from toolhub_service.transport.interceptors.auth import AccessLayer, ApiKeys, Authenticator, AuthLayer, InsecureLocal
+from toolhub_service.transport.interceptors.auth import AccessLayer, AuthLayer
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
 from toolhub_service.transport.interceptors.metrics import MetricsLayer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
@@ -101,18 +99,13 @@ def make_policy_file(deps: Deps, policy: LivePolicy) -> PolicyFile:
     return PolicyFile(deps.paths.policy, policy, required=required, judge=judge)
 
 
-def make_keys(deps: Deps, policy: LivePolicy) -> ApiKeys:
-    """Raises KeyFileInvalid."""
-    return ApiKeys(deps.paths.key_file().read(), describe(policy))
-
-
 def make_server(
     deps: Deps,
     toolbox: Toolbox,
     sources: SourceService,
     searching: Searching,
     policy: LivePolicy,
-    keys: ApiKeys,
+    auth: AuthLayer,
     audit: ChainedAuditLog,
     access: AccessObserver,
     invoker: Invoker,
@@ -132,7 +125,7 @@ def make_server(
     policy.subscribe(registry.news.reset)
     return Server(
         listening,
-        _layers(deps, make_auth(deps, policy, keys), access, admission),
+        _layers(deps, auth, access, admission),
         admission,
         tools=ToolServicer(
             invoker=invoker,
@@ -188,12 +181,6 @@ def _server_info(settings: Settings, listening: Listening) -> ServerInfo:
     )
 
 
-def make_auth(deps: Deps, policy: LivePolicy, keys: ApiKeys) -> AuthLayer:
-    """Who calls, over gRPC and MCP."""
-    kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(describe(policy)), "api-key": keys}
-    return AuthLayer([kinds[mode] for mode in deps.settings.auth.modes])
-
-
 def _layers(deps: Deps, auth: AuthLayer, access: AccessObserver, admission: AdmissionLayer) -> list[Layer]:
     """Outermost first."""
     return [
@@ -207,8 +194,3 @@ def _layers(deps: Deps, auth: AuthLayer, access: AccessObserver, admission: Admi
         WatchSharesLayer(deps.settings.server.max_watches),
         ValidationLayer(),
     ]
-
-
-def describe(policy: LivePolicy) -> Callable[[str], Principal]:
-    """Roles and rights under the policy in force at the time of the call."""
-    return policy.principal

@@ -41,6 +41,7 @@ _COMMANDS = {
     "approvals": ("toolhub_service.cli.approvals:approvals", "List, show, approve, deny and watch approvals."),
     "policy": ("toolhub_service.cli.policy:policy", "Create and check policy.yaml, and explain its decisions."),
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),
+    "auth": ("toolhub_service.cli.auth:auth", "Check tokens, and see who one is to the hub."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
     "keys": ("toolhub_service.cli.keys:keys", "Create, list and revoke API keys."),
     "health": ("toolhub_service.cli.doctor:health", "Exit 0 when the hub is serving."),
@@ -57,7 +58,7 @@ _SECTIONS = {
     "Control calls": ("approvals", "policy", "audit"),
     "Add tools": ("sources", "skills", "workflows", "pins"),
     "Connect clients": ("mcp",),
-    "Run the hub": ("serve", "doctor", "health", "config", "keys", "completion"),
+    "Run the hub": ("serve", "doctor", "health", "config", "keys", "auth", "completion"),
 }
 # Options that may stand before the command.
 _VALUED = frozenset(

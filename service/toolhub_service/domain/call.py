@@ -37,10 +37,16 @@ class Principal:
     """A verified caller."""
 
     id: str
-    """Unique name: `local`, an API key's name, a JWT subject or a SPIFFE id."""
+    """Unique name: `local`, an API key's name, `issuer:subject` of a token, or a SPIFFE id."""
     roles: frozenset[Role] = frozenset({Role.AGENT})
     may_impersonate: bool = False
     """Whether `agent_id` and `user_id` of a message may differ from `id`."""
+    issuer: str = ""
+    """The name of the issuer of its token; empty: it has none."""
+    actors: tuple[str, ...] = ()
+    """Who acts for it, as its token says (RFC 8693): the one that acts now first."""
+    permissions: frozenset[str] | None = None
+    """Globs over capabilities that its token narrows the grant to; None: the grant as it is."""
 
 
 # What a tool asks a person in the middle of a call, and the answer it gets (MCP's InputRequiredResult, SEP-2322).

@@ -41,8 +41,25 @@ class Reason(HubReason):
     )
     CREDENTIAL_REFUSED = (
         Code.UNAUTHENTICATED,
-        "The API key is unknown or was revoked.",
-        "Ask an operator for a new key. After 20 refusals in a minute, RetryInfo says how long to wait.",
+        "The API key is unknown or was revoked, or the token is not accepted; the message says why.",
+        (
+            "Ask an operator for a new key, or the issuer for a new token. After 20 refusals in a minute, RetryInfo "
+            "says how long to wait."
+        ),
+        "problem",
+    )
+    ISSUER_UNREACHABLE = (
+        Code.UNAVAILABLE,
+        "The keys of the token's issuer cannot be fetched, and those fetched before are too old to be used.",
+        "Wait as RetryInfo says, then try again. An operator asks `toolhub doctor` why.",
+        "",
+        2.0,
+    )
+    SCOPE_MISSING = (
+        Code.PERMISSION_DENIED,
+        "The token holds, and lacks a scope that its issuer's `required_scopes` lists.",
+        "Ask the issuer for a token with the scope.",
+        "scope",
     )
     PRINCIPAL_UNKNOWN = (
         Code.PERMISSION_DENIED,

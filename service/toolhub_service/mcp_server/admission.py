@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.mcp_server.resource_server import METADATA_HEADERS, ProtectedResource, challenge
 from toolhub_service.mcp_server.shares import Quota, SessionShares, Turns
 from toolhub_service.schema import canonical_json, strict_json
 
@@ -40,15 +41,23 @@ _AT_ONCE_BYTES: Final = 32 * 1024
 _RETRY_S: Final = 1.0
 # An answer of which nothing is taken for so long is given up.
 _SEND_STALL_S: Final = 60.0
+_JSON: Final = (b"content-type", b"application/json")
 _INVALID_REQUEST: Final = -32600
 _PARSE_ERROR: Final = -32700
 
 
 class AccessRefused(Exception):
-    """A request without a credential that holds (401), or of a principal without the role (403)."""
+    """A request without a credential that holds (401), of a principal without the role (403), or of one whom nobody can
+    vouch for now (503)."""
 
     def __init__(
-        self, status: int, message: str, *, retry_after_s: float | None = None, is_missing: bool = False
+        self,
+        status: int,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        is_missing: bool = False,
+        scope: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -56,9 +65,11 @@ class AccessRefused(Exception):
         self.retry_after_s = retry_after_s
         self.is_missing = is_missing
         """Whether there was no credential at all."""
+        self.scope = scope
+        """Scopes, with spaces between them, that a good token lacks."""
 
 
-Identify = Callable[[Sequence[tuple[str, str]], str, str], Principal]
+Identify = Callable[[Sequence[tuple[str, str]], str, str], Awaitable[Principal]]
 """(headers, address of the peer, what is asked) -> who calls. Raises AccessRefused."""
 Invite = Callable[[Scope, Principal], None]
 """Tells the SDK, by the scope, whose request it is."""
@@ -82,6 +93,8 @@ class AdmissionTerms:
     max_sessions: int = 1_000
     """Of the older era, likewise."""
     session_idle_s: float = 1_800.0
+    resource: ProtectedResource | None = None
+    """Where clients may get tokens; None: nowhere that the hub knows."""
     stream_s: float = 3_600.0
     """After which such a stream is ended; clients listen again."""
 
@@ -118,6 +131,10 @@ class Admission:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
             return
+        resource = self._terms.resource
+        if resource is not None and scope["method"] == "GET" and resource.describes(scope["path"], PATH):
+            await _reply(send, 200, resource.metadata(), [_JSON, *METADATA_HEADERS])
+            return
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         answer = self._turned_away(scope, headers)
         if answer is not None:
@@ -125,9 +142,9 @@ class Admission:
             return
         peer = str((scope.get("client") or ("",))[0])
         try:
-            principal = self._identify(headers, peer, f"{scope['method']} {PATH}")
+            principal = await self._identify(headers, peer, f"{scope['method']} {PATH}")
         except AccessRefused as refused:
-            await _refuse(send, refused)
+            await _refuse(send, refused, resource)
             return
         scope[PRINCIPAL] = principal
         self._invite(scope, principal)
@@ -311,11 +328,10 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def _refuse(send: Send, refused: AccessRefused) -> None:
-    problem = "" if refused.is_missing else ', error="invalid_token"'
-    challenge = f'Bearer realm="tool-hub"{problem}'.encode()
-    extra = [(b"www-authenticate", challenge)] if refused.status == 401 else []
-    await _answer(send, refused.status, refused.message, extra=extra, retry_after_s=refused.retry_after_s)
+async def _refuse(send: Send, refused: AccessRefused, resource: ProtectedResource | None) -> None:
+    status, message = refused.status, refused.message
+    extra = challenge(resource, status, is_missing=refused.is_missing, scope=refused.scope, message=message)
+    await _answer(send, status, message, extra=extra, retry_after_s=refused.retry_after_s)
 
 
 async def _answer(
@@ -330,14 +346,17 @@ async def _answer(
 ) -> None:
     """A JSON-RPC error without an id; `ok` where there is no message."""
     error: JsonValue = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
-    body = canonical_json.dumps(error) if message else b"ok\n"
-    headers = [(b"content-type", b"application/json" if message else b"text/plain"), *extra]
-    headers.append((b"content-length", str(len(body)).encode()))
+    headers = [_JSON if message else (b"content-type", b"text/plain"), *extra]
     if status == 405:
         headers.append((b"allow", b"POST, GET, DELETE"))
     if status == 503 or retry_after_s:
         headers.append((b"retry-after", str(max(1, round(retry_after_s or _RETRY_S))).encode()))
     if closes:
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await _reply(send, status, canonical_json.dumps(error) if message else b"ok\n", headers)
+
+
+async def _reply(send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    sized = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": sized})
     await send({"type": "http.response.body", "body": body})

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import quote
 
+from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ToolSpec, canonical_capabilities
@@ -47,6 +48,16 @@ class Holdings:
         if needs <= self._named:
             return ()
         return tuple(sorted(need for need in needs if not self.hold(need)))
+
+    def both(self, other: Holdings) -> frozenset[str]:
+        """Globs over what both hold. A glob that another matches as text covers no more than that one."""
+        return frozenset(filter(other.hold, self._named)) | frozenset(filter(self.hold, other._named))
+
+
+def narrowed(context: ExecContext, most: frozenset[str]) -> ExecContext:
+    """The context of a call whose credential holds no more than these capabilities (globs)."""
+    asked = context.permissions
+    return context._replace(permissions=most if asked is None else Holdings(asked).both(Holdings(most)))
 
 
 PRECEDENCE = (Effect.DENY, Effect.REQUIRE_APPROVAL, Effect.REQUIRE_PLAN, Effect.ALLOW)

@@ -51,6 +51,7 @@ from toolhub_service.domain.result import Plan, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.table import narrowed
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.runtime.approval_record import marked_unasked
 from toolhub_service.runtime.artifacts import Artifacts
@@ -138,6 +139,8 @@ class Pipeline:
     async def invoke(self, call: Call, sink: EventSink = SILENT) -> ToolResult | Plan:
         """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
         begun_ns, answer = perf_counter_ns(), None
+        if call.principal.permissions is not None:
+            call = call._replace(context=narrowed(call.context, call.principal.permissions))
         state = CallState(call, call, [begun_ns, 0, 0, 0, 0, 0, 0, 0, 0], {})
         self.in_flight[call.call_id] = begun_ns
         try:

@@ -205,6 +205,7 @@ class Recorder:
         """`shows_asked`: with what was asked, and why, in the place of an event of its own."""
         call, verdict, planned = state.call, state.verdict, state.planned
         context = call.context
+        has_whence = call.job_id or call.lineage or call.principal.issuer
         shows_asked = shows_asked or type is EventType.TOOL_CALLED
         summary = ""
         if shows_asked:
@@ -225,7 +226,7 @@ class Recorder:
             rule_id=verdict.rule_id if verdict else "",
             outcome=outcome,
             duration_us=duration_us,
-            attributes={**_whence(call), **(attributes or {})} if call.job_id or call.lineage else attributes or {},
+            attributes={**_whence(call), **(attributes or {})} if has_whence else attributes or {},
             user_id=context.user_id,
             agent_id=context.agent_id,
             task_id=context.task_id,
@@ -245,8 +246,12 @@ class Recorder:
 
 
 def _whence(call: Call) -> dict[str, str]:
-    """The job that a call is run as, and the calls that made it."""
+    """Who vouches for the caller, the job that a call is run as, and the calls that made it."""
     whence = {"job_id": call.job_id} if call.job_id else {}
+    if call.principal.issuer:
+        whence["issuer"] = call.principal.issuer
+    if call.principal.actors:
+        whence["actors"] = " ".join(call.principal.actors)
     if call.lineage is not None:
         whence |= {"parent_call_id": call.lineage.parent_call_id, "root_call_id": call.lineage.root_call_id}
     return whence

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
+from toolhub_service.settings.auth_section import Auth
 from toolhub_service.settings.mcp_section import McpEndpoint
 from toolhub_service.settings.tool_sections import (
     Agent,
@@ -71,14 +72,6 @@ class Server(Section, frozen=True):
     ] = False
     tls: Tls = Tls()
     mcp: McpEndpoint = McpEndpoint()
-
-
-class Auth(Section, frozen=True):
-    modes: Annotated[
-        tuple[Literal["insecure-local", "api-key"], ...],
-        Meta(description="Which credentials are accepted, tried in this order; insecure-local only on loopback."),
-    ] = ("insecure-local",)
-    api_keys_file: Annotated[str, Meta(description="Hashed API keys; empty: <data_dir>/api-keys.yaml.")] = ""
 
 
 class Policy(Section, frozen=True):

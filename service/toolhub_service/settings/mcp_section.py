@@ -14,6 +14,13 @@ class McpEndpoint(Section, frozen=True):
     listen: Annotated[
         str, Meta(description="host:port of MCP over HTTP, for which server.tls holds too; port 0 picks a free one.")
     ] = "127.0.0.1:50052"
+    public_url: Annotated[
+        str,
+        Meta(
+            description="URL by which clients reach the endpoint, such as https://hub.example.com/mcp: tokens must be "
+            "made for it, and clients learn there who issues them; empty: neither."
+        ),
+    ] = ""
     tools: Annotated[
         Literal["auto", "full", "search", "program"],
         Meta(

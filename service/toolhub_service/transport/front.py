@@ -22,6 +22,8 @@ from google.protobuf.message import DecodeError
 from grpc.aio import EOF
 
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.identity.tokens import KeysNeeded
+from toolhub_service.transport.interceptors.auth import entered_again
 from toolhub_service.transport.receipts import COUNTED_FROM_BYTES, LARGE_BYTES, MAX_FIELDS, Receipts, has_more_fields
 from toolhub_service.transport.rpc import CALLER, HOOKS, Layer, MessageCount, Method, ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure, details_trailer
@@ -83,10 +85,8 @@ class Front(grpc.GenericRpcHandler):
     def _around_unary(  # noqa: C901 - one function for what every call goes through
         self, hooks: Hooks, behaviour: Behaviour
     ) -> Behaviour:
-        """For one request, and a handler that returns its response or writes a stream of them.
-
-        Every call comes through here: what it does, it does in place, for each function that a call visits costs.
-        """
+        """For one request, and a handler that returns its response or writes a stream of them. Every call comes through
+        here: what it does, it does in place, for each function that a call visits costs."""
         receipts, entries, receivers, senders = self._receipts, hooks.entries, hooks.receivers, hooks.senders
 
         async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901, PLR0912
@@ -96,7 +96,10 @@ class Front(grpc.GenericRpcHandler):
             sender, held = "", 0
             try:
                 for enter in entries:
-                    states.append(enter(context))  # noqa: PERF401 - one may raise: the others have entered
+                    try:
+                        states.append(enter(context))  # one may raise: the others have entered
+                    except KeysNeeded as needed:
+                        states.append(await entered_again(needed, enter, context))
                 caller = CALLER.get(None)
                 sender = caller.principal.id if caller is not None else ""
                 request = await receipts.message(context, sender)
@@ -134,7 +137,7 @@ class Front(grpc.GenericRpcHandler):
             states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
             error: BaseException | None = None
             try:
-                hooks.enter(context, states)
+                await hooks.enter(context, states)
                 response = await behaviour(hooks.each(states, requests), context)
                 if response is not None:
                     hooks.show_response(states)
@@ -157,7 +160,7 @@ class Front(grpc.GenericRpcHandler):
             request: Any = None
             held = 0
             try:
-                hooks.enter(context, states)
+                await hooks.enter(context, states)
                 if method.takes_stream:
                     request = hooks.each(states, requests)
                 else:
@@ -211,10 +214,13 @@ class Hooks:
             self.received += layer.counters("received", method)
             self.sent += layer.counters("sent", method)
 
-    def enter(self, context: ServicerContext, states: list[Any]) -> None:
+    async def enter(self, context: ServicerContext, states: list[Any]) -> None:
         """Enter every layer, before anything of the request is read."""
         for enter in self.entries:
-            states.append(enter(context))  # noqa: PERF401 - one may raise: the others have entered
+            try:
+                states.append(enter(context))  # one may raise: the others have entered
+            except KeysNeeded as needed:
+                states.append(await entered_again(needed, enter, context))
 
     async def each(self, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:

@@ -44,8 +44,9 @@ const (
 	// UNAUTHENTICATED: The request has no credential that `auth.modes` accepts. Send `authorization: Bearer thk_…`
 	// or `x-api-key`.
 	ErrorReason_ERROR_REASON_CREDENTIAL_MISSING ErrorReason = 5
-	// UNAUTHENTICATED: The API key is unknown or was revoked. Ask an operator for a new key. After 20 refusals in a
-	// minute, RetryInfo says how long to wait.
+	// UNAUTHENTICATED: The API key is unknown or was revoked, or the token is not accepted; the message says why.
+	// Ask an operator for a new key, or the issuer for a new token. After 20 refusals in a minute, RetryInfo says
+	// how long to wait. Metadata: problem.
 	ErrorReason_ERROR_REASON_CREDENTIAL_REFUSED ErrorReason = 6
 	// PERMISSION_DENIED: Neither a grant nor an entry of `roles` in the policy names the caller. Ask an operator to
 	// add one. Metadata: role, service.
@@ -210,6 +211,12 @@ const (
 	// INVALID_ARGUMENT: The metadata entry `toolhub-face` names a face that the hub does not have. Send `countbot`
 	// or `local-tools`, or leave the entry out.
 	ErrorReason_ERROR_REASON_FACE_NOT_FOUND ErrorReason = 64
+	// UNAVAILABLE: The keys of the token's issuer cannot be fetched, and those fetched before are too old to be
+	// used. Wait as RetryInfo says, then try again. An operator asks `toolhub doctor` why.
+	ErrorReason_ERROR_REASON_ISSUER_UNREACHABLE ErrorReason = 65
+	// PERMISSION_DENIED: The token holds, and lacks a scope that its issuer's `required_scopes` lists. Ask the
+	// issuer for a token with the scope. Metadata: scope.
+	ErrorReason_ERROR_REASON_SCOPE_MISSING ErrorReason = 66
 )
 
 // Enum value maps for ErrorReason.
@@ -280,6 +287,8 @@ var (
 		62: "ERROR_REASON_SOURCE_EXISTS",
 		63: "ERROR_REASON_SOURCE_NAME_RESERVED",
 		64: "ERROR_REASON_FACE_NOT_FOUND",
+		65: "ERROR_REASON_ISSUER_UNREACHABLE",
+		66: "ERROR_REASON_SCOPE_MISSING",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":           0,
@@ -347,6 +356,8 @@ var (
 		"ERROR_REASON_SOURCE_EXISTS":         62,
 		"ERROR_REASON_SOURCE_NAME_RESERVED":  63,
 		"ERROR_REASON_FACE_NOT_FOUND":        64,
+		"ERROR_REASON_ISSUER_UNREACHABLE":    65,
+		"ERROR_REASON_SCOPE_MISSING":         66,
 	}
 )
 
@@ -382,7 +393,7 @@ var File_toolhub_v1_error_reason_proto protoreflect.FileDescriptor
 const file_toolhub_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtoolhub/v1/error_reason.proto\x12\n" +
-	"toolhub.v1*\xb6\x11\n" +
+	"toolhub.v1*\xfb\x11\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eERROR_REASON_MALFORMED_REQUEST\x10\x01\x12#\n" +
@@ -449,7 +460,9 @@ const file_toolhub_v1_error_reason_proto_rawDesc = "" +
 	"\x15ERROR_REASON_INTERNAL\x10=\x12\x1e\n" +
 	"\x1aERROR_REASON_SOURCE_EXISTS\x10>\x12%\n" +
 	"!ERROR_REASON_SOURCE_NAME_RESERVED\x10?\x12\x1f\n" +
-	"\x1bERROR_REASON_FACE_NOT_FOUND\x10@BX\n" +
+	"\x1bERROR_REASON_FACE_NOT_FOUND\x10@\x12#\n" +
+	"\x1fERROR_REASON_ISSUER_UNREACHABLE\x10A\x12\x1e\n" +
+	"\x1aERROR_REASON_SCOPE_MISSING\x10BBX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1b\x06proto3"
 

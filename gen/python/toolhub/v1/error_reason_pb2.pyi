@@ -45,8 +45,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     or `x-api-key`.
     """
     ERROR_REASON_CREDENTIAL_REFUSED: _ErrorReason.ValueType  # 6
-    """UNAUTHENTICATED: The API key is unknown or was revoked. Ask an operator for a new key. After 20 refusals in a
-    minute, RetryInfo says how long to wait.
+    """UNAUTHENTICATED: The API key is unknown or was revoked, or the token is not accepted; the message says why.
+    Ask an operator for a new key, or the issuer for a new token. After 20 refusals in a minute, RetryInfo says
+    how long to wait. Metadata: problem.
     """
     ERROR_REASON_PRINCIPAL_UNKNOWN: _ErrorReason.ValueType  # 7
     """PERMISSION_DENIED: Neither a grant nor an entry of `roles` in the policy names the caller. Ask an operator to
@@ -256,6 +257,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT: The metadata entry `toolhub-face` names a face that the hub does not have. Send `countbot`
     or `local-tools`, or leave the entry out.
     """
+    ERROR_REASON_ISSUER_UNREACHABLE: _ErrorReason.ValueType  # 65
+    """UNAVAILABLE: The keys of the token's issuer cannot be fetched, and those fetched before are too old to be
+    used. Wait as RetryInfo says, then try again. An operator asks `toolhub doctor` why.
+    """
+    ERROR_REASON_SCOPE_MISSING: _ErrorReason.ValueType  # 66
+    """PERMISSION_DENIED: The token holds, and lacks a scope that its issuer's `required_scopes` lists. Ask the
+    issuer for a token with the scope. Metadata: scope.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why an RPC failed: `google.rpc.ErrorInfo.reason` is one of these names, without ERROR_REASON_, and its domain is
@@ -286,8 +295,9 @@ ERROR_REASON_CREDENTIAL_MISSING: ErrorReason.ValueType  # 5
 or `x-api-key`.
 """
 ERROR_REASON_CREDENTIAL_REFUSED: ErrorReason.ValueType  # 6
-"""UNAUTHENTICATED: The API key is unknown or was revoked. Ask an operator for a new key. After 20 refusals in a
-minute, RetryInfo says how long to wait.
+"""UNAUTHENTICATED: The API key is unknown or was revoked, or the token is not accepted; the message says why.
+Ask an operator for a new key, or the issuer for a new token. After 20 refusals in a minute, RetryInfo says
+how long to wait. Metadata: problem.
 """
 ERROR_REASON_PRINCIPAL_UNKNOWN: ErrorReason.ValueType  # 7
 """PERMISSION_DENIED: Neither a grant nor an entry of `roles` in the policy names the caller. Ask an operator to
@@ -496,5 +506,13 @@ Metadata: source.
 ERROR_REASON_FACE_NOT_FOUND: ErrorReason.ValueType  # 64
 """INVALID_ARGUMENT: The metadata entry `toolhub-face` names a face that the hub does not have. Send `countbot`
 or `local-tools`, or leave the entry out.
+"""
+ERROR_REASON_ISSUER_UNREACHABLE: ErrorReason.ValueType  # 65
+"""UNAVAILABLE: The keys of the token's issuer cannot be fetched, and those fetched before are too old to be
+used. Wait as RetryInfo says, then try again. An operator asks `toolhub doctor` why.
+"""
+ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 66
+"""PERMISSION_DENIED: The token holds, and lacks a scope that its issuer's `required_scopes` lists. Ask the
+issuer for a token with the scope. Metadata: scope.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -23,6 +23,7 @@ from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.doctor.databases import database_checks
 from toolhub_service.app.doctor.mcp import mcp_checks
+from toolhub_service.app.doctor.issuers import issuer_checks
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid, read_or_make_key
@@ -200,6 +201,7 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
         _tracing(settings),
         *store_checks(settings),
         *[finding async for finding in server_checks(settings)],
+        *[finding async for finding in issuer_checks(settings)],
         *[finding async for finding in database_checks(settings)],
         *await _tools(settings),
         *_browser(settings),

@@ -1,7 +1,8 @@
 """Identity, only from a verified credential: the first authenticator that recognises one decides.
 
-The kinds of credential are none at all on loopback, and API keys. RPCs that are refused for a credential or a role are
-reported to an observer, wherever the refusal is raised: at the beginning, at a message of a stream, in a servicer.
+The kinds of credential are none at all on loopback, API keys, and tokens of configured issuers. RPCs that are refused
+for a credential or a role are reported to an observer, wherever the refusal is raised: at the beginning, at a message
+of a stream, in a servicer.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import AccessObserver
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.faces.table import FACE_HEADER
+from toolhub_service.identity.token import Identity, TokenRefused
+from toolhub_service.identity.tokens import KeysNeeded, Tokens
 from toolhub_service.transport.interceptors.policy import check_kept, roles_used
 from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure
@@ -37,7 +40,10 @@ class Authenticator(Protocol):
         ...
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
-        """The caller; None when the RPC carries no such credential. Raises RpcFailure when it carries a bad one."""
+        """The caller; None when the RPC carries no such credential.
+
+        Raises RpcFailure when it carries a bad one, KeysNeeded where that cannot be said yet.
+        """
         ...
 
 
@@ -59,8 +65,12 @@ class StreamRights:
         self._roles = roles_used(method, caller.principal)
 
     def check(self) -> None:
-        """Raises RpcFailure when the key was revoked or the policy of now no longer opens the stream."""
-        principal = self._authenticate()
+        """Raises RpcFailure when the credential holds no longer or the policy of now no longer opens the stream."""
+        try:
+            principal = self._authenticate()
+        except KeysNeeded as needed:
+            needed.begin()  # the next message has the answer: hooks never wait, and the token has not expired
+            return
         # A policy describes a principal once: another object is the word of another policy.
         if principal is not None and principal is not self._caller.principal:
             check_kept(self._method, principal, self._roles)
@@ -79,7 +89,7 @@ class AuthLayer(Layer):
         return super().concerns(hook, method) and not method.is_open and hook not in asked_once.get(method.kind, ())
 
     def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
-        """For a stream, what is asked again at each message."""
+        """For a stream, what is asked again at each message. Raises KeysNeeded too: then see `entered_again`."""
         sent = context.invocation_metadata() or ()
         metadata = dict(sent)
         is_doubled = len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1
@@ -106,6 +116,20 @@ class AuthLayer(Layer):
     def sent(self, method: Method, state: StreamRights) -> None:
         """The same for what is only listened to."""
         state.check()
+
+
+_WAITS_MAX: Final = 3
+
+
+async def entered_again(needed: KeysNeeded, enter: Callable[[ServicerContext], Any], context: ServicerContext) -> Any:
+    """What `enter` returns once the keys of a token's issuer have been fetched."""
+    for _ in range(_WAITS_MAX):
+        await needed.wait()
+        try:
+            return enter(context)
+        except KeysNeeded as again:
+            needed = again
+    raise _of_token(needed.unmet())
 
 
 # Kinds of credential
@@ -151,9 +175,13 @@ class ApiKeys:
     )
     """Worded so that redaction, which every text that leaves passes, takes no part of it for a header."""
 
-    def __init__(self, keys: Mapping[str, StoredKey], describe: DescribePrincipal) -> None:
+    def __init__(
+        self, keys: Mapping[str, StoredKey], describe: DescribePrincipal, issuers: frozenset[str] = frozenset()
+    ) -> None:
+        """`issuers`: whose principals no key may stand for."""
         self._keys = dict(keys)
         self._describe = describe
+        self._issuers = issuers
 
     def replace(self, keys: Mapping[str, StoredKey]) -> None:
         """Use another set from now on: a revoked key stops working at once."""
@@ -167,7 +195,54 @@ class ApiKeys:
         # Ids are public: one that no key has costs no digest.
         if stored is None or not hmac.compare_digest(stored.sha256, hashlib.sha256(presented.encode()).hexdigest()):
             raise RpcFailure(Reason.CREDENTIAL_REFUSED, "The API key is unknown or was revoked.")
+        if stored.name.partition(":")[0] in self._issuers and ":" in stored.name:
+            message = "The API key has the name of a principal whose tokens an issuer makes. Make one of another name."
+            raise RpcFailure(Reason.CREDENTIAL_REFUSED, message)
         return self._describe(stored.name)
+
+
+class BearerTokens:
+    """`authorization: Bearer <token>` of a configured issuer. Tried before API keys, which it leaves to them."""
+
+    advice = "Send an access token of an issuer that the hub knows in the metadata entry `authorization`."
+
+    def __init__(self, tokens: Tokens, describe: DescribePrincipal, audiences: frozenset[str] | None = None) -> None:
+        """`audiences`: for which tokens must have been made; None: those of their issuer."""
+        self._tokens = tokens
+        self._describe = describe
+        self._audiences = audiences
+
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
+        sent = metadata.get("authorization", "")
+        if not isinstance(sent, str) or sent[:7].lower() != "bearer ":
+            return None
+        token = sent[7:].strip()
+        if "." not in token or token.startswith(KEY_PREFIX):
+            return None
+        try:
+            verified = self._tokens.verify(token, self._audiences)
+        except TokenRefused as refused:
+            raise _of_token(refused) from None
+        described = self._describe(verified.identity.principal_id)
+        if verified.principal is None or verified.described is not described:
+            verified.described, verified.principal = described, _narrowed(described, verified.identity)
+        return verified.principal
+
+
+def _narrowed(described: Principal, identity: Identity) -> Principal:
+    """What the policy gives, as far as the token has it too."""
+    roles = described.roles if identity.roles is None else described.roles & identity.roles
+    return replace(
+        described, roles=roles, issuer=identity.issuer, actors=identity.actors, permissions=identity.permissions
+    )
+
+
+def _of_token(refused: TokenRefused) -> RpcFailure:
+    if refused.retry_after_s is not None:
+        return RpcFailure(Reason.ISSUER_UNREACHABLE, refused.message, retry_after_s=refused.retry_after_s)
+    if refused.scopes:
+        return RpcFailure(Reason.SCOPE_MISSING, refused.message, {"scope": " ".join(sorted(refused.scopes))})
+    return RpcFailure(Reason.CREDENTIAL_REFUSED, refused.message, {"problem": refused.problem})
 
 
 def key_id_of(key: str) -> str:
@@ -188,7 +263,13 @@ def presented_in(metadata: Mapping[str, str | bytes]) -> str:
 # Refusals
 
 REASONS: Final = frozenset(
-    {Reason.CREDENTIAL_MISSING, Reason.CREDENTIAL_REFUSED, Reason.ROLE_MISSING, Reason.PRINCIPAL_UNKNOWN}
+    {
+        Reason.CREDENTIAL_MISSING,
+        Reason.CREDENTIAL_REFUSED,
+        Reason.ROLE_MISSING,
+        Reason.SCOPE_MISSING,
+        Reason.PRINCIPAL_UNKNOWN,
+    }
 )
 """What is reported to the observer."""
 

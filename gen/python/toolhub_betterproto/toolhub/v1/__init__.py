@@ -676,8 +676,9 @@ class ErrorReason(betterproto2.Enum):
 
     CREDENTIAL_REFUSED = 6
     """
-    UNAUTHENTICATED: The API key is unknown or was revoked. Ask an operator for a new key. After 20 refusals in a
-    minute, RetryInfo says how long to wait.
+    UNAUTHENTICATED: The API key is unknown or was revoked, or the token is not accepted; the message says why.
+    Ask an operator for a new key, or the issuer for a new token. After 20 refusals in a minute, RetryInfo says
+    how long to wait. Metadata: problem.
     """
 
     PRINCIPAL_UNKNOWN = 7
@@ -1017,6 +1018,18 @@ class ErrorReason(betterproto2.Enum):
     or `local-tools`, or leave the entry out.
     """
 
+    ISSUER_UNREACHABLE = 65
+    """
+    UNAVAILABLE: The keys of the token's issuer cannot be fetched, and those fetched before are too old to be
+    used. Wait as RetryInfo says, then try again. An operator asks `toolhub doctor` why.
+    """
+
+    SCOPE_MISSING = 66
+    """
+    PERMISSION_DENIED: The token holds, and lacks a scope that its issuer's `required_scopes` lists. Ask the
+    issuer for a token with the scope. Metadata: scope.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -1085,6 +1098,8 @@ class ErrorReason(betterproto2.Enum):
             62: "ERROR_REASON_SOURCE_EXISTS",
             63: "ERROR_REASON_SOURCE_NAME_RESERVED",
             64: "ERROR_REASON_FACE_NOT_FOUND",
+            65: "ERROR_REASON_ISSUER_UNREACHABLE",
+            66: "ERROR_REASON_SCOPE_MISSING",
         }
 
     @classmethod
@@ -1155,6 +1170,8 @@ class ErrorReason(betterproto2.Enum):
             "ERROR_REASON_SOURCE_EXISTS": 62,
             "ERROR_REASON_SOURCE_NAME_RESERVED": 63,
             "ERROR_REASON_FACE_NOT_FOUND": 64,
+            "ERROR_REASON_ISSUER_UNREACHABLE": 65,
+            "ERROR_REASON_SCOPE_MISSING": 66,
         }
 
 

@@ -1,0 +1,151 @@
+"""Judges one token as the hub would, check by check, and says of each what came of it: never the token itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from toolhub_service.app.deps import SystemClock
+from toolhub_service.app.offline import policy_file_of, policy_of
+from toolhub_service.app.wiring_identity import issuer_terms
+from toolhub_service.domain.call import Role
+from toolhub_service.identity.keys import FetchFailed
+from toolhub_service.identity.token import (
+    Identity,
+    IssuerTerms,
+    TokenRefused,
+    Unverified,
+    audiences_of,
+    identity_of,
+    judge_header,
+    judge_times,
+    parse,
+)
+from toolhub_service.identity.tokens import Tokens
+from toolhub_service.settings.document import Settings
+
+_NAMES_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    check: str
+    is_passed: bool
+    text: str
+
+
+async def judgements(settings: Settings, token: str) -> list[Judgement]:
+    """All of them, in the order of the checks; a check without whose result no other makes sense is the last."""
+    try:
+        parsed = parse(token)
+    except TokenRefused as refused:
+        return [Judgement("form", False, refused.message)]
+    found = [Judgement("form", True, "a signed JSON Web Token")]
+    terms = next((each for each in issuer_terms(settings) if each.issuer == parsed.claims.get("iss")), None)
+    if terms is None:
+        known = _listed([issuer.issuer for issuer in settings.auth.jwt.issuers]) or "none"
+        return [*found, Judgement("issuer", False, f"{_shown(parsed.claims.get('iss'))} is none of: {known}")]
+    found.append(Judgement("issuer", True, f"{terms.name}, {terms.issuer}"))
+    found += _claims(parsed, terms, settings)
+    found.append(await _signature(token, terms))
+    return [*found, *_identity(parsed, terms, settings)]
+
+
+def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Iterator[Judgement]:
+    try:
+        algorithm, key_id = judge_header(parsed.header, terms)
+        yield Judgement("header", True, f"{algorithm}, key {_shown(key_id) if key_id else 'not named'}")
+    except TokenRefused as refused:
+        sent = ", ".join(f"{name}: {_shown(parsed.header.get(name))}" for name in ("alg", "typ", "kid"))
+        yield Judgement("header", False, f"{refused.message} It says {sent}; accepted: {_listed(terms.algorithms)}")
+    now_s = SystemClock().unix_ms() / 1_000
+    try:
+        expires_s = judge_times(parsed.claims, terms, now_s)
+        yield Judgement("times", True, f"until {_time(expires_s)}, {max(0, round(expires_s - now_s)):,} s from now")
+    except TokenRefused as refused:
+        times = ", ".join(f"{name} {_time(parsed.claims.get(name))}" for name in ("iat", "nbf", "exp"))
+        yield Judgement("times", False, f"{refused.message} It says {times}; it is {_time(now_s)}")
+    entrances = {"gRPC": terms.audiences, "MCP": frozenset({settings.server.mcp.public_url or ""} - {""})}
+    try:
+        audiences = audiences_of(parsed.claims)
+    except TokenRefused as refused:
+        yield Judgement("audience", False, refused.message)
+        return
+    for entrance, chosen in entrances.items():
+        wanted = chosen or terms.audiences
+        is_good = not audiences.isdisjoint(wanted)
+        text = "made for it" if is_good else f"made for {_listed(audiences)}; it must be for {_listed(wanted)}"
+        yield Judgement(f"audience, {entrance}", is_good, text)
+
+
+async def _signature(token: str, terms: IssuerTerms) -> Judgement:
+    """With the issuer's keys of now; whatever else is wrong is said by other judgements."""
+    tokens = Tokens([terms], SystemClock())
+    try:
+        await tokens.verify_in_time(token, None)
+    except TokenRefused as refused:
+        if refused.problem in ("signature", "key"):
+            return Judgement("signature", False, refused.message)
+        if refused.problem == "unreachable":
+            return Judgement("signature", False, f"the keys cannot be had: {tokens.issuers[terms.issuer].problem}")
+        if refused.problem in (
+            "expired",
+            "expiry",
+            "not_yet",
+            "lifetime",
+            "malformed",
+            "algorithm",
+            "critical",
+            "type",
+        ):
+            return Judgement("signature", False, "not looked at, for the hub does not come so far")
+    except FetchFailed as failed:
+        return Judgement("signature", False, str(failed))
+    finally:
+        await tokens.close()
+    return Judgement("signature", True, f"by a key of {terms.issuer}")
+
+
+def _identity(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Iterator[Judgement]:
+    try:
+        identity = identity_of(parsed.claims, terms, 0.0)
+    except TokenRefused as refused:
+        yield Judgement("claims", False, refused.message)
+        return
+    acting = f", for whom {' for '.join(identity.actors)} acts" if identity.actors else ""
+    yield Judgement("principal", True, f"{identity.principal_id}{acting}")
+    yield _roles(identity, settings)
+    if identity.permissions is not None:
+        yield Judgement(
+            "capabilities", True, f"at most {_listed(identity.permissions) or 'none'}, of what the policy grants"
+        )
+
+
+def _roles(identity: Identity, settings: Settings) -> Judgement:
+    given = policy_of(policy_file_of(settings)).principal(identity.principal_id).roles
+    if not given:
+        return Judgement("roles", False, "the policy names the principal neither under `grants` nor under `roles`")
+    kept: frozenset[Role] = given if identity.roles is None else given & identity.roles
+    if not kept:
+        names = _listed(role.value for role in given)
+        return Judgement("roles", False, f"the policy gives {names}, and scopes and groups of the token none of them")
+    return Judgement("roles", True, _listed(role.value for role in kept))
+
+
+def _listed(names: object) -> str:
+    found = sorted(map(_shown, names))  # type: ignore[call-overload]
+    return ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")
+
+
+def _shown(value: object) -> str:
+    """A value of the token, short; the command line makes it legible."""
+    text = value if isinstance(value, str) else "nothing" if value is None else repr(value)
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+def _time(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:
+        return _shown(value)
+    return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

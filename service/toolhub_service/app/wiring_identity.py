@@ -1,0 +1,92 @@
+"""Wires who calls: by API keys, by tokens, or anybody. Of tokens nothing is fetched, and no library loaded, before the
+first one comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolhub_service.app.deps import Deps
+from toolhub_service.app.listening import ListenRefused
+from toolhub_service.domain.call import Principal, Role
+from toolhub_service.identity.keys import NOT_INSTALLED, FetchFailed, check_url, is_installed
+from toolhub_service.identity.token import IssuerTerms
+from toolhub_service.identity.tokens import Tokens
+from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.settings.auth_section import Issuer, Jwt
+from toolhub_service.settings.document import Settings
+from toolhub_service.transport.interceptors.auth import (
+    ApiKeys,
+    Authenticator,
+    AuthLayer,
+    BearerTokens,
+    InsecureLocal,
+)
+
+
+def issuer_terms(settings: Settings) -> list[IssuerTerms]:
+    """Raises ListenRefused for a URL from which no key may come."""
+    return [_terms(issuer, settings.auth.jwt) for issuer in settings.auth.jwt.issuers]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What is accepted, and by which entrance."""
+
+    keys: ApiKeys
+    tokens: Tokens
+    grpc: AuthLayer
+    mcp: AuthLayer
+
+
+def make_credentials(deps: Deps, policy: LivePolicy) -> Credentials:
+    """Raises KeyFileInvalid, and ListenRefused where tokens are to be accepted and cannot be."""
+    terms, url = issuer_terms(deps.settings), deps.settings.server.mcp.public_url
+    if terms and not is_installed():
+        raise ListenRefused(f"auth.modes has jwt, and {NOT_INSTALLED}.")
+    tokens, who = Tokens(terms, deps.clock), describe(policy)
+    keys = ApiKeys(deps.paths.key_file().read(), who, tokens.names)
+
+    def layer(audiences: frozenset[str] | None) -> AuthLayer:
+        kinds: dict[str, Authenticator] = {
+            "jwt": BearerTokens(tokens, who, audiences),  # first: it leaves alone what is no token
+            "api-key": keys,
+            "insecure-local": InsecureLocal(who),
+        }
+        return AuthLayer([kind for mode, kind in kinds.items() if mode in deps.settings.auth.modes])
+
+    return Credentials(keys, tokens, layer(None), layer(frozenset({url}) if url else None))
+
+
+def describe(policy: LivePolicy) -> Callable[[str], Principal]:
+    """Roles and rights under the policy in force at the time of the call."""
+    return policy.principal
+
+
+def _terms(issuer: Issuer, jwt: Jwt) -> IssuerTerms:
+    try:
+        check_url("issuer", issuer.issuer)
+        if issuer.jwks_url:
+            check_url("jwks_url", issuer.jwks_url)
+    except FetchFailed as unfit:
+        raise ListenRefused(f"auth.jwt.issuers: {issuer.name}: {unfit}.") from unfit
+    return IssuerTerms(
+        name=issuer.name,
+        issuer=issuer.issuer,
+        audiences=frozenset(issuer.audiences),
+        algorithms=frozenset(issuer.algorithms),
+        types=frozenset(kind.lower().removeprefix("application/") for kind in issuer.types),
+        jwks_url=issuer.jwks_url,
+        ca_file=issuer.ca_file,
+        principal_claim=issuer.principal_claim,
+        tenant_claim=issuer.tenant_claim,
+        groups_claim=issuer.groups_claim,
+        required_scopes=frozenset(issuer.required_scopes),
+        required_claims={claim: frozenset(values) for claim, values in issuer.required_claims.items()},
+        roles={held: frozenset(map(Role, names)) for held, names in issuer.roles.items()},
+        capabilities={held: frozenset(globs) for held, globs in issuer.capabilities.items()},
+        leeway_s=jwt.leeway_s,
+        max_lifetime_s=jwt.max_lifetime_s,
+        refresh_s=jwt.refresh_s,
+        grace_s=jwt.grace_s,
+    )

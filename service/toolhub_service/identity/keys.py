@@ -1,0 +1,336 @@
+"""The public keys of one issuer (RFC 7517): found by discovery, fetched through the egress guard, and kept for a time.
+
+Keys are fetched when a token needs them, again when they are old, and once more when a token names a key that is not
+among them, which a bucket bounds: whoever sends made-up key ids makes the hub ask no more often than that. While the
+issuer cannot be reached, the last good ones serve for `grace_s`. One fetch at a time; it goes on when who waits leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple, Protocol
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.guards.urls import ParsedUrl, parse_url
+from toolhub_service.identity.token import IssuerTerms
+from toolhub_service.schema import strict_json
+from toolhub_service.tools.egress.client import EgressClient, HttpRequest
+from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
+
+NOT_INSTALLED: Final = "tokens need the extra `oidc`: pip install 'tool-hub[oidc]'"
+
+_DOCUMENT_MAX_BYTES: Final = 256 * 1024
+_FETCH_S: Final = 5.0
+_KEYS_MAX: Final = 64
+_MISSING_MAX: Final = 256
+_MISSING_S: Final = 60.0
+"""For which a key id that the issuer did not know is not asked for again."""
+_LOOKS: Final = 5
+"""Looks for unknown key ids that may come at once; then one each _LOOK_S."""
+_LOOK_S: Final = 10.0
+_PAUSE_S: Final = 2.0
+"""After a failure; doubled by each further one, up to _PAUSE_MAX_S."""
+_PAUSE_MAX_S: Final = 60.0
+_DISCOVERED_S: Final = 3_600.0
+_RSA_BITS: Final = range(2_048, 8_193)
+_CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+# The operator names the issuer: it may stand in any network. Where a document of its points to may not.
+_ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
+
+
+def is_installed() -> bool:
+    return find_spec("jwt") is not None and find_spec("cryptography") is not None
+
+
+class FetchFailed(Exception):
+    """Discovery or keys cannot be read; the message says why, for the operator."""
+
+
+class Document(NamedTuple):
+    status: int
+    body: bytes
+    date: str
+    """The header Date; empty when there was none."""
+
+
+class Fetcher:
+    """GET of an issuer's documents."""
+
+    def __init__(self, terms: IssuerTerms) -> None:
+        self._origin = _parsed("issuer", terms.issuer).origin
+        self._own = {self._origin, _parsed("jwks_url", terms.jwks_url).origin} if terms.jwks_url else {self._origin}
+        self._ca_file = terms.ca_file
+        self._client: EgressClient | None = None
+        self._resolver: SystemResolver | None = None
+
+    async def get(self, url: str) -> Document:
+        """Raises FetchFailed."""
+        parsed = _parsed("jwks_uri", url)
+        rule = EgressRule(
+            hosts=(parsed.host,),
+            schemes=frozenset({parsed.scheme}),
+            ports=frozenset({parsed.port}),
+            methods=frozenset({"GET"}),
+            cidrs=_ANY_NETWORK if parsed.origin in self._own else (),
+        )
+        deadline_s = asyncio.get_running_loop().time() + _FETCH_S
+        request = HttpRequest(url, accept="application/json, application/jwk-set+json")
+        try:
+            async with self._opened().open(request, (rule,), deadline_s=deadline_s) as response:
+                body = await response.body(_DOCUMENT_MAX_BYTES).whole()
+                return Document(response.status, body, response.header(b"date"))
+        except ToolFailure as failure:
+            raise FetchFailed(f"{url}: {failure.error.message}") from failure
+        except (OSError, ValueError) as unusable:
+            raise FetchFailed(f"ca_file {self._ca_file}: {unusable}") from unusable
+
+    def _opened(self) -> EgressClient:
+        if self._client is None:
+            tls = None
+            if self._ca_file:
+                tls = ssl.create_default_context(cafile=self._ca_file)
+                tls.minimum_version = ssl.TLSVersion.TLSv1_2
+            self._resolver = SystemResolver()
+            transport = GuardedTransport(self._resolver, tls=tls, max_connections=2)
+            self._client = EgressClient(transport, redirects_max=0)
+        return self._client
+
+    async def close(self) -> None:
+        if self._client is not None and self._resolver is not None:
+            await self._client.aclose()
+            self._resolver.close()
+
+
+class Fetch(Protocol):
+    async def get(self, url: str) -> Document:
+        """Raises FetchFailed."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def _parsed(name: str, url: str) -> ParsedUrl:
+    try:
+        return parse_url(url)
+    except ToolFailure as failure:
+        raise FetchFailed(f"{name}: {failure.error.message}") from failure
+
+
+def check_url(name: str, url: str) -> None:
+    """Raises FetchFailed for what is no https URL, or http within this machine: whoever changes keys on their way can
+    make any token."""
+    parsed = _parsed(name, url)
+    if parsed.scheme != "https" and parsed.host not in ("localhost", "127.0.0.1", "::1", "[::1]"):
+        raise FetchFailed(f"{name}: {url} must begin with https://")
+
+
+class PublicKey(NamedTuple):
+    key_id: str
+    algorithms: frozenset[str]
+    """Which it is for."""
+    key: Any
+    """As `cryptography` has it."""
+
+
+class KeySet:
+    """All usable keys of one document."""
+
+    def __init__(self, keys: list[PublicKey], digest: bytes) -> None:
+        self.keys = keys
+        self.digest = digest
+
+    def find(self, key_id: str, algorithm: str) -> PublicKey | None:
+        """The key that is named, and without a name the only one that fits."""
+        fitting = [key for key in self.keys if algorithm in key.algorithms and key_id in ("", key.key_id)]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def verifies(key: PublicKey, algorithm: str, signed: bytes, signature: bytes) -> bool:
+    from jwt.algorithms import get_default_algorithms
+
+    return bool(get_default_algorithms()[algorithm].verify(signed, key.key, signature))
+
+
+def read_keys(body: bytes, algorithms: frozenset[str]) -> KeySet:
+    """The keys of a JWK set that verify one of the algorithms; others are passed over. Raises FetchFailed."""
+    document = _object("keys", body)
+    entries = document.get("keys")
+    if not isinstance(entries, list) or len(entries) > _KEYS_MAX:
+        raise FetchFailed(f"the document has no list `keys` of at most {_KEYS_MAX}")
+    keys = [key for entry in entries if isinstance(entry, Mapping) and (key := _read_key(entry, algorithms))]
+    if not keys:
+        raise FetchFailed(f"the document has no public key for {', '.join(sorted(algorithms))}")
+    return KeySet(keys, hashlib.sha256(body).digest())
+
+
+def _read_key(entry: Mapping[str, Any], algorithms: frozenset[str]) -> PublicKey | None:
+    """None for what is not for signatures, is secret, is weak or cannot be read."""
+    operations, key_id = entry.get("key_ops"), entry.get("kid", "")
+    is_secret = "d" in entry or "k" in entry
+    if is_secret or entry.get("use", "sig") != "sig" or (isinstance(operations, list) and "verify" not in operations):
+        return None
+    fitting = frozenset(name for name in algorithms if _fits(entry, name) and entry.get("alg", name) == name)
+    if not fitting or not isinstance(key_id, str):
+        return None
+    from jwt.algorithms import get_default_algorithms
+    from jwt.exceptions import InvalidKeyError
+
+    known = get_default_algorithms()[min(fitting)]
+    with suppress(InvalidKeyError, ValueError, TypeError, KeyError):
+        key = known.from_jwk({name: value for name, value in entry.items() if name in _MEMBERS})
+        if entry["kty"] != "RSA" or key.key_size in _RSA_BITS:
+            return PublicKey(key_id, fitting, key)
+    return None
+
+
+_MEMBERS: Final = frozenset({"kty", "n", "e", "crv", "x", "y"})
+
+
+def _fits(entry: Mapping[str, Any], algorithm: str) -> bool:
+    kind, curve = entry.get("kty"), entry.get("crv")
+    if algorithm in _CURVES:
+        return kind == "EC" and curve == _CURVES[algorithm]
+    if algorithm == "EdDSA":
+        return kind == "OKP" and curve == "Ed25519"
+    return kind == "RSA"
+
+
+def _object(name: str, body: bytes) -> Mapping[str, Any]:
+    try:
+        value = strict_json.loads(body, max_bytes=_DOCUMENT_MAX_BYTES, max_depth=16)
+    except ToolFailure as failure:
+        raise FetchFailed(f"{name}: {failure.error.message}") from failure
+    if not isinstance(value, Mapping):
+        raise FetchFailed(f"{name}: no JSON object")
+    return value
+
+
+class IssuerKeys:
+    """The keys in force. Not for threads: everything happens on the loop."""
+
+    def __init__(self, terms: IssuerTerms, fetch: Fetch, clock: Clock) -> None:
+        self.terms = terms
+        self._fetch = fetch
+        self._clock = clock
+        self._keys: KeySet | None = None
+        self._fetched_s = 0.0
+        self._retry_s = 0.0
+        """When a fetch may be tried again after a failure."""
+        self._failures = 0
+        self.problem = ""
+        """Why the last fetch failed; empty: it did not."""
+        self._task: asyncio.Task[None] | None = None
+        self._jwks_url, self._discovered_s = "", 0.0
+        self._missing_until_s: dict[str, float] = {}
+        self._looks, self._look_s = float(_LOOKS), 0.0
+
+    def in_force(self) -> KeySet | None:
+        """None: there are none, or they are too old to be believed."""
+        now_s = self._clock.monotonic_s()
+        age_s = now_s - self._fetched_s
+        if self._keys is None or age_s > max(self.terms.grace_s, self.terms.refresh_s):
+            return None
+        if age_s > self.terms.refresh_s:
+            self.begin()
+        return self._keys
+
+    def is_wanting(self) -> bool:
+        """Whether whoever needs keys now has to wait for them, and may."""
+        now_s = self._clock.monotonic_s()
+        is_old = self._keys is None or now_s - self._fetched_s > 2 * self.terms.refresh_s
+        return is_old and (self._task is not None or now_s >= self._retry_s)
+
+    def may_look_for(self, key_id: str) -> bool:
+        """Whether the issuer may be asked for a key that it has perhaps made just now; so asked, it has its fetch."""
+        now_s = self._clock.monotonic_s()
+        if self._task is not None:
+            return bool(key_id)
+        if not key_id or self._missing_until_s.get(key_id, 0.0) > now_s or now_s < self._retry_s:
+            return False
+        self._looks = min(float(_LOOKS), self._looks + (now_s - self._look_s) / _LOOK_S)
+        self._look_s = now_s
+        if self._looks < 1.0:
+            return False
+        self._looks -= 1.0
+        if len(self._missing_until_s) >= _MISSING_MAX:
+            del self._missing_until_s[next(iter(self._missing_until_s))]
+        self._missing_until_s[key_id] = now_s + _MISSING_S
+        self.begin()
+        return True
+
+    def retry_after_s(self) -> float:
+        return max(1.0, self._retry_s - self._clock.monotonic_s())
+
+    async def refresh(self) -> None:
+        """Wait for the fetch under way, or for one that begins now unless one has failed too recently."""
+        self.begin()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def begin(self) -> None:
+        """Fetch them beside what runs, unless that is being done or has failed too recently."""
+        if self._task is not None or self._clock.monotonic_s() < self._retry_s:
+            return
+        self._task = asyncio.create_task(self._fetch_keys(), name=f"keys of {self.terms.name}")
+        self._task.add_done_callback(self._fetched)
+
+    def _fetched(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        failed = None if task.cancelled() else task.exception()
+        if failed is not None:
+            self.problem, self._jwks_url = str(failed), ""
+            pause_s = min(_PAUSE_S * 2.0**self._failures, _PAUSE_MAX_S)
+            self._failures = min(self._failures + 1, 16)
+            self._retry_s = self._clock.monotonic_s() + pause_s
+
+    async def _fetch_keys(self) -> None:
+        """Raises FetchFailed."""
+        url = self.terms.jwks_url or await self._discover()
+        document = await self._fetch.get(url)
+        if document.status != 200:
+            raise FetchFailed(f"{url} answers {document.status}")
+        keys = read_keys(document.body, self.terms.algorithms)
+        self.problem, self._failures, self._retry_s = "", 0, 0.0
+        self._fetched_s = self._clock.monotonic_s()
+        if self._keys is None or self._keys.digest != keys.digest:
+            self._keys = keys  # a new object: what was verified with the former ones is verified again
+            self._missing_until_s.clear()
+
+    async def _discover(self) -> str:
+        """OpenID Connect Discovery §4, and RFC 8414 §3.1 where there is none."""
+        now_s = self._clock.monotonic_s()
+        if self._jwks_url and now_s - self._discovered_s < _DISCOVERED_S:
+            return self._jwks_url
+        issuer = self.terms.issuer
+        document = await self._fetch.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        if document.status == 404:
+            parsed = _parsed("issuer", issuer)
+            path = "" if parsed.target == "/" else parsed.target.rstrip("/")
+            document = await self._fetch.get(
+                f"{parsed.scheme}://{parsed.authority}/.well-known/oauth-authorization-server{path}"
+            )
+        if document.status != 200:
+            raise FetchFailed(f"discovery at {issuer} answers {document.status}")
+        found = _object("discovery", document.body)
+        if found.get("issuer") != issuer:
+            # RFC 8414 §3.3: the document of another issuer would lend it that one's keys.
+            raise FetchFailed(f"the document at {issuer} is of another issuer: `issuer` must be the same to the letter")
+        url = found.get("jwks_uri")
+        if not isinstance(url, str):
+            raise FetchFailed(f"the document at {issuer} has no `jwks_uri`")
+        check_url("jwks_uri", url)
+        self._jwks_url, self._discovered_s = url, now_s
+        return url
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._fetch.close()

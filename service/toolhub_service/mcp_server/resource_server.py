@@ -1,0 +1,84 @@
+"""The endpoint as an OAuth 2.1 protected resource: where clients learn who issues its tokens, and why one is refused.
+
+RFC 9728 (protected resource metadata), RFC 6750 §3 (challenges), RFC 8707 (the resource is the audience).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.schema import canonical_json
+
+WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+Header = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedResource:
+    """What the hub says of its own endpoint."""
+
+    url: str
+    """As clients reach it; `resource` of the metadata and audience of the tokens, to the letter."""
+    issuers: Sequence[str]
+    scopes: Sequence[str] = ()
+    """All that mean something here."""
+    required_scopes: Sequence[str] = ()
+    """Without which no token is accepted."""
+
+    @property
+    def metadata_url(self) -> str:
+        """RFC 9728 §3.1: between host and path."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path.rstrip('/')}"
+
+    def describes(self, path: str, endpoint: str) -> bool:
+        """Whether the metadata is answered there: for the endpoint, for its path behind a proxy, and at the root."""
+        return path in (WELL_KNOWN, f"{WELL_KNOWN}{endpoint}", f"{WELL_KNOWN}{urlsplit(self.url).path.rstrip('/')}")
+
+    def metadata(self) -> bytes:
+        document: dict[str, JsonValue] = {
+            "resource": self.url,
+            "authorization_servers": list(self.issuers),
+            "bearer_methods_supported": ["header"],
+            "resource_name": "tool-hub",
+        }
+        if self.scopes:
+            document["scopes_supported"] = list(self.scopes)
+        return canonical_json.dumps(document)
+
+
+# Nothing of it is secret, and clients in a browser read it before they have any credential.
+METADATA_HEADERS: Final[Sequence[Header]] = (
+    (b"access-control-allow-origin", b"*"),
+    (b"cache-control", b"max-age=300"),
+)
+
+
+def challenge(
+    resource: ProtectedResource | None, status: int, *, is_missing: bool = False, scope: str = "", message: str = ""
+) -> list[Header]:
+    """WWW-Authenticate of a refusal; none where another token would not help."""
+    if status != 401 and not (status == 403 and scope):
+        return []
+    words = [("realm", "tool-hub")]
+    if status == 403:
+        words += [("error", "insufficient_scope"), ("scope", scope)]
+    elif not is_missing:
+        words.append(("error", "invalid_token"))
+    if resource is not None:
+        if status == 401 and not is_missing:
+            words.append(("error_description", message))
+        if status == 401 and resource.required_scopes:
+            words.append(("scope", " ".join(resource.required_scopes)))
+        words.append(("resource_metadata", resource.metadata_url))
+    parameters = ", ".join(f'{name}="{_quotable(value)}"' for name, value in words)
+    return [(b"www-authenticate", f"Bearer {parameters}".encode())]
+
+
+def _quotable(text: str) -> str:
+    """What may stand in error_description (RFC 6750 §3), and so in any of them."""
+    return "".join(sign if sign.isascii() and sign.isprintable() and sign not in '"\\' else "'" for sign in text)

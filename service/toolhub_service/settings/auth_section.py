@@ -1,0 +1,104 @@
+"""Knobs of credentials: which kinds are accepted, and the issuers of tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from toolhub_service.adapters.source_config import Section
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+RoleName = Literal["agent", "operator", "approver", "auditor"]
+Held = Annotated[str, Meta(pattern=r"^(\*|(scope|group):[\x21-\x7e]+)$", max_length=255)]
+
+
+class Issuer(Section, frozen=True):
+    name: Annotated[
+        str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$", description="Its principals are `name:subject` in the policy.")
+    ]
+    issuer: Annotated[
+        str, Meta(min_length=1, max_length=2_048, description="The claim `iss`, to the letter; an https:// URL.")
+    ]
+    audiences: Annotated[
+        tuple[str, ...],
+        Meta(
+            min_length=1, description="The claim `aud` must hold one of them; over MCP server.mcp.public_url, if set."
+        ),
+    ]
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1, description="Accepted signatures.")] = (
+        "RS256",
+        "ES256",
+        "EdDSA",
+        "PS256",
+    )
+    types: Annotated[
+        tuple[str, ...],
+        Meta(
+            min_length=1, description="Accepted `typ`: `at+jwt` (RFC 9068); `JWT` too where its access tokens say so."
+        ),
+    ] = ("at+jwt",)
+    jwks_url: Annotated[str, Meta(description="Where its keys are; empty: by discovery.")] = ""
+    ca_file: Annotated[str, Meta(description="PEM CAs to trust for it; empty: the system's.")] = ""
+    principal_claim: Annotated[str, Meta(min_length=1, description="Claim that names the principal.")] = "sub"
+    tenant_claim: Annotated[
+        str, Meta(description="Claim that names a tenant: principals are `name:tenant/subject`; empty: none.")
+    ] = ""
+    groups_claim: Annotated[
+        str, Meta(min_length=1, description="Claim with the groups; a path such as `realm_access.roles` will do.")
+    ] = "groups"
+    required_scopes: Annotated[tuple[str, ...], Meta(description="Scopes without which a token is refused.")] = ()
+    required_claims: Annotated[
+        dict[str, tuple[str, ...]], Meta(description="By claim: values of which it must have one, as `env: [prod]`.")
+    ] = msgspec.field(default_factory=dict)
+    roles: Annotated[
+        dict[Held, tuple[RoleName, ...]],
+        Meta(description="By `scope:NAME`, `group:NAME` or `*`: roles at most, of those in the policy; empty: all."),
+    ] = msgspec.field(default_factory=dict)
+    capabilities: Annotated[
+        dict[Held, tuple[str, ...]],
+        Meta(description="Likewise: capabilities (globs) at most, of those granted by the policy; empty: all."),
+    ] = msgspec.field(default_factory=dict)
+
+
+class Jwt(Section, frozen=True):
+    issuers: Annotated[
+        tuple[Issuer, ...],
+        Meta(description="Issuers whose tokens are accepted; see [authentication](authentication.md)."),
+    ] = ()
+    leeway_s: Annotated[float, Meta(description="Seconds by which clocks may differ.", ge=0, le=60)] = 30.0
+    max_lifetime_s: Annotated[
+        float, Meta(description="Longest time from `iat` to `exp` of a token, seconds; 0: any.", ge=0)
+    ] = 86_400.0
+    refresh_s: Annotated[
+        float,
+        Meta(description="Age of an issuer's keys after which they are fetched again, seconds.", ge=10, le=86_400),
+    ] = 300.0
+    grace_s: Annotated[
+        float,
+        Meta(description="Age up to which keys are used while their issuer is away, seconds.", ge=0, le=604_800),
+    ] = 3_600.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        for key in ("name", "issuer"):
+            values = [getattr(issuer, key) for issuer in self.issuers]
+            if len(set(values)) < len(values):
+                raise ValueError(f"auth.jwt.issuers: two have the same {key}")
+        if any(issuer.name in ("local", "spiffe") for issuer in self.issuers):
+            raise ValueError("auth.jwt.issuers: no issuer may be named local or spiffe")
+
+
+class Auth(Section, frozen=True):
+    modes: Annotated[
+        tuple[Literal["insecure-local", "api-key", "jwt"], ...],
+        Meta(description="Which credentials are accepted; insecure-local (none at all) only on loopback."),
+    ] = ("insecure-local",)
+    api_keys_file: Annotated[str, Meta(description="Hashed API keys; empty: <data_dir>/api-keys.yaml.")] = ""
+    jwt: Jwt = Jwt()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if ("jwt" in self.modes) != bool(self.jwt.issuers):
+            raise ValueError("auth: `modes` has jwt where jwt.issuers has issuers, and nowhere else")

@@ -1,0 +1,101 @@
+// An OpenID Connect issuer (oidc-provider) on a free port of loopback. Says its URL, then obeys the lines of its standard
+// input: `rotate` (new keys beside the old ones), `revoke` (new keys, the old ones gone), `away` and `back` (answers
+// nobody), each answered by a line.
+import { createServer } from 'node:http';
+import { generateKeyPairSync, randomUUID } from 'node:crypto';
+import { createInterface } from 'node:readline';
+import Provider from 'oidc-provider';
+
+console.info = () => {};
+console.warn = () => {};
+const ALGORITHMS = { robot: 'RS256', curve: 'ES256', edwards: 'EdDSA', pss: 'PS256' };
+
+const keys = () => [
+  ['rsa', { modulusLength: 2048 }],
+  ['ec', { namedCurve: 'P-256' }],
+  ['ed25519', {}],
+].map(([kind, options]) => ({
+  ...generateKeyPairSync(kind, options).privateKey.export({ format: 'jwk' }),
+  kid: randomUUID(),
+  use: 'sig',
+}));
+
+const clients = [...Object.keys(ALGORITHMS), 'brief'].map((client_id) => ({
+  client_id,
+  client_secret: 'a secret of the test',
+  grant_types: ['client_credentials'],
+  redirect_uris: [],
+  response_types: [],
+}));
+
+const server = createServer();
+await new Promise((listening) => { server.listen(0, '127.0.0.1', listening); });
+const issuer = `http://127.0.0.1:${server.address().port}`;
+let provider;
+let signing = [];
+let isAway = false;
+
+function open(former) {
+  signing = [...keys(), ...former];
+  provider = new Provider(issuer, {
+    clients,
+    jwks: { keys: signing },
+    scopes: ['openid', 'offline_access', 'toolhub'],
+    enabledJWA: { idTokenSigningAlgValues: ['RS256', 'ES256', 'EdDSA', 'PS256'] },
+    extraTokenClaims: (_, token) => ({ groups: token.clientId === 'curve' ? ['admins'] : [] }),
+    findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
+    interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
+    features: {
+      clientCredentials: { enabled: true },
+      devInteractions: { enabled: false },
+      registration: { enabled: true },
+      resourceIndicators: {
+        enabled: true,
+        getResourceServerInfo: (_, resource, client) => ({
+          scope: 'toolhub',
+          audience: resource,
+          accessTokenTTL: client.clientId === 'brief' ? 2 : 7200,
+          accessTokenFormat: 'jwt',
+          jwt: { sign: { alg: ALGORITHMS[client.clientId] ?? 'RS256' } },
+        }),
+        useGrantedResource: () => true,
+      },
+    },
+  });
+}
+
+// Whoever comes is alice, and agrees to everything.
+async function agree(request, response) {
+  const { params, prompt, grantId, session } = await provider.interactionDetails(request, response);
+  if (prompt.name === 'login') {
+    await provider.interactionFinished(request, response, { login: { accountId: 'alice' } });
+    return;
+  }
+  const grant = grantId
+    ? await provider.Grant.find(grantId)
+    : new provider.Grant({ accountId: session.accountId, clientId: params.client_id });
+  grant.addOIDCScope(params.scope ?? 'openid');
+  for (const resource of [params.resource ?? []].flat()) grant.addResourceScope(resource, params.scope ?? 'toolhub');
+  await provider.interactionFinished(request, response, { consent: { grantId: await grant.save() } });
+}
+
+open([]);
+server.on('request', (request, response) => {
+  if (isAway) {
+    request.socket.destroy();
+  } else if (request.url.startsWith('/interaction/')) {
+    agree(request, response).catch((error) => response.writeHead(500).end(String(error)));
+  } else {
+    provider.callback()(request, response);
+  }
+});
+console.log(issuer);
+for await (const line of createInterface({ input: process.stdin })) {
+  if (line === 'rotate') open(signing.slice(0, 3));
+  if (line === 'revoke') open([]);
+  if (line === 'away') isAway = true;
+  if (line === 'back') isAway = false;
+  console.log(line);
+}
+server.closeAllConnections();
+server.close();
