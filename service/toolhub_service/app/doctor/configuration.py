@@ -22,8 +22,8 @@ from toolhub_service.adapters.core import CORE_SOURCE
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.doctor.databases import database_checks
-from toolhub_service.app.doctor.mcp import mcp_checks
 from toolhub_service.app.doctor.issuers import issuer_checks
+from toolhub_service.app.doctor.mcp import mcp_checks
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid, read_or_make_key
