@@ -14,7 +14,7 @@ from tests.mcp_server.mcp_hub import ERAS
 from tests.servers import node_program
 from toolhub_service.domain.event import EventType
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.promise("mcpserver.real-clients")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 OLD, NEW = ERAS
 WRONG = {"Authorization": "Bearer thk_00000000_nothing"}
 
@@ -25,6 +25,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clients
         yield opened
 
 
+@pytest.mark.promise("mcpserver.real-clients")
 async def test_the_python_sdk_of_the_1x_line(hub: ClientsHub) -> None:
     seen = await hub.see("python_v1.py", [*_both_ways(hub), _embedded(hub)])
     await _holds(hub, "python-v1 1", seen, {"http": OLD, "stdio": OLD})
@@ -32,24 +33,28 @@ async def test_the_python_sdk_of_the_1x_line(hub: ClientsHub) -> None:
     _called(seen["embedded"])
 
 
+@pytest.mark.promise("mcpserver.real-clients")
 async def test_the_python_sdk_of_the_2x_line(hub: ClientsHub) -> None:
     seen = await hub.see("python_v2.py", [*_both_ways(hub), *_older(hub)])
     await _holds(hub, "python-v2 2", seen, {"http": NEW, "stdio": NEW, "older": OLD})
     assert seen["refused"]["failed"] == "MCPError: The API key is unknown or was revoked."
 
 
+@pytest.mark.promise("mcpserver.real-clients")
 async def test_the_typescript_sdk_of_the_1x_line(hub: ClientsHub) -> None:
     seen = await hub.see("typescript_v1.mjs", [*_both_ways(hub), _by_mcp_remote(hub), _nobody(hub)])
     await _holds(hub, "typescript-v1 1", seen, {"http": OLD, "stdio": OLD, "mcp-remote": OLD})
     assert "No hub answers at http://127.0.0.1:1/mcp. Start it" in seen["nobody"]["failed"]
 
 
+@pytest.mark.promise("mcpserver.real-clients")
 async def test_the_typescript_sdk_of_the_2x_line(hub: ClientsHub) -> None:
     seen = await hub.see("typescript_v2.mjs", [*_both_ways(hub), *_older(hub)])
     await _holds(hub, "typescript-v2 2", seen, {"http": NEW, "stdio": NEW, "older": OLD})
     assert "authorization" in seen["refused"]["failed"]
 
 
+@pytest.mark.promise("mcpserver.real-clients")
 async def test_fastmcps_client(hub: ClientsHub) -> None:
     seen = await hub.see("fastmcp_client.py", [*_both_ways(hub), *_older(hub)])
     # It has nothing to listen with in the newer era.
@@ -57,6 +62,7 @@ async def test_fastmcps_client(hub: ClientsHub) -> None:
     assert seen["refused"]["failed"] == "MCPError: The API key is unknown or was revoked."
 
 
+@pytest.mark.promise("mcpserver.real-clients")
 async def test_langchains_adapter(hub: ClientsHub) -> None:
     over_http, by_program = ({**way, "searches": False} for way in _both_ways(hub))  # a model calls what is listed
     # It opens a session for each call, so it says what its calls share.
