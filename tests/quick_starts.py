@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import ssl
 import sys
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoints
 from typing import Any
 
@@ -17,7 +18,8 @@ import msgspec
 import protovalidate
 
 from toolhub_service.adapters import custom
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.policy import parsing, snapshot
 from toolhub_service.registry import query, thesaurus
 from toolhub_service.tools import tool, util_tools
 from toolhub_service.tools.egress import transport
@@ -27,7 +29,10 @@ _CUSTOM: Any = custom
 _TIME: Any = util_tools
 _ENVELOPE: Any = envelope
 _QUERY: Any = query
+_SNAPSHOT: Any = snapshot
 _default_tls, _entry_points, _schema_of = transport._default_tls, _CUSTOM.entry_points, tool.schema_of
+_begin_analyser = query.Analyser.__init__
+_WORDS: dict[str, tuple[Any, ...]] = {}
 
 
 class _OneValidator:
@@ -62,6 +67,18 @@ def _related_terms() -> thesaurus.RelatedTerms:
     return thesaurus.RelatedTerms(query.Analyser().terms)
 
 
+def _begin_with_known_words(analyser: query.Analyser) -> None:
+    _begin_analyser(analyser)
+    analyser._known = _WORDS
+
+
+_parsed_text = lru_cache(256)(parsing.parse_policy)
+
+
+def _parsed(source: str | Mapping[str, JsonValue]) -> Any:
+    return _parsed_text(source) if isinstance(source, str) else parsing.parse_policy(source)
+
+
 def remember() -> None:
     """From here on, in this process."""
     transport._default_tls = lambda: _tls_of(*(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")))
@@ -69,4 +86,6 @@ def remember() -> None:
     _CUSTOM.entry_points = lambda group: _entry_points_on(tuple(sys.path), group)
     _TIME.available_timezones = cache(_TIME.available_timezones)
     _ENVELOPE.protovalidate = _OneValidator
+    _SNAPSHOT.parse_policy = _parsed
+    _QUERY.Analyser.__init__ = _begin_with_known_words
     _QUERY.RelatedTerms = lambda _: _related_terms()

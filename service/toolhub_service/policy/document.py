@@ -7,6 +7,7 @@ docs/policy.md cannot disagree. Unknown keys are refused: a misspelt `deny` must
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -343,6 +344,7 @@ def document_schema() -> dict[str, Any]:
 _ADDED = ("approval_by_default", "blocked_cidrs", "denied_commands")
 _ADDED_TO_EGRESS = ("retry_with_key",)
 _ADDED_TO_SANDBOX = ("minimum", "minimum_for")
+_fields = cache(msgspec.structs.fields)
 
 
 def canonical_bytes(document: PolicyDocument) -> bytes:
@@ -358,7 +360,7 @@ def canonical_bytes(document: PolicyDocument) -> bytes:
 
 def _leave_out(written: dict[str, Any], section: Section, names: Iterable[str]) -> None:
     """The keys of that name that stand at their default."""
-    for each in msgspec.structs.fields(section):
+    for each in _fields(type(section)):
         made = each.default_factory
         default = each.default if made is msgspec.NODEFAULT else made()
         if each.name in names and getattr(section, each.name) == default:
