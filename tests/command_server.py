@@ -20,14 +20,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 BIN = Path(sys.executable).parent
 _REQUEST_BYTES_MAX = 100_000
+_FORKED = Path(__file__).parent / "e2e/forked"
 
 
 def run(
@@ -53,6 +55,63 @@ def run(
             os.kill(pid, signal.SIGKILL)
             raise
         return subprocess.CompletedProcess(list(words), code, *(text.result() for text in texts))
+
+
+def on_path(env: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """The environment with a `toolhub` that is forked in the place of the installed one, and a descriptor that the
+    processes which run it must inherit. It is no part of its terminal's session: Ctrl-C does not reach it."""
+    descriptor = _server().fileno()
+    path = f"{_FORKED}{os.pathsep}{env.get('PATH', '')}"
+    return {**env, "PATH": path, "COMMAND_SERVER": str(descriptor)}, descriptor
+
+
+@dataclass(slots=True)
+class Forked:
+    """`toolhub WORDS` while it runs."""
+
+    pid: int
+    stdout: TextIO
+    stderr: Callable[[], str]
+    """All that it wrote there, once it has ended."""
+    _status: socket.socket
+    _lines: TextIO
+
+    def wait(self, timeout_s: float) -> int:
+        """Its return code. Raises TimeoutError."""
+        self._status.settimeout(timeout_s)
+        return int(self._lines.readline())
+
+
+@contextmanager
+def forked(words: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> Iterator[Forked]:
+    """Killed where it runs when the block is left."""
+    status, out, err = _forked(words, os.open(os.devnull, os.O_RDONLY), env, cwd, path=())
+    with (
+        status,
+        status.makefile() as lines,
+        ThreadPoolExecutor(1) as reader,
+        os.fdopen(err) as errors,
+        os.fdopen(out) as stdout,
+    ):
+        text = reader.submit(errors.read)
+        pid = int(lines.readline())
+        with _killed_at_the_end(pid):
+            yield Forked(pid, stdout, text.result, status, lines)
+
+
+@contextmanager
+def _killed_at_the_end(pid: int) -> Iterator[None]:
+    try:
+        process = os.pidfd_open(pid)  # a number may be another's by then
+    except ProcessLookupError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        os.close(process)
 
 
 def _write(pipe: int, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.command_server import run
+from tests.command_server import forked, run
 from tests.e2e.terminal import ROOT, Shown, environment, in_terminal
 
 _WAIT_S = 60
@@ -74,25 +75,14 @@ class CommandLine:
 def serving(home: Path, *options: str, **env: str) -> Iterator[CommandLine]:
     """`toolhub serve` on a free port until the block is left, then SIGTERM; it must end well."""
     home.mkdir(parents=True, exist_ok=True)
-    process = subprocess.Popen(
-        ["toolhub", "serve", "--listen", "127.0.0.1:0", *options],
-        env=environment(home, TOOLHUB_METRICS_LISTEN="127.0.0.1:0", TOOLHUB_POLICY_RELOAD_S="0.05", **env),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        said = ""
-        while "serving on " not in said:
-            line = process.stdout.readline()
-            said += line
-            assert line, f"ended before it served: {said}"
-        yield CommandLine(home, said.rpartition("serving on ")[2].strip())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(_WAIT_S) == 0
-    finally:
-        process.kill()
-        process.wait(_WAIT_S)
-        process.stdout.close()
+    words = ("serve", "--listen", "127.0.0.1:0", *options)
+    env = environment(home, TOOLHUB_METRICS_LISTEN="127.0.0.1:0", TOOLHUB_POLICY_RELOAD_S="0.05", **env)
+    with forked(words, env=env, cwd=ROOT) as hub:
+        text = ""
+        while "serving on " not in text:
+            line = hub.stdout.readline()
+            text += line
+            assert line, f"ended before it served: {text}{hub.stderr()}"
+        yield CommandLine(home, text.rpartition("serving on ")[2].strip())
+        os.kill(hub.pid, signal.SIGTERM)
+        assert hub.wait(_WAIT_S) == 0, hub.stderr()

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.command_server import on_path
+
 COLUMNS = 100
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,8 +44,10 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 def in_terminal(
     command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT, keys: bytes = b"", after: str = ""
 ) -> Shown:
-    """Run to the end; `keys` are typed once `after` has been shown."""
-    with terminal(command, env, cwd=cwd) as (process, screen):
+    """Run to the end; `keys` are typed once `after` has been shown. Where nobody types, `toolhub` is forked."""
+    if command[0] == str(BIN / "toolhub"):
+        command = ["toolhub", *command[1:]]
+    with terminal(command, env, cwd=cwd, forks=not keys) as (process, screen):
         if keys:
             screen.wait_for(after)
             screen.type(keys)
@@ -53,10 +57,16 @@ def in_terminal(
 
 @contextlib.contextmanager
 def terminal(
-    command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT, columns: int = COLUMNS
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    cwd: Path = ROOT,
+    columns: int = COLUMNS,
+    forks: bool = False,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
     """A process whose terminal is ours; ended when the block is left."""
     ours, theirs = pty.openpty()
+    env, *inherited = on_path(env) if forks else (env,)
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     process = subprocess.Popen(
         # A terminal types Ctrl-C to the session that it controls; a shell's background job would have it ignored.
@@ -66,6 +76,7 @@ def terminal(
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
+        pass_fds=inherited,
     )
     os.close(theirs)
     try:

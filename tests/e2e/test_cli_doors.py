@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.command_server import on_path
 from tests.e2e.command_line import CommandLine, serving
 
 POLICY = """
@@ -52,8 +53,9 @@ def test_several_workers_answer_on_one_port_and_keep_one_log(tmp_path: Path) -> 
 
 def completed(cli: CommandLine, words: str, position: int, **environment: str) -> list[str]:
     """What bash would offer for the word at `position`."""
-    env = {**cli.env, **environment, "_TOOLHUB_COMPLETE": "bash_complete", "COMP_CWORD": str(position)}
-    done = subprocess.run(["toolhub"], env={**env, "COMP_WORDS": words}, capture_output=True, text=True, check=False)
+    asked = {"_TOOLHUB_COMPLETE": "bash_complete", "COMP_CWORD": str(position), "COMP_WORDS": words}
+    env, server = on_path({**cli.env, **environment, **asked})
+    done = subprocess.run(["toolhub"], env=env, pass_fds=[server], capture_output=True, text=True, check=False)
     assert not done.stderr
     return [line.removeprefix("plain,") for line in done.stdout.split(os.linesep) if line]
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from tests.command_server import on_path
 from tests.e2e.command_line import CommandLine
 from toolhub_service.app import files
 from toolhub_service.app.files import KeyFile
@@ -33,8 +35,8 @@ def cli(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path)
 
 
-def begun(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def begun(*words: str, **how: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
 
 
 def ended(processes: Sequence[subprocess.Popen[str]]) -> None:
@@ -64,11 +66,8 @@ def test_sources_and_audit_keys_that_are_added_at_once_are_all_there(cli: Comman
     names = [f"server-{number}" for number in range(4)]
     open_keyring(cli.data_dir / "audit.key", create=True)
     commands = [["sources", "add", name, "--", "program"] for name in names] + [["audit", "rotate-key"]] * 3
-    running = [
-        subprocess.Popen(["toolhub", *words], env=cli.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for words in commands
-    ]
-    ended(running)
+    env, server = on_path(cli.env)
+    ended([begun("toolhub", *words, env=env, pass_fds=[server]) for words in commands])
     assert sorted(yaml.safe_load((cli.data_dir / "sources.yaml").read_text())["sources"]) == names
     assert len((cli.data_dir / "audit.key").read_text().splitlines()) == 4
 
