@@ -14,6 +14,7 @@ from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.services import (  # noqa: F401 - fixtures
     chromium,
     display,
+    empty_databases,
     own_postgres,
     own_redis,
     postgres_url,

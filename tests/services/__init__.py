@@ -13,6 +13,7 @@ from __future__ import annotations
 from tests.services.fixtures import (
     chromium,
     display,
+    empty_databases,
     own_postgres,
     own_redis,
     postgres_url,
@@ -28,6 +29,7 @@ __all__ = [
     "RedisServer",
     "chromium",
     "display",
+    "empty_databases",
     "own_postgres",
     "own_redis",
     "postgres_url",

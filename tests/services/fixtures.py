@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,6 +18,9 @@ import pytest
 from tests.services.postgres_server import PostgresServer
 from tests.services.programs import CHROMIUM, POSTGRES, REDIS, XVFB, Service, Unavailable, install, need
 from tests.services.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from tests.services.empty_databases import EmptyDatabases
 
 REDIS_URL = "TOOLHUB_TEST_REDIS_URL"
 POSTGRES_URL = "TOOLHUB_TEST_POSTGRES_URL"
@@ -68,16 +71,22 @@ def redis_url(shared_redis: str) -> str:
     return url
 
 
-@pytest.fixture
-def postgres_url(shared_postgres: str) -> Iterator[str]:
-    """A fresh database, dropped afterwards."""
-    import psycopg
+@pytest.fixture(scope="session")
+def empty_databases(shared_postgres: str) -> Iterator[EmptyDatabases]:
+    """Those of the session's PostgreSQL: tests ask for `postgres_url`."""
+    from tests.services.empty_databases import EmptyDatabases
 
-    name = f"toolhub_{os.getpid()}_{next(_numbers)}"
-    with psycopg.connect(shared_postgres, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')  # type: ignore[call-overload, unused-ignore]
-        yield urlsplit(shared_postgres)._replace(path=f"/{name}").geturl()
-        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload, unused-ignore]
+    databases = EmptyDatabases(shared_postgres)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def postgres_url(empty_databases: EmptyDatabases) -> Iterator[str]:
+    """An empty database."""
+    name = empty_databases.take()
+    yield empty_databases.url(name)
+    empty_databases.give_back(name)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ CONTEXTS = st.builds(
     budget=st.builds(BudgetRequest, some(DOUBLES), some(INTEGERS), some(INTEGERS)),
     labels=TEXTS,
 )
-LINEAGES = st.builds(Lineage, TEXT, TEXT, INTEGERS, st.frozensets(TEXT, max_size=3), INTEGERS)
+LINEAGES = st.builds(Lineage, TEXT, TEXT, INTEGERS, st.frozensets(TEXT, max_size=3), INTEGERS, bytes_left=INTEGERS)
 CALLS = st.builds(
     Call,
     lineage=some(LINEAGES),
