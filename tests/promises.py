@@ -40,10 +40,18 @@ def claims() -> Iterator[Claim]:
     """What the tests say, read from their source and never by running them."""
     for file in sorted({*TESTS.rglob("test_*.py"), *TESTS.glob("ports/*_suite.py")}):
         source = file.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(source if "mark.promise(" in source else "")):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                place = f"{file.relative_to(TESTS)}::{node.name}"
-                yield from (Claim(id, place) for mark in node.decorator_list for id in _named(mark))
+        for node in _tests_of(ast.parse(source if "mark.promise(" in source else "")):
+            place = f"{file.relative_to(TESTS)}::{node.name}"
+            yield from (Claim(id, place) for mark in node.decorator_list for id in _named(mark))
+
+
+def _tests_of(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Functions and classes of a module, and of its classes."""
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child
+        if isinstance(child, ast.ClassDef):
+            yield from _tests_of(child)
 
 
 def _named(mark: ast.expr) -> list[str]:
