@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import MCPError
+from mcp.shared.subscriptions import PromptsListChanged, ResourceUpdated
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from tests.fakes.mcp_servers.offering import GREET, Offering, resource
@@ -31,7 +33,7 @@ STATIC = "test://static-text"
 
 
 def offering(**more: Any) -> Offering:
-    return Offering(pages=[[tool("echo")]], **more)
+    return Offering(pages=[[tool("echo"), tool("touch")]], **more)
 
 
 @asynccontextmanager
@@ -231,3 +233,70 @@ async def test_large_contents_come_from_artifacts_or_are_refused_and_poisoned_pr
         assert [pin.tool for pin in pins.pins] == ["acme/prompts.poison"]
         (status,) = (await hub.grpc.registry.RefreshSources(pb.RefreshSourcesRequest(sources=["acme"]))).sources
         assert "long" in status.message
+
+
+@pytest.mark.promise("mcpserver.prompts-and-resources")
+@pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed")
+async def test_changes_of_resources_and_prompts_reach_who_subscribed_in_both_eras(tmp_path: Path) -> None:
+    modern = offering(listed=[resource("doc://a"), resource("doc://b")], prompts=[])
+    legacy = offering(generation="legacy", listed=[resource("old://a")], prompts=[])
+    hidden = offering(listed=[resource("hid://a")])
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hear(message: Any) -> None:
+        told.put_nowait(getattr(message.params, "uri", None) or message.method)
+
+    async def heard(wanted: str) -> None:
+        while await told.get() != wanted:
+            pass
+
+    async def touch(hub: McpHub, method: str, **params: Any) -> None:
+        assert (await hub.grpc.invoke("legacy/touch", {"method": method, "params": params})).ok
+
+    async with (
+        sourced(tmp_path, {"modern": modern, "legacy": legacy, "hidden": hidden}) as hub,
+        hub.client(ERAS[0], message_handler=hear) as old,
+        hub.client(ERAS[1]) as new,
+        asyncio.timeout(60),
+    ):
+        assert old.server_capabilities is not None
+        assert old.server_capabilities.resources is not None
+        assert old.server_capabilities.resources.subscribe
+        for uri in ("hid://a", "no://a"):
+            with pytest.raises(MCPError, match="no such resource"):
+                await old.session.subscribe_resource(uri)
+        await old.session.subscribe_resource("old://a")
+        await old.session.subscribe_resource("doc://a")
+        assert (legacy.subscribed, modern.subscribed) == (["old://a"], ["doc://a"])
+        while told.empty():  # the standing stream of the older era opens beside its first requests
+            await touch(hub, "resources/updated", uri="old://a")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(heard("old://a"), 1.0)
+                break
+        wanted = ["doc://b", "toolhub://sources/legacy/old://a", "hid://a"]
+        async with new.listen(resource_subscriptions=wanted, prompts_list_changed=True) as news:
+            assert modern.subscribed == ["doc://a", "doc://a", "doc://b"]
+            assert not hidden.subscribed
+            events = aiter(news)
+            await touch(hub, "resources/updated", uri="old://a/part")
+            await heard("old://a")
+            assert await anext(events) == ResourceUpdated(uri="toolhub://sources/legacy/old://a")
+            modern.tell("resourceSubscriptions", "doc://a")
+            modern.tell("resourceSubscriptions", "doc://b")
+            await heard("doc://a")
+            assert await anext(events) == ResourceUpdated(uri="doc://b")
+            modern.prompts = [GREET, {"name": "new"}]
+            modern.tell("promptsListChanged")
+            await heard("notifications/prompts/list_changed")
+            while not isinstance(await anext(events), PromptsListChanged):
+                pass
+            legacy.listed = [*legacy.listed, resource("old://b")]
+            await touch(hub, "resources/list_changed")
+            await heard("notifications/resources/list_changed")
+            assert "old://b" in {str(each.uri) for each in (await old.list_resources()).resources}
+        await old.session.unsubscribe_resource("old://a")
+        await touch(hub, "resources/updated", uri="old://a")
+        modern.tell("resourceSubscriptions", "doc://a")
+        await heard("doc://a")
+        assert told.empty()
+        assert await hub.grpc.events(tool="legacy/resources.subscribe")

@@ -139,6 +139,7 @@ def everything_calls(_harness: RealServerHarness) -> list[Call]:
         Call("prompts.resource-prompt", {"resourceType": "Text", "resourceId": "1"}, "demo://resource/dynamic/text/1"),
         Call("resources.list", {}, "demo://resource/dynamic/text/{resourceId}"),
         Call("resources.read", {"uri": "demo://resource/dynamic/text/1"}, "Resource 1"),
+        Call("resources.subscribe", {"uri": "demo://resource/dynamic/text/1"}, lambda value: value["subscribed"]),
         Call(
             "completion.complete",
             {"prompt": "completable-prompt", "argument": "department", "value": "E"},
@@ -198,6 +199,7 @@ def memory_calls(_harness: RealServerHarness) -> list[Call]:
         Call("read_graph", {}, lambda value: value == {"entities": [], "relations": []}),
         Call("resources.list", {}, "memory://knowledge-graph"),
         Call("resources.read", {"uri": "memory://knowledge-graph"}, "entities"),
+        Call("resources.subscribe", {"uri": "memory://knowledge-graph"}, lambda value: value["subscribed"]),
     ]
 
 

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import pytest
 from google.protobuf.descriptor import Descriptor
-from mcp import MCPError
+from mcp import MCPDeprecationWarning, MCPError
 from mcp.client.client import Client
 from mcp_types import PromptReference
 from msgspec import Meta
@@ -109,6 +109,24 @@ class ReadStep(Tool["ReadStep.In", "ReadStep.Out"]):
         return self.Out(count=count, contents=[{"uri": args.uri, "text": str(args.count)}])
 
 
+class SubscribeStep(Tool["SubscribeStep.In", "SubscribeStep.Out"]):
+    name = "plain/resources.subscribe"
+    description = "Count."
+    annotations = READS
+    seen: ClassVar[int] = 0
+
+    class In(ToolInput, frozen=True):
+        uri: Annotated[str, Meta(max_length=8)]
+        count: int = 3
+
+    class Out(ToolOutput, frozen=True):
+        count: Annotated[float, Meta(le=1_000)]
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        SubscribeStep.seen = args.count
+        return self.Out(count=_stepped(self.name, args.count))
+
+
 class CompletionStep(Tool["CompletionStep.In", "CompletionStep.Out"]):
     name = "plain/completion.complete"
     description = "Count."
@@ -156,6 +174,7 @@ PRIMITIVES: Final[Mapping[str, tuple[type[Tool[Any, Any, Any]], Primitive]]] = {
     "prompts.mine": (PromptStep, Primitive.PROMPT),
     "prompts.shown": (PromptStep, Primitive.PROMPT),
     "resources.read": (ReadStep, Primitive.RESOURCE_READ),
+    "resources.subscribe": (SubscribeStep, Primitive.RESOURCE_SUBSCRIPTION),
     "completion.complete": (CompletionStep, Primitive.COMPLETION),
 }
 """What a source of each of `NAMES` has."""
@@ -180,6 +199,7 @@ limits:
   - {id: scarce, tools: [held/step.scarce], quota: 1}
   - {id: scarce-prompt, tools: [scarce/prompts.mine.scarce], quota: 1}
   - {id: scarce-resource, tools: [scarce/resources.read.scarce], quota: 1}
+  - {id: scarce-subscription, tools: [scarce/resources.subscribe.scarce], quota: 1}
   - {id: scarce-completion, tools: [scarce/completion.complete.scarce], quota: 1}
 """
 SETTINGS: Final = {
@@ -341,6 +361,18 @@ def resources_read(era: str) -> Enter:
     return enter
 
 
+async def resources_subscribe(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
+    """The streams of 2026-07-28 have no other way to a resource (mcp_server/subscriptions.py)."""
+    uri = "too://long" if args else "x://y"
+    async with hub.client(ERAS[0]) as client:
+        try:
+            with pytest.warns(MCPDeprecationWarning):
+                await client.session.subscribe_resource(f"toolhub://sources/{_source(tool)}/{uri}")
+        except MCPError as error:
+            return _refusal(error)
+    return "", {"count": SubscribeStep.seen}
+
+
 def completion_complete(era: str) -> Enter:
     async def enter(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
         name = tool.partition(".")[2]
@@ -363,6 +395,7 @@ def _source(tool: str) -> str:
 OWN_TOOLS: Final = {
     "MCP prompts/get": "prompts.mine",
     "MCP resources/read": "resources.read",
+    "MCP resources/subscribe": "resources.subscribe",
     "MCP completion/complete": "completion.complete",
 }
 
@@ -376,6 +409,7 @@ def recorded(entrance: str, tool: str) -> str:
 PRIMITIVE_ENTRANCES: Final[Mapping[str, Enter]] = {
     **{f"MCP prompts/get, {era}": prompts_get(era) for era in ERAS},
     **{f"MCP resources/read, {era}": resources_read(era) for era in ERAS},
+    "MCP resources/subscribe": resources_subscribe,
     **{f"MCP completion/complete, {era}": completion_complete(era) for era in ERAS},
 }
 ENTRANCES: Final[Mapping[str, Enter]] = {

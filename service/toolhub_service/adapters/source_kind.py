@@ -19,7 +19,7 @@ from toolhub_service.adapters.upstream import no_source
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Adapter, Clock, FixedTerms, InnerCalls, Randomness
-from toolhub_service.domain.source import Definition, SourceObserver, ToolSource, Trust
+from toolhub_service.domain.source import Definition, ResourceNews, SourceObserver, ToolSource, Trust
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class SourceDeps:
     running: RunningJobs
     artifacts: ArtifactService
     observer: SourceObserver
+    resource_news: ResourceNews
     trace: Callable[[], str]
     """The `traceparent` of the call that runs; empty outside of one."""
     trace_meta: Callable[[], dict[str, str]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from toolhub_service.app.file_modes import check_files, repairs
 from toolhub_service.app.listening import listening_of
@@ -13,6 +13,7 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_telemetry import Observing, open_observing
 from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.source import ResourceNews
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.settings.document import Settings
@@ -47,6 +48,7 @@ class Deps:
     redactor: Redactor
     observing: Observing
     ladder: Ladder
+    resource_news: ResourceNews = field(default_factory=ResourceNews)
 
 
 def make_deps(settings: Settings, *, is_worker: bool) -> Deps:

@@ -193,6 +193,7 @@ class SourceRuntime:
             running=self.running,
             artifacts=self.artifacts,
             observer=self.observer,
+            resource_news=deps.resource_news,
             trace=current_traceparent,
             trace_meta=current_trace_meta,
             tracer=deps.observing.tracing.tracer,

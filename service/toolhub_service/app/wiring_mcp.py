@@ -148,6 +148,7 @@ def make_engine(
         watch=long_work.watch,
         withdraw=long_work.approvals.withdraw,
         artifacts=artifacts,
+        resource_news=deps.resource_news,
         clock=deps.clock,
         call_ids=CallIds(deps.clock, deps.randomness),
         telemetry=McpTelemetry(deps.observing.metrics, deps.observing.tracing),

@@ -236,6 +236,23 @@ class ToolSource(Protocol):
         """End connections, processes and all they started."""
 
 
+class ResourceNews:
+    """What sources say of changes of their resources, passed on in the process at once."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[str, str], None]] = []
+
+    def subscribe(self, listener: Callable[[str, str], None]) -> Callable[[], None]:
+        """Call `listener` with the source's name and a resource's URI, empty: its list has changed; it must not raise.
+        Returns how to stop it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def publish(self, source: str, uri: str = "") -> None:
+        for listener in tuple(self._listeners):
+            listener(source, uri)
+
+
 class PinStore(Protocol):
     """Pins, whoever else shares the store; changes are kept by compare-and-set on `version`.
 

@@ -92,6 +92,8 @@ class Primitive(IdentityEnum):
     """Gives a source's resources and templates."""
     RESOURCE_READ = "resource-read"
     """Gives the contents of one resource, by its URI."""
+    RESOURCE_SUBSCRIPTION = "resource-subscription"
+    """Has the source tell of changes of one resource, by its URI."""
     COMPLETION = "completion"
     """Gives what an argument of a prompt or template may be."""
 

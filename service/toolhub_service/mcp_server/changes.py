@@ -1,21 +1,50 @@
-"""Changed tools and a changed policy, told to clients as `tools/list_changed`: at most twice a second."""
+"""What has changed, told to clients as `list_changed` and `resources/updated`: at most twice a second."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from mcp.server.session import ServerSession
-from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
 
+from toolhub_service.domain.tool import Primitive
 from toolhub_service.mcp_server.engine import Engine
+from toolhub_service.registry.catalog import CatalogChange
 
 _EVERY_S: Final = 0.5
 _SEND_S: Final = 1.0
 # Sessions of the older era that are told; of more, those that began first are not.
 _SESSIONS_MAX: Final = 1_000
+
+
+# Resources of whose changes nobody was told yet; of more, nobody is.
+_UPDATED_MAX: Final = 10_000
+_PROMPTS: Final = frozenset({Primitive.PROMPT})
+_RESOURCES: Final = frozenset({Primitive.RESOURCE_LIST, Primitive.RESOURCE_READ})
+_ALL: Final = frozenset(Primitive)
+
+
+class Watch(NamedTuple):
+    """One resource that one client is told of."""
+
+    source: str
+    uri: str
+    """As its source calls it."""
+    shown: str
+    """As the client does."""
+    principal_id: str
+    tool: str
+    """By which the source was asked for it: who may no longer call it is told no more."""
 
 
 class Changes:
@@ -26,18 +55,33 @@ class Changes:
         """For who listens in the newer era."""
         self._engine = engine
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
+        self._watches: dict[str, dict[str, Watch]] = {}
+        self._streams: dict[object, tuple[Sequence[Watch], Callable[[ServerEvent], None]]] = {}
+        self._lists: set[Primitive] = set()
+        self._updated: set[tuple[str, str]] = set()
         self._changed = asyncio.Event()
         self._telling: asyncio.Task[None] | None = None
         self._stop: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        self._stop = self._engine.catalog.subscribe(lambda _: self._changed.set())
-        self._engine.on_policy(self._changed.set)
+        stops = (
+            self._engine.catalog.subscribe(self._on_catalog),
+            self._engine.resource_news.subscribe(self._on_resource),
+        )
+
+        def stop() -> None:
+            for each in stops:
+                each()
+
+        self._stop = stop
+        self._engine.on_policy(lambda: self._note(_ALL))
         self._telling = asyncio.create_task(self._tell_all(), name="tools/list_changed")
 
     def close(self) -> None:
         self._stop()
         self._sessions.clear()
+        self._watches.clear()
+        self._streams.clear()
         if self._telling is not None:
             self._telling.cancel()
 
@@ -45,21 +89,96 @@ class Changes:
         """A client of the older era is ready to hear."""
         self._sessions[session_id] = session
         if len(self._sessions) > _SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+            self.forget(next(iter(self._sessions)))
+
+    def watches_of(self, session_id: str) -> dict[str, Watch]:
+        """Resources of whose changes a session of the older era is told, by the URIs that its client knows."""
+        return self._watches.setdefault(session_id, {})
+
+    def subscribe(self, watches: Sequence[Watch], listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """Tell a stream of the newer era of changes of lists, and of these resources. Returns how to stop it."""
+        key, stop = object(), self.bus.subscribe(listener)
+        self._streams[key] = (watches, listener)
+
+        def unsubscribe() -> None:
+            stop()
+            self._streams.pop(key, None)
+
+        return unsubscribe
 
     def forget(self, session_id: str) -> None:
         """A session of the older era has ended. Notifying it would not fail: nobody would ever know."""
         self._sessions.pop(session_id, None)
+        self._watches.pop(session_id, None)
+
+    def _on_catalog(self, change: CatalogChange) -> None:
+        self._note({spec.primitive for spec in (*change.added, *change.changed, *change.removed)})
+
+    def _on_resource(self, source: str, uri: str) -> None:
+        if uri and len(self._updated) < _UPDATED_MAX:
+            self._updated.add((source, uri))
+            self._changed.set()
+        elif not uri:
+            self._note(_RESOURCES)
+
+    def _note(self, lists: Iterable[Primitive]) -> None:
+        self._lists |= set(lists)
+        self._changed.set()
 
     async def _tell_all(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self.bus.publish(ToolsListChanged())
+            lists, self._lists = self._lists, set()
+            updated, self._updated = self._updated, set()
+            events: list[ServerEvent] = []
+            if Primitive.TOOL in lists:
+                events.append(ToolsListChanged())
+            if lists & _PROMPTS:
+                events.append(PromptsListChanged())
+            if lists & _RESOURCES:
+                events.append(ResourcesListChanged())
+            for event in events:
+                await self.bus.publish(event)
+            for watches, listener in tuple(self._streams.values()):
+                for shown in self._shown(watches, updated):
+                    listener(ResourceUpdated(uri=shown))
             for session_id, session in list(self._sessions.items()):
-                try:
-                    async with asyncio.timeout(_SEND_S):
-                        await session.send_tool_list_changed()
-                except Exception:  # noqa: BLE001 - it has ended, or takes nothing: it is told no more
-                    self._sessions.pop(session_id, None)
+                shown_here = self._shown(self._watches.get(session_id, {}).values(), updated)
+                if not await _told(session, events, shown_here):
+                    self.forget(session_id)
             await asyncio.sleep(_EVERY_S)
+
+    def _shown(self, watches: Iterable[Watch], updated: set[tuple[str, str]]) -> list[str]:
+        """The URIs that a client is told of."""
+        return [watch.shown for watch in watches if self._may_know(watch) and _is_updated(watch, updated)]
+
+    def _may_know(self, watch: Watch) -> bool:
+        spec = self._engine.catalog.get(watch.tool)
+        return spec is not None and self._engine.policy.could_allow(watch.principal_id, spec)
+
+
+def _is_updated(watch: Watch, updated: set[tuple[str, str]]) -> bool:
+    """A source may name a part of what was asked for (2025-11-25, resources, subscriptions)."""
+    if (watch.source, watch.uri) in updated:
+        return True
+    root = f"{watch.uri.rstrip('/')}/"
+    return any(source == watch.source and uri.startswith(root) for source, uri in updated)
+
+
+async def _told(session: ServerSession, events: Sequence[ServerEvent], updated: Sequence[str]) -> bool:
+    """Whether it took it: a session that has ended, or takes nothing, is told no more."""
+    try:
+        async with asyncio.timeout(_SEND_S):
+            for event in events:
+                if isinstance(event, ToolsListChanged):
+                    await session.send_tool_list_changed()
+                elif isinstance(event, PromptsListChanged):
+                    await session.send_prompt_list_changed()
+                else:
+                    await session.send_resource_list_changed()
+            for uri in updated:
+                await session.send_resource_updated(uri)
+    except Exception:  # noqa: BLE001
+        return False
+    return True

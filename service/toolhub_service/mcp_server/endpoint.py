@@ -9,7 +9,6 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
-from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
@@ -26,10 +25,14 @@ from mcp_types import (
     ServerTasksCapability,
     ServerTasksRequestsCapability,
     SetLevelRequestParams,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
     TasksCallCapability,
     TasksCancelCapability,
     TasksListCapability,
     TasksToolsCapability,
+    UnsubscribeRequestParams,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -50,6 +53,7 @@ from toolhub_service.mcp_server.skills import EXTENSION as SKILLS
 from toolhub_service.mcp_server.skills import SKILL_URI, Skills
 from toolhub_service.mcp_server.skills import TEMPLATE as SKILL_TEMPLATE
 from toolhub_service.mcp_server.source_resources import SourceResources
+from toolhub_service.mcp_server.subscriptions import Subscriptions
 from toolhub_service.mcp_server.tasks import (
     OLDER_VERSION,
     asks_for_task,
@@ -99,13 +103,13 @@ class Endpoint:
         self._resources = Resources(engine, sources)
         self._prompts = Prompts(primitives, sources)
         self._changes = Changes(engine)
-        self._listening = ListenHandler(self._changes.bus)
+        self._subscriptions = Subscriptions(primitives, sources, self._changes)
         self.server = _Server(
             NAME,
             version=engine.version,
             instructions=INSTRUCTIONS,
             get_tool_input_schema=self._input_schema,
-            on_subscriptions_listen=self._listening,
+            on_subscriptions_listen=self._listen,
         )
         add = self.server.add_request_handler
         add("tools/list", PaginatedRequestParams, self._list_tools)
@@ -120,6 +124,8 @@ class Endpoint:
         self._calling.tasks.add_to(self.server)
         add("prompts/list", PaginatedRequestParams, self._list_prompts)
         add("prompts/get", GetPromptRequestParams, self._get_prompt)
+        add("resources/subscribe", SubscribeRequestParams, self._subscribe)
+        add("resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe)
         add("completion/complete", CompleteRequestParams, self._complete)
         sealed = RequestStateSecurity(
             keys=[engine.state_key], ttl=_STATE_S, bind_principal=lambda ctx: principal_of(ctx).id
@@ -137,7 +143,7 @@ class Endpoint:
         """End what only listens."""
         self._calling.relay.close()
         self._changes.close()
-        self._listening.close()
+        self._subscriptions.close()
 
     def session_ended(self, session_id: str) -> None:
         """Nothing of a session of the older era is kept from now on."""
@@ -297,6 +303,17 @@ class Endpoint:
         except InputRequired as asks:
             return asks.result
 
+    async def _subscribe(self, context: Context, params: SubscribeRequestParams) -> dict[str, Any]:
+        await self._subscriptions.subscribe(self._asker(context), params.uri)
+        return {}
+
+    async def _unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> dict[str, Any]:
+        self._subscriptions.unsubscribe(self._asker(context), params.uri)
+        return {}
+
+    async def _listen(self, context: Context, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
+        return await self._subscriptions.listen(self._asker(context), params)
+
     async def _complete(self, context: Context, params: CompleteRequestParams) -> dict[str, Any]:
         return await self._prompts.complete(self._asker(context), params)
 
@@ -312,7 +329,8 @@ class _Server(Server[Any]):
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
         """Clients of the older era are told of changes and have tasks, too."""
-        told = notification_options or NotificationOptions(tools_changed=True)
+        every = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        told = notification_options or every
         options = super().create_initialization_options(told, experimental_capabilities, extensions)
         tasks = ServerTasksCapability(
             list=TasksListCapability(),

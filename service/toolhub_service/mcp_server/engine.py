@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Invoker, PolicySource
-from toolhub_service.domain.source import SourceStatus
+from toolhub_service.domain.source import ResourceNews, SourceStatus
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import ToolMeanings
 from toolhub_service.registry.search import ToolSearch
@@ -34,6 +34,7 @@ class Engine:
     withdraw: Callable[[str, str, str], Awaitable[None]]
     """(approval id, job that waits for it or empty, why): nobody is asked any more."""
     artifacts: Artifacts
+    resource_news: ResourceNews
     clock: Clock
     call_ids: CallIds
     telemetry: McpTelemetry

@@ -89,6 +89,7 @@ class SourceResources:
         self._primitives = primitives
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
         self._kept_entries = 0
+        engine.resource_news.subscribe(self._on_news)
 
     async def found(self, asker: Asker) -> Found:
         """What each source offers that the caller may see."""
@@ -112,7 +113,7 @@ class SourceResources:
     async def read(self, asker: Asker, uri: str, absent: int) -> tuple[ToolResult, ToolSpec, str]:
         """The answer of the source, whose tool it was and the URI that it was asked for; a refusal as an MCPError, with
         the code `absent` alike for what is not there and what policy hides."""
-        source, own = await self._route(asker, uri)
+        source, own = await self.route(asker, uri)
         spec = self._primitives.of_source(Primitive.RESOURCE_READ, source)
         if spec is None or not own:
             raise no_resource(uri, absent)
@@ -122,6 +123,27 @@ class SourceResources:
         if self._primitives.is_hidden(asker.principal, spec) or answer.error.kind is ErrorKind.NOT_FOUND:
             raise no_resource(uri, absent)
         raise protocol_error(answer.error)
+
+    async def route(self, asker: Asker, uri: str) -> tuple[str, str]:
+        """Which source to ask, and for what; empty: none. Raises MCPError where several have it."""
+        if uri.startswith(SOURCE_URI):
+            return _named(uri)
+        if uri.lower().startswith(_OWN_SCHEMES) or len(uri) > _URI_MAX_CHARS:
+            return "", ""
+        found = await self.found(asker)
+        claiming = [listing.source for listing in found.listings if listing.claims(uri)]
+        if len(claiming) > 1:
+            ways = " or ".join(f"{SOURCE_URI}{source}/{uri}" for source in claiming[:3])
+            raise MCPError(INVALID_PARAMS, f"Several sources have a resource of this URI. Read {ways}.", {"uri": uri})
+        if claiming:
+            return claiming[0], uri
+        # Nobody lists it. A source may have more than it lists; where there are two, nobody can tell whose it is.
+        reading = [
+            spec.source
+            for spec in self._primitives.all(Primitive.RESOURCE_READ).values()
+            if not self._primitives.is_hidden(asker.principal, spec)
+        ]
+        return (reading[0], uri) if len(reading) == 1 else ("", "")
 
     async def source_of_template(self, asker: Asker, template: str) -> tuple[str, str]:
         """Whose template it is, and what its source calls it. Raises MCPError."""
@@ -158,31 +180,11 @@ class SourceResources:
         for, or one that no other source can have."""
         return asked if uri == own else f"{SOURCE_URI}{source}/{uri}"
 
-    def forget(self) -> None:
-        """What was kept may have changed."""
-        self._kept.clear()
-        self._kept_entries = 0
-
-    async def _route(self, asker: Asker, uri: str) -> tuple[str, str]:
-        """Which source to ask, and for what; empty: none. Raises MCPError where several have it."""
-        if uri.startswith(SOURCE_URI):
-            return _named(uri)
-        if uri.lower().startswith(_OWN_SCHEMES) or len(uri) > _URI_MAX_CHARS:
-            return "", ""
-        found = await self.found(asker)
-        claiming = [listing.source for listing in found.listings if listing.claims(uri)]
-        if len(claiming) > 1:
-            ways = " or ".join(f"{SOURCE_URI}{source}/{uri}" for source in claiming[:3])
-            raise MCPError(INVALID_PARAMS, f"Several sources have a resource of this URI. Read {ways}.", {"uri": uri})
-        if claiming:
-            return claiming[0], uri
-        # Nobody lists it. A source may have more than it lists; where there are two, nobody can tell whose it is.
-        reading = [
-            spec.source
-            for spec in self._primitives.all(Primitive.RESOURCE_READ).values()
-            if not self._primitives.is_hidden(asker.principal, spec)
-        ]
-        return (reading[0], uri) if len(reading) == 1 else ("", "")
+    def _on_news(self, source: str, uri: str) -> None:
+        """A list that has changed is asked for anew, and claims what it did until then."""
+        for key, kept in tuple(self._kept.items()) if not uri else ():
+            if key[1] == source:
+                self._kept[key] = kept._replace(until_s=0.0)
 
     def _is_only(self, found: Found, listing: Listing, uri: str) -> bool:
         if uri.lower().startswith(_OWN_SCHEMES) or not _SCHEME.match(uri):

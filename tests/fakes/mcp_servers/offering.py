@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fakes.mcp_servers.scripted import Refusal, Script, Send
+from tests.fakes.mcp_servers.scripted import Refusal, Script, Send, text
 
 GREET: dict[str, Any] = {
     "name": "greet",
@@ -35,6 +36,8 @@ class Offering(Script):
     answer_prompt: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     subscribed: list[str] = field(default_factory=list)
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    answering: Any = None
+    _streams: list[tuple[dict[str, Any], asyncio.Queue[tuple[str, dict[str, Any]]]]] = field(default_factory=list)
 
     def _capabilities(self) -> dict[str, Any]:
         changes = {"listChanged": True}
@@ -45,6 +48,11 @@ class Offering(Script):
         self.requests.append((method, params))
         cached = {"ttlMs": 0, "cacheScope": "private"}
         at = int(params.get("cursor", "0"))
+        if method == "subscriptions/listen":
+            return await self._listened(params, send)
+        if method == "resources/subscribe":
+            self.subscribed.append(params["uri"])
+            return {}
         if method == "prompts/list":
             more = {"nextCursor": str(at + 2)} if at + 2 < len(self.prompts) else {}
             return {"prompts": self.prompts[at : at + 2], **more, **cached}
@@ -61,6 +69,37 @@ class Offering(Script):
         if method == "completion/complete":
             return {"completion": {"values": [f"{params['argument']['value']}nn"], "total": 1, "hasMore": False}}
         return await super()._result(method, params, send)
+
+    async def _listened(self, params: dict[str, Any], send: Send) -> dict[str, Any]:
+        """A stream of 2026-07-28, which tells what it was asked to until it is closed."""
+        asked = params["notifications"]
+        meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": self.answering}}
+        ack = {"notifications": asked, **meta}
+        news: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self._streams.append((asked, news))
+        self.subscribed += asked.get("resourceSubscriptions", [])
+        await send({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": ack})
+        while True:
+            method, told = await news.get()
+            await send({"jsonrpc": "2.0", "method": method, "params": {**told, **meta}})
+
+    def tell(self, kind: str, uri: str = "") -> None:
+        """`kind`: as a subscription filter names it."""
+        for asked, news in self._streams:
+            if kind == "resourceSubscriptions" and uri in asked.get(kind, ()):
+                news.put_nowait(("notifications/resources/updated", {"uri": uri}))
+            elif kind != "resourceSubscriptions" and asked.get(kind):
+                news.put_nowait((f"notifications/{kind.removesuffix('ListChanged')}/list_changed", {}))
+
+    async def answer(self, message: dict[str, Any], send: Send) -> dict[str, Any]:
+        self.answering = message["id"]
+        return await super().answer(message, send)
+
+    async def _tool_touch(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
+        """Tells of a change on the way (2025-11-25)."""
+        told = {"jsonrpc": "2.0", "method": f"notifications/{args['method']}", "params": args.get("params", {})}
+        await send(told)
+        return text("touched")
 
     def _contents(self, uri: str) -> dict[str, Any]:
         held = self.contents.get(uri)

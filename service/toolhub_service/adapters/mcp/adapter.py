@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
@@ -15,7 +16,7 @@ from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.mcp.kind import ClientCredentials, HttpTerms, McpSource, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.prompts import complete, get_prompt
-from toolhub_service.adapters.mcp.resources import ResourceList, read_resource
+from toolhub_service.adapters.mcp.resources import ResourceList, read_resource, subscribe_to_resource
 from toolhub_service.adapters.mcp.skills import read_served
 from toolhub_service.adapters.mcp.source import McpToolSource
 from toolhub_service.adapters.remote import RemoteExecutor
@@ -67,6 +68,7 @@ class McpOpener:
             trust=Trust(entry.trust),
             mask=Mask(values.secrets),
         )
+        server.follow_resources(partial(self._deps.resource_news.publish, name))
         self.adapter.put(server)
         return OpenedSource(source, source.restored, source.registered)
 
@@ -174,6 +176,8 @@ class McpAdapter(SourceAdapter[_Source]):
                     return await source.resources.outcome(server, call, caller.redact)
                 case Primitive.RESOURCE_READ:
                     return await read_resource(server, call, caller)
+                case Primitive.RESOURCE_SUBSCRIPTION:
+                    return await subscribe_to_resource(server, call, caller)
                 case _:
                     return await complete(server, call, caller)
         except (ToolFailure, QuestionAsked, asyncio.CancelledError):

@@ -19,12 +19,16 @@ from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import Outbound
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 from mcp_types import (
     UNSUPPORTED_PROTOCOL_VERSION,
     ClientCapabilities,
     ElicitationCapability,
     FormElicitationCapability,
     Implementation,
+    PromptListChangedNotification,
+    ResourceListChangedNotification,
+    ResourceUpdatedNotification,
     ToolListChangedNotification,
     UnsupportedProtocolVersionErrorData,
     UrlElicitationCapability,
@@ -90,6 +94,26 @@ _NAME_MAX_CHARS = 100
 _MAY_BE_ASKED = ElicitationCapability(form=FormElicitationCapability(), url=UrlElicitationCapability())
 
 
+WATCHED_MAX = 1_000
+
+
+class Watched:
+    """Resources of whose changes the server is to tell; of more than `WATCHED_MAX` the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self.uris: dict[str, asyncio.Event] = {}
+        """Each with what is set once the server has been asked."""
+        self.changed = asyncio.Event()
+
+    def add(self, uri: str) -> asyncio.Event:
+        if uri not in self.uris:
+            if len(self.uris) >= WATCHED_MAX:
+                del self.uris[next(iter(self.uris))]
+            self.uris[uri] = asyncio.Event()
+            self.changed.set()
+        return self.uris[uri]
+
+
 @dataclass(frozen=True, slots=True)
 class Deps:
     """What the connections of one link share."""
@@ -99,6 +123,9 @@ class Deps:
     """None for stdio."""
     randomness: Randomness
     changed: Callable[[], None]
+    resource_changed: Callable[[str], None]
+    """With its URI; empty: the list of resources."""
+    watched: Watched
     running: Running = field(default_factory=Running)
 
 
@@ -177,9 +204,10 @@ class Connection:
             raise NotConnected(f"The server speaks protocol {spoken}, but the source requires {wanted}.")
         if self._bounded is not None and self._bounded.was_away and not is_modern(spoken):
             raise NotConnected(self._bounded.last_error)  # An outage during the probe says nothing of the version.
-        tools = session.server_capabilities.tools if session.server_capabilities else None
-        if is_modern(spoken) and tools and tools.list_changed:
-            await stack.enter_async_context(following_tool_list(session, self._deps.randomness, self._deps.changed))
+        if is_modern(spoken):
+            if _tells_of_lists(session):
+                await stack.enter_async_context(following_lists(session, self._deps))
+            stack.push_async_callback(_ended, asyncio.create_task(_follow_resources(session, self._deps)))
         if not self._is_disconnecting:
             self.was_connected = True
             declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._declared else None)
@@ -220,8 +248,16 @@ class Connection:
                 raise NotConnected(bounded.last_error or reason_of(error)) from None
 
     async def _on_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self._deps.changed()
+        match message:
+            case ToolListChangedNotification() | PromptListChangedNotification():
+                self._deps.changed()
+            case ResourceListChangedNotification():
+                self._deps.resource_changed("")
+                self._deps.changed()
+            case ResourceUpdatedNotification():
+                self._deps.resource_changed(message.params.uri)
+            case _:
+                pass
 
 
 async def negotiate(session: ClientSession, wanted: Protocol) -> None:
@@ -267,7 +303,7 @@ def server_of(session: ClientSession) -> str:
     return "".join(character if character.isprintable() else "�" for character in shown)[:_NAME_MAX_CHARS].strip()
 
 
-# In 2026-07-28 changes of tools come on a `subscriptions/listen` stream, opened again when it breaks. That it breaks
+# In 2026-07-28 changes of lists come on a `subscriptions/listen` stream, opened again when it breaks. That it breaks
 # says nothing of the connection (a proxy may cut idle streams), so calls in flight are left alone; what was missed
 # meanwhile is unknown, so each new stream counts as a change.
 
@@ -275,23 +311,35 @@ _ACKNOWLEDGED_WITHIN_S = 10.0
 _FIRST_WITHIN_S = 1.0  # How long a connection waits for its first stream before it is used without one
 
 
+def _tells_of_lists(session: ClientSession) -> bool:
+    known = session.server_capabilities
+    listing = (known.tools, known.prompts, known.resources) if known else ()
+    return any(feature is not None and feature.list_changed is True for feature in listing)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
 @asynccontextmanager
-async def following_tool_list(
-    session: ClientSession, randomness: Randomness, changed: Callable[[], None]
-) -> AsyncIterator[None]:
+async def following_lists(session: ClientSession, deps: Deps) -> AsyncIterator[None]:
     """Listens between entering and leaving, in a task of its own."""
-    loop, backoff, is_open = asyncio.get_running_loop(), Backoff(randomness), asyncio.Event()
+    loop, backoff, is_open = asyncio.get_running_loop(), Backoff(deps.randomness), asyncio.Event()
+    changed = deps.changed
     is_connected = False
 
     async def follow() -> None:
-        subscription = listen(session, tools_list_changed=True)
+        subscription = listen(session, tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
         async with asyncio.timeout(_ACKNOWLEDGED_WITHIN_S):
             events = await subscription.__aenter__()
         try:
             is_open.set()
             if is_connected:  # A stream that opens later than the connection may have missed changes.
                 changed()
-            async for _ in events:
+            async for event in events:
+                if isinstance(event, ResourcesListChanged):
+                    deps.resource_changed("")
                 changed()
         finally:
             await subscription.__aexit__(None, None, None)
@@ -313,3 +361,34 @@ async def following_tool_list(
     finally:
         task.cancel()
         await asyncio.wait({task})
+
+
+async def _follow_resources(session: ClientSession, deps: Deps) -> None:
+    """One stream for all resources that are watched, opened anew when there is another. Until cancelled."""
+    watched, backoff = deps.watched, Backoff(deps.randomness)
+
+    async def follow(uris: tuple[str, ...]) -> None:
+        with suppress(MCPError, SubscriptionLost, TimeoutError):
+            async with listen(session, resource_subscriptions=uris) as events:
+                for uri in uris:
+                    if (asked := watched.uris.get(uri)) is not None:
+                        asked.set()
+                async for event in events:
+                    if isinstance(event, ResourceUpdated):
+                        deps.resource_changed(event.uri)
+
+    while True:
+        watched.changed.clear()
+        uris, began_s = tuple(watched.uris), asyncio.get_running_loop().time()
+        waiting = asyncio.create_task(watched.changed.wait())
+        following = {asyncio.create_task(follow(uris))} if uris else set()
+        try:
+            await asyncio.wait({waiting, *following}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (waiting, *following):
+                task.cancel()
+            await asyncio.wait({waiting, *following})
+        if not watched.changed.is_set():  # it was lost: what was missed meanwhile is unknown
+            await asyncio.sleep(backoff.after_loss(asyncio.get_running_loop().time() - began_s))
+            for uri in uris:
+                deps.resource_changed(uri)

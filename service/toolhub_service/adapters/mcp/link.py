@@ -22,7 +22,7 @@ from mcp_types import ServerCapabilities
 
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, server_of
+from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, Watched, server_of
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.http import HttpTransport
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms
@@ -64,12 +64,17 @@ class McpLink:
         self._redactor = Redactor(terms.secrets)
         self._tail: list[str] = []
         self._shown: tuple[str, ...] = ()
+        self.watched = Watched()
+        self.on_resource_change: Callable[[str], None] = lambda _: None
+        """To be called with a resource's URI when the server says that it changed; empty: the list did."""
         self._deps = Deps(
             terms=terms,
             http=HttpTransport(terms.where, terms.max_message_bytes) if isinstance(terms.where, HttpTerms) else None,
             randomness=randomness,
             changed=self._notify_changed,
             running=Running(),
+            resource_changed=self._notify_resource_changed,
+            watched=self.watched,
         )
         self._backoff = Backoff(randomness)
         self._changed: list[Callable[[], None]] = []
@@ -256,6 +261,9 @@ class McpLink:
         for changed in self._changed:
             changed()
 
+    def _notify_resource_changed(self, uri: str) -> None:
+        self.on_resource_change(uri)
+
     def _unavailable(self) -> ToolFailure:
         if self._closed.is_set():
             return refuse(
@@ -314,6 +322,15 @@ class McpServer:
     changed: Callable[[], None] = _nothing
     """To be called when a tool's definition turns out to be another than the one that is known."""
     _header_maps: dict[str, HeaderMap] = field(default_factory=dict)
+
+    def follow_resources(self, publish: Callable[[str], None]) -> None:
+        """Have `publish` called with the URI of each resource that changes; empty: the list."""
+
+        def changed(uri: str) -> None:
+            self.resource_changes += not uri
+            publish(uri)
+
+        self.link.on_resource_change = changed
 
     @property
     def elicitation(self) -> Elicitation:

@@ -8,14 +8,16 @@ it says of its tools, and is judged like that; a list is too long and changes to
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final, NamedTuple
 
+from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller, time_left_s
-from toolhub_service.adapters.mcp.link import McpServer
+from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
 from toolhub_service.adapters.mcp.prompts import evidence_of, fixed_definition
 from toolhub_service.adapters.upstream import as_object, as_string, one_line, shortened, written
@@ -33,6 +35,7 @@ RESOURCE_LISTS: Final = (("resources/list", "resources"), ("resources/templates/
 """Methods, and where each has its entries."""
 LIST: Final = "resources.list"
 READ: Final = "resources.read"
+SUBSCRIBE: Final = "resources.subscribe"
 URI_MAX_CHARS: Final = 2_000
 RESOURCES_MAX: Final = 1_000
 TEMPLATES_MAX: Final = 100
@@ -46,6 +49,7 @@ _CONTENTS_MAX: Final = 200
 _CONTENTS: Final = ("mimeType", "text", "blob", "_meta")
 _TTL_S: Final = 60.0  # Where the server does not say
 _TTL_MAX_S: Final = 600.0
+_ASKED_S: Final = 5.0  # For a server to take a subscription of 2026-07-28
 _NOT_FOUND_ONCE: Final = -32002  # Before 2026-07-28
 
 _SHOWN: Final = (("resources", "uri", RESOURCES_MAX), ("templates", "uriTemplate", TEMPLATES_MAX))
@@ -72,11 +76,12 @@ _READ_OUTPUT: Final[JsonObject] = {
     },
     "required": ["contents"],
 }
+_SUBSCRIBE_OUTPUT: Final[JsonObject] = {"type": "object", "properties": {"subscribed": {"type": "boolean"}}}
 _NOTHING: Final[JsonObject] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def resource_definitions(terms: SourceTerms, overrides: Overrides) -> list[Definition]:
-    """The two tools of a source that has resources. Raises Unnamed."""
+def resource_definitions(terms: SourceTerms, overrides: Overrides, *, may_subscribe: bool) -> list[Definition]:
+    """The tools of a source that has resources. Raises Unnamed."""
     listing = fixed_definition(
         terms,
         overrides,
@@ -95,7 +100,18 @@ def resource_definitions(terms: SourceTerms, overrides: Overrides) -> list[Defin
         _READ_INPUT,
         _READ_OUTPUT,
     )
-    return [definition for definition in (listing, reading) if definition is not None]
+    subscribing = None
+    if may_subscribe:
+        subscribing = fixed_definition(
+            terms,
+            overrides,
+            SUBSCRIBE,
+            Primitive.RESOURCE_SUBSCRIPTION,
+            f"Have {terms.name} tell of changes of a resource; MCP clients of the hub are told.",
+            _READ_INPUT,
+            _SUBSCRIBE_OUTPUT,
+        )
+    return [definition for definition in (listing, reading, subscribing) if definition is not None]
 
 
 class _Known(NamedTuple):
@@ -199,6 +215,32 @@ async def read_resource(server: McpServer, call: GrantedCall, caller: ToolCaller
         artifacts=tuple(keeping.refs),
         truncated=keeping.is_incomplete,
     )
+
+
+async def subscribe_to_resource(server: McpServer, call: GrantedCall, caller: ToolCaller) -> Outcome:
+    """`{subscribed}`. It lasts until the source is closed, also over new connections. Raises ToolFailure."""
+    uri = str(call.args["uri"])
+    session = await server.link.session(call.deadline_s)
+    if not session.is_modern:
+        try:
+            await caller.result(server, call, None, method="resources/subscribe", fields={"uri": uri})
+        except ToolFailure as failure:
+            raise _absent(call, failure) or failure from failure
+    asked = server.link.watched.add(uri)
+    if session.is_modern:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ASKED_S):
+                await asked.wait()
+    proof = evidence_of(call, session, f"subscribed to {one_line(uri, 200)}")
+    return Outcome(value={"subscribed": True}, evidence=(proof,))
+
+
+async def subscribe_again(server: McpServer, session: McpSession) -> None:
+    """On a new connection of 2025-11-25, which knows of none; what was missed meanwhile is unknown."""
+    for uri in tuple(server.link.watched.uris):
+        with suppress(MCPError):
+            await server.link.send(session, "resources/subscribe", {"uri": uri}, timeout_s=_ASKED_S)
+            server.link.on_resource_change(uri)
 
 
 def _absent(call: GrantedCall, failure: ToolFailure) -> ToolFailure | None:

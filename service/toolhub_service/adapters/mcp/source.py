@@ -20,7 +20,7 @@ from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader
 from toolhub_service.adapters.mcp.job import has_extension
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.prompts import PromptReader, completion_definition
-from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions
+from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions, subscribe_again
 from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
 from toolhub_service.adapters.upstream import as_number, one_line, quoted, written
 from toolhub_service.domain.errors import ErrorKind, refuse
@@ -68,6 +68,7 @@ class McpToolSource:
         self._mask = mask
         self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
         self._prompts = PromptReader(terms, server.overrides, check_schema, mask)
+        self._last_session: McpSession | None = None
         self._reading = asyncio.Lock()  # The reader compares with the last reading, so there is one at a time.
 
     def restored(self, remote: JsonObject) -> Definition | None:
@@ -90,7 +91,7 @@ class McpToolSource:
         """Raises Unnamed."""
         if "prompt" in remote:
             return self._prompts.restored(remote)
-        fixed = self._fixed({"resources", "completions"})
+        fixed = self._fixed({"resources", "resources.subscribe", "completions"})
         return next((definition for definition in fixed if definition.remote == remote), None)
 
     def registered(self, words: JsonObject) -> Definition:
@@ -109,6 +110,9 @@ class McpToolSource:
         async with self._reading:
             session = await self._server.link.session(inf)
             listing = _Listing(self._reader, is_modern=session.is_modern)
+            if session is not self._last_session and not session.is_modern:
+                await subscribe_again(self._server, session)
+            self._last_session = session
             self._reader.begin()
             await self._list(session, listing)
             self._server.task_support = dict(listing.task_support)
@@ -154,7 +158,10 @@ class McpToolSource:
 
     def _fixed(self, features: Collection[str]) -> list[Definition]:
         """The tools for resources and completion. Their names need no check but the source's own. Raises Unnamed."""
-        definitions = resource_definitions(self._terms, self._server.overrides) if "resources" in features else []
+        definitions = []
+        if "resources" in features:
+            may_subscribe = "resources.subscribe" in features
+            definitions = resource_definitions(self._terms, self._server.overrides, may_subscribe=may_subscribe)
         completion = completion_definition(self._terms, self._server.overrides) if "completions" in features else None
         return definitions if completion is None else [*definitions, completion]
 
