@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -81,27 +81,22 @@ def _found(results: Path) -> dict[str, Scenario]:
     return found
 
 
-def table(eras: Mapping[str, Mapping[str, Scenario]], later: Collection[str] = ()) -> str:
-    """How many checks of each scenario pass, by era, in Markdown. `later`: scenarios that need not pass yet."""
+def table(eras: Mapping[str, Mapping[str, Scenario]]) -> str:
+    """How many checks of each scenario pass, by era, in Markdown."""
     names = sorted({name for found in eras.values() for name in found})
-    rows = [
-        f"| `{name}` | " + " | ".join(_cell(found.get(name), is_later=name in later) for found in eras.values()) + " |"
-        for name in names
-    ]
+    rows = [f"| `{name}` | " + " | ".join(_cell(found.get(name)) for found in eras.values()) + " |" for name in names]
     heads = [f"| Scenario | {' | '.join(eras)} |", "|---|" + "---|" * len(eras)]
-    return "\n".join([*heads, *rows, f"| all | {' | '.join(_sum(found, later) for found in eras.values())} |"]) + "\n"
+    return "\n".join([*heads, *rows, f"| all | {' | '.join(_sum(found) for found in eras.values())} |"]) + "\n"
 
 
-def _sum(found: Mapping[str, Scenario], later: Collection[str]) -> str:
-    passed = [each.passed for name, each in found.items() if name not in later and each.passed]
+def _sum(found: Mapping[str, Scenario]) -> str:
+    passed = [each.passed for each in found.values() if each.passed]
     return f"{len(passed)} of {len(found)} scenarios, {sum(passed)} checks"
 
 
-def _cell(scenario: Scenario | None, *, is_later: bool) -> str:
+def _cell(scenario: Scenario | None) -> str:
     if scenario is None:
         return "–"
-    if is_later:
-        return "not yet"
     if not scenario.passed:
         return "does not apply"
     left = Counter(each.partition(":")[0] for each in scenario.others.values())

@@ -57,8 +57,6 @@ NOT_FOR_US: Final[Mapping[str, frozenset[str]]] = {
     "server-sse-multiple-streams": frozenset({"server-sse-streams-functional"}),
 }
 """Checks that need not pass, by scenario; why is said in docs/conformance.md."""
-LATER: Final = frozenset({"resources-subscribe", "resources-unsubscribe", "server-stateless"})
-"""Scenarios that do not pass yet."""
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -82,9 +80,9 @@ def test_every_check_of_every_scenario_of_an_era_passes(eras: Mapping[str, Mappi
         others = {check: why for check, why in scenario.others.items() if check not in allowed}
         if others or not (scenario.passed or allowed):
             failed[name] = others
-    assert {name: why for name, why in failed.items() if name not in LATER} == {}
+    assert failed == {}
 
 
 def test_the_page_has_the_figures_of_the_run(eras: Mapping[str, Mapping[str, Scenario]]) -> None:
-    wanted = table(eras, LATER)
+    wanted = table(eras)
     assert wanted in (ROOT / PAGE).read_text(), wanted
