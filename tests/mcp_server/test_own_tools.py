@@ -131,8 +131,8 @@ async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub,
     keys = _keys(hub)
     async with hub.client(ERAS[1], keys["alice"]) as alice, hub.client(ERAS[0], keys["bob"]) as bob:
         started = structured(await alice.call_tool("job_start", {"name": "held__work_on"}))
-        assert not started["isOver"]
-        job = {"job_id": started["jobId"]}
+        assert not started["is_over"]
+        job = {"job_id": started["job_id"]}
         await working.begun.wait()
         not_yet = structured(await alice.call_tool("job_result", {**job, "wait_s": 0}))
         assert not_yet["note"] == "It is not over. Ask again."
@@ -141,10 +141,10 @@ async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub,
         working.go_on.set()
         assert structured(await alice.call_tool("job_result", {**job, "wait_s": 50})) == {"done": True}
         working.go_on.clear()
-        second = {"job_id": structured(await alice.call_tool("job_start", {"name": "held__work_on"}))["jobId"]}
+        second = {"job_id": structured(await alice.call_tool("job_start", {"name": "held__work_on"}))["job_id"]}
         structured(await alice.call_tool("job_cancel", {**second, "reason": "enough"}))
         over = structured(await alice.call_tool("job_status", {**second, "wait_s": 50}))
-        assert (over["state"], over["isOver"]) == ("CANCELLED", True)
+        assert (over["state"], over["is_over"]) == ("CANCELLED", True)
         refused = await alice.call_tool("job_start", {"name": "core__fs_readText", "arguments": {"pth": 1}})
         assert refused.is_error
 
@@ -285,7 +285,7 @@ async def test_a_result_that_was_cut_still_fits_its_schema_and_the_whole_is_a_re
         whole = await client.read_resource(str(result.content[1].uri))  # type: ignore[union-attr]
         assert json.loads(whole.contents[0].text)["numbers"] == list(range(90_000))  # type: ignore[union-attr]
         started = structured(await client.call_tool("job_start", {"name": "held__list_long"}))
-        asked = {"job_id": started["jobId"], "wait_s": 50}
+        asked = {"job_id": started["job_id"], "wait_s": 50}
         links = [(await client.call_tool("job_result", asked)).content[1].uri for _ in range(2)]  # type: ignore[union-attr]
         assert links[0] == links[1]  # kept once, however often it is asked for
 

@@ -70,7 +70,7 @@ async def test_a_client_finds_functions_and_runs_a_program_that_calls_them_in_th
         narrowed = await client.call_tool("run_program", few)
         assert narrowed.is_error
         job = structured(await client.call_tool("job_start", {"name": "run_program", "arguments": {"code": "6 * 7"}}))
-        ended = structured(await client.call_tool("job_result", {"job_id": job["jobId"]}))
+        ended = structured(await client.call_tool("job_result", {"job_id": job["job_id"]}))
         assert ended["value"] == 42
 
 

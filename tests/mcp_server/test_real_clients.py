@@ -158,8 +158,8 @@ def _followed(report: Mapping[str, Any]) -> None:
     assert report["worked"]["structured"] == {"done": True}
     assert report["progress"] == [[3, 7, "three"]]
     job, artifact = report["job"], report["artifact"]
-    assert not job["started"]["structured"]["isOver"]
-    assert (job["status"]["structured"]["state"], job["status"]["structured"]["isOver"]) == ("RUNNING", False)
+    assert not job["started"]["structured"]["is_over"]
+    assert (job["status"]["structured"]["state"], job["status"]["structured"]["is_over"]) == ("RUNNING", False)
     assert job["result"]["structured"] == {"done": True}
     assert artifact["call"]["structured"] == {"size": len(artifact["text"])}
     assert artifact["text"].startswith("kept ")

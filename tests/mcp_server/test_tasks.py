@@ -95,7 +95,7 @@ async def test_a_client_that_does_not_declare_the_extension_is_given_no_task(hub
     async with wire(hub.url, NEWER, capabilities={}) as client:
         begun = await client.call(PICK)
         assert begun["resultType"] == "complete"
-        job_id = begun["structuredContent"]["jobId"]
+        job_id = begun["structuredContent"]["job_id"]
         for method, params in (
             ("tasks/get", {"taskId": job_id}),
             ("tasks/cancel", {"taskId": job_id}),

@@ -279,7 +279,7 @@ async def mcp_job_start(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answ
         if started.is_error:
             return _of_mcp(started)
         assert started.structured_content is not None
-        awaited = {"job_id": started.structured_content["jobId"], "wait_s": 50}
+        awaited = {"job_id": started.structured_content["job_id"], "wait_s": 50}
         return _of_mcp(await client.call_tool("job_result", awaited))
 
 

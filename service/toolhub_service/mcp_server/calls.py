@@ -230,7 +230,7 @@ def job_begun(job_id: str, state: str) -> dict[str, Any]:
     text = f"It runs as job {job_id} ({state}). Ask job_status for it, and job_result when it has ended."
     return {
         "content": [{"type": "text", "text": text}],
-        "structuredContent": {"jobId": job_id, "state": state},
+        "structuredContent": {"job_id": job_id, "state": state},
         "isError": False,
         "resultType": "complete",
     }

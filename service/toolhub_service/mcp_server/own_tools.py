@@ -292,10 +292,10 @@ def _structured(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _status_of(job: Job) -> dict[str, Any]:
-    told: dict[str, Any] = {"jobId": job.job_id, "state": job.state.value, "isOver": job.state.is_final}
+    status: dict[str, Any] = {"job_id": job.job_id, "state": job.state.value, "is_over": job.state.is_final}
     progress = job.status.progress
     if progress is not None:
-        told["progress"] = {"step": progress.step, "total": progress.total, "message": progress.message}
+        status["progress"] = {"step": progress.step, "total": progress.total, "message": progress.message}
     if job.approval_id:
-        told["approvalId"] = job.approval_id
-    return told
+        status["approval_id"] = job.approval_id
+    return status

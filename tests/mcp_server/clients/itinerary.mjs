@@ -80,7 +80,7 @@ async function work(client, key, seen) {
   await call;
   seen.cancelled = await tell("ended", { key: `${key}-2` });
   const started = await client.call("job_start", { name: "held__work_on", arguments: { key: `${key}-3` } });
-  const job = { job_id: started.structured.jobId };
+  const job = { job_id: started.structured.job_id };
   await tell("begun", { key: `${key}-3` });
   const status = await client.call("job_status", job);
   await tell("release", { key: `${key}-3` });
@@ -115,6 +115,6 @@ async function changes(client, seen) {
 
 async function embedded(client, key, seen) {
   const started = await client.call("job_start", { name: "core__fs_readText", arguments: { path: `${key}.txt` } });
-  const job = { job_id: started.structured.jobId, wait_s: 50 };
+  const job = { job_id: started.structured.job_id, wait_s: 50 };
   seen.job = { result: await client.call("job_result", job) };
 }

@@ -139,7 +139,7 @@ async def _work(client: Connected, person: Person, key: str, seen: dict[str, Any
         await person.tell("release", key=f"{key}-2")
     seen["cancelled"] = await person.tell("ended", key=f"{key}-2")
     started = await client.call("job_start", {"name": "held__work_on", "arguments": {"key": f"{key}-3"}})
-    job = {"job_id": started["structured"]["jobId"]}
+    job = {"job_id": started["structured"]["job_id"]}
     await person.tell("begun", key=f"{key}-3")
     status = await client.call("job_status", job)
     await person.tell("release", key=f"{key}-3")
@@ -174,4 +174,4 @@ async def _embedded(client: Connected, key: str, seen: dict[str, Any]) -> None:
     long = await client.call("core__fs_writeText", {"path": "long.txt", "text": "0123456789\n" * 30_000})
     assert not long["isError"], long
     started = await client.call("job_start", {"name": "core__fs_readText", "arguments": {"path": f"{key}.txt"}})
-    seen["job"] = {"result": await client.call("job_result", {"job_id": started["structured"]["jobId"], "wait_s": 50})}
+    seen["job"] = {"result": await client.call("job_result", {"job_id": started["structured"]["job_id"], "wait_s": 50})}
