@@ -17,6 +17,7 @@ from toolhub_service.domain.ports import Catalog, Clock, Invoker, Randomness
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.table import narrowed
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.steps import SILENT
@@ -243,6 +244,9 @@ class Submission:
 
         Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED or TOOL_UNAVAILABLE when there is no job.
         """
+        if call.principal.permissions is not None:
+            # The job runs for its principal under another credential: what this one lacks is kept with the call.
+            call = call._replace(context=narrowed(call.context, call.principal.permissions))
         asked = call._replace(mode=Mode.SUBMIT, job_id=self._acceptance.new_job_id(call), deadline_s=None, client=None)
         result = await self._invoker.invoke(asked, SILENT)
         assert isinstance(result, ToolResult)  # a plan answers a dry run only

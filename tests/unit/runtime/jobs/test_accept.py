@@ -183,6 +183,15 @@ async def test_submission_that_needs_a_person_waits_under_its_key(harness: JobHa
     assert conflict.value.error.kind is ErrorKind.IDEMPOTENCY_CONFLICT
 
 
+async def test_a_job_that_waits_for_a_person_keeps_how_far_its_credential_goes(
+    harness: JobHarness, process: Process
+) -> None:
+    narrow = replace(AGENT, permissions=frozenset({"write:*"}))
+    submission = _submission(process, ErrorKind.APPROVAL_REQUIRED, approval_id="apr-1", args_digest="a" * 64)
+    job = await submission.submit(_call()._replace(principal=narrow))
+    assert (await harness.job(job.job_id)).call.context.permissions == frozenset({"write:*"})
+
+
 async def test_open_jobs_are_bounded(harness: JobHarness) -> None:
     process = harness.process(terms=TERMS.__class__(max_open=4))
     await harness.kept(a_job("job-0"))
