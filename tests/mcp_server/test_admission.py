@@ -42,6 +42,17 @@ INITIALIZE = {
 }
 
 
+def newer(method: str) -> dict[str, Any]:
+    """A request of 2026-07-28."""
+    meta = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
+    params = {"_meta": {f"io.modelcontextprotocol/{name}": value for name, value in meta.items()}}
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+def newer_headers(method: str, session_id: str) -> dict[str, str]:
+    return {"mcp-protocol-version": "2026-07-28", "mcp-method": method, "mcp-session-id": session_id}
+
+
 @asynccontextmanager
 async def keyed_hub(home: Path, **mcp: Any) -> AsyncIterator[tuple[McpHub, dict[str, str]]]:
     async with mcp_hub(home, policy=POLICY, settings={"auth": {"modes": ["api-key"]}}, **mcp) as hub:
@@ -157,6 +168,12 @@ async def test_connections_heads_bodies_and_sessions_are_bounded(tmp_path: Path)
                 session = {"mcp-session-id": opened[0].headers["mcp-session-id"]}
                 assert (await http.delete(url, headers=session)).status_code == 200
                 assert (await http.post(url, json=INITIALIZE)).status_code == 200
+                # In the newer era there are no sessions: ids that are named there open none, and end none.
+                for named in ("made-up-1", "made-up-2", opened[1].headers["mcp-session-id"]):
+                    for method, status in (("tools/list", 200), ("nothing/here", 404)):
+                        answer = await http.post(url, json=newer(method), headers=newer_headers(method, named))
+                        assert answer.status_code == status, answer.text
+                        assert server.open_now() == (3, 0)
             head = f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
             assert await _answer(port, head.encode()) == b""  # cut off: the head does not end
             slow = await _answer(port, head.encode() + b"content-length: 10\r\n\r\n{")

@@ -7,8 +7,9 @@ session of the older era is besides bound to the principal that opened it, which
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -30,6 +31,8 @@ PATH: Final = "/mcp"
 HEALTH_PATH: Final = "/healthz"
 PRINCIPAL: Final = "toolhub.principal"
 """The entry of a request's scope that holds the verified caller."""
+CALLER: Final[ContextVar[Principal | None]] = ContextVar("toolhub.mcp_caller", default=None)
+"""The same, for what is asked of the hub without a request."""
 REQUEST: Final = "toolhub.request"
 """The entry that holds the parsed body of a POST."""
 LISTEN_METHOD: Final = b"subscriptions/listen"
@@ -109,7 +112,9 @@ class Admission:
         invite: Invite,
         terms: AdmissionTerms,
         on_session_end: Callable[[str], None] = lambda _: None,
+        has_session: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
+        """`has_session`: whether a request can be of a session; an id that any other names is nobody's."""
         self._inner = inner
         self._identify = identify
         self._invite = invite
@@ -117,6 +122,7 @@ class Admission:
         self.requests = Quota(terms.max_requests)
         self.streams = Quota(terms.max_streams)
         self.sessions = SessionShares(terms.max_sessions, terms.session_idle_s, on_session_end)
+        self._has_session = has_session
         self._turns = Turns()
         self._is_leaving = False
         self._listening: set[asyncio.Timeout] = set()
@@ -147,6 +153,9 @@ class Admission:
             await _refuse(send, refused, resource)
             return
         scope[PRINCIPAL] = principal
+        CALLER.set(principal)
+        if not self._has_session(scope):
+            scope["headers"] = [each for each in scope["headers"] if each[0] != _SESSION_HEADER]
         self._invite(scope, principal)
         await self._let_in(scope, receive, send, principal)
 
@@ -212,7 +221,10 @@ class Admission:
             receive = self._paced(receive, principal)
             send = self._watched(scope, send, principal)
             if listens:
-                await self._listen(scope, receive, _Sending(send))
+                try:
+                    await self._listen(scope, receive, _Sending(send))
+                finally:
+                    self.sessions.used(principal.id, _session(scope["headers"]), _now_s())
             else:
                 await self._inner(scope, receive, _Sending(send))
 
@@ -230,16 +242,19 @@ class Admission:
 
     def _watched(self, scope: Scope, send: Send, principal: Principal) -> Send:
         """Notes which session is used, opened or ended."""
-        sent = next((value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION_HEADER), "")
+        sent = _session(scope["headers"])
+        # As the SDK has it, a session to which a stream is open is not idle.
+        used_s = self._terms.stream_s if scope["method"] == "GET" else 0.0
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
-                opened = next((value for name, value in message["headers"] if name == _SESSION_HEADER), b"")
-                session_id = sent or opened.decode("latin-1")
+                opened = "" if sent else _session(message["headers"])
                 if message["status"] == 404 or (scope["method"] == "DELETE" and message["status"] < 400):
-                    self.sessions.ended(principal.id, session_id)
-                elif session_id and message["status"] < 400:
-                    self.sessions.used(principal.id, session_id, _now_s())
+                    self.sessions.ended(principal.id, sent)
+                elif opened and message["status"] < 400:
+                    self.sessions.opened(principal.id, opened, _now_s())
+                elif message["status"] < 400:
+                    self.sessions.used(principal.id, sent, _now_s() + used_s)
             await send(message)
 
         return watched
@@ -288,6 +303,10 @@ class Admission:
             await _answer(send, 400, f"Parse error: {failure.error.message}", code=_PARSE_ERROR)
             return None
         return whole, value
+
+
+def _session(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == _SESSION_HEADER), "")
 
 
 def _method(request: JsonValue) -> JsonValue:

@@ -38,7 +38,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure
-from toolhub_service.mcp_server.admission import PRINCIPAL, AccessRefused
+from toolhub_service.mcp_server.admission import CALLER, PRINCIPAL, AccessRefused
 from toolhub_service.mcp_server.calling import Calling, answered
 from toolhub_service.mcp_server.calls import Context, failed
 from toolhub_service.mcp_server.changes import Changes
@@ -167,7 +167,7 @@ class Endpoint:
         )
         failed_as = CANCELLED
         try:
-            if ctx.method == _INITIALIZED:
+            if ctx.method == _INITIALIZED and (ctx.request is None or session_of(ctx)):
                 self._changes.tell(session_of(ctx), ctx.session)
             result = await call_next(ctx)
             failed_as = TOOL_ERROR if isinstance(result, dict) and result.get("isError") else ""
@@ -208,8 +208,10 @@ class Endpoint:
         return self._calling.tasks.created(ctx, await self._calling.submit(call))
 
     def _input_schema(self, name: str) -> Any:
-        spec = self._engine.catalog.get(self._offer.tool_of(name))
-        return None if spec is None else spec.input_schema
+        """Of a tool that the caller may know of: whoever sends no headers for it learns by the refusal that it is."""
+        spec, caller = self._engine.catalog.get(self._offer.tool_of(name)), CALLER.get()
+        is_hidden = spec is None or (caller is not None and not self._engine.policy.could_allow(caller.id, spec))
+        return None if spec is None or is_hidden else spec.input_schema
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         principal, cursor = self._principal_of(context), params.cursor or ""
@@ -341,5 +343,5 @@ class _Server(Server[Any]):
 
 
 def session_of(context: Context) -> str:
-    """The session of the older era; empty in the newer one."""
+    """The session of the older era; empty in the newer one, where the admission has taken off what clients send."""
     return "" if context.request is None else str(context.request.headers.get(_SESSION_HEADER, ""))

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import uvicorn
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolhub_service.domain.call import Principal
@@ -24,6 +26,7 @@ from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.exchange import Exchange
 
+_VERSION_HEADER: Final = b"mcp-protocol-version"
 _HEAD_BYTES: Final = 32 * 1024
 _KEEP_ALIVE_S: Final = 60
 _PLACES: Final = 8
@@ -59,10 +62,17 @@ async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: soc
         max_sessions=terms.admission.max_sessions,
     )
     exchange = Exchange(endpoint.server, sessions.handle_request)
-    admission = Admission(exchange, identify, invite, terms.admission, endpoint.session_ended)
+    of_session = partial(_has_session, is_alone=terms.is_alone)
+    admission = Admission(exchange, identify, invite, terms.admission, endpoint.session_ended, of_session)
     server = HttpServer(endpoint, sessions, admission, terms)
     await server.start(bound)
     return server
+
+
+def _has_session(scope: Scope, *, is_alone: bool) -> bool:
+    """Whether the SDK looks for the session of such a request: by its first header of that name, as the SDK does."""
+    sent = next((value for name, value in scope["headers"] if name == _VERSION_HEADER), None)
+    return is_alone and (sent is None or sent.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 def invite(scope: Scope, principal: Principal) -> None:
