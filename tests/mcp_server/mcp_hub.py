@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.result import Progress
 from toolhub_service.domain.tool import Annotations, ToolLimits
+from toolhub_service.mcp_server.admission import AdmissionTerms
+from toolhub_service.mcp_server.serving import HttpTerms, serve
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -51,6 +55,21 @@ async def mcp_hub(
     async with running_hub(home, policy=policy, settings=chosen, tools=tools) as hub:
         assert not hub.hub.mcp.problem, hub.hub.mcp.problem
         yield McpHub(hub, f"http://127.0.0.1:{hub.hub.mcp.listener.port}/mcp")
+
+
+@asynccontextmanager
+async def entered_as(hub: McpHub, who: list[Principal]) -> AsyncIterator[McpHub]:
+    """A further endpoint of the hub, whose caller is at each request the last of `who`."""
+    bound = socket.create_server(("127.0.0.1", 0))
+
+    async def last(*_: Any) -> Principal:
+        return who[-1]
+
+    server = await serve(hub.grpc.hub.mcp.engine, last, HttpTerms(AdmissionTerms(is_local=True)), bound)
+    try:
+        yield McpHub(hub.grpc, f"http://127.0.0.1:{bound.getsockname()[1]}/mcp")
+    finally:
+        await server.close(1.0)
 
 
 class Working(Tool["Working.In", "Working.Out"]):

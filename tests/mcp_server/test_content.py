@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from mcp.shared.exceptions import MCPError
 from structlog.testing import capture_logs
 
 from tests.conformance.everything import served
-from tests.mcp_server.mcp_hub import ERAS, McpHub, mcp_hub
+from tests.mcp_server.mcp_hub import ERAS, McpHub, entered_as, mcp_hub
 from tests.rpc.real_servers import WITHIN_S, write_sources
+from toolhub_service.domain.call import Principal, Role
 
 POLICY = """
 extends: none
@@ -69,3 +71,18 @@ async def test_blocks_reach_the_client_as_the_server_sent_them_and_what_is_too_l
             assert (screen["type"], base64.b64decode(screen["data"])) == ("image", SCREEN)
             assert (link["type"], link["uri"]) == ("resource_link", "file:///a")
             assert (kept["type"], kept["size"]) == ("resource_link", len(FILM))
+
+
+async def test_an_operator_who_looks_at_a_job_gets_nothing_out_of_its_callers_artifacts(hub: McpHub) -> None:
+    who = [Principal("local")]
+    async with entered_as(hub, who) as entered, entered.client(ERAS[1]) as client:
+        begun = await client.call_tool("job_start", {"name": "screen"})
+        job = {"job_id": begun.structured_content["jobId"], "wait_s": 50}
+        kinds = ["text", "image", "resource_link", "resource_link"]
+        assert [block.type for block in (await client.call_tool("job_result", job)).content] == kinds
+        who.append(Principal("boss", frozenset({Role.AGENT, Role.OPERATOR})))
+        seen = (await client.call_tool("job_result", job)).content
+        assert [block.type for block in seen] == ["text", "resource_link", "resource_link", "resource_link"]
+        for uri in (str(block.uri) for block in seen[2:]):
+            with pytest.raises(MCPError):
+                await client.read_resource(uri)

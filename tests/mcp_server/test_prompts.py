@@ -15,10 +15,11 @@ from mcp_types import PromptReference, ResourceTemplateReference
 
 from tests.fakes.mcp_servers.offering import GREET, Offering, resource
 from tests.fakes.mcp_servers.scripted import serving, tool
-from tests.mcp_server.mcp_hub import ERAS, McpHub, mcp_hub
+from tests.mcp_server.mcp_hub import ERAS, McpHub, entered_as, mcp_hub
 from tests.rpc import real_servers as real
 from toolhub.v1 import pin_pb2
 from toolhub.v1 import registry_service_pb2 as pb
+from toolhub_service.domain.call import Principal
 
 POLICY = """
 extends: none
@@ -121,6 +122,24 @@ async def refusal(client: Any, uri: str) -> str:
     with pytest.raises(MCPError) as refused:
         await client.read_resource(uri)
     return refused.value.error.message
+
+
+async def test_a_token_that_gives_less_gets_no_list_of_a_wider_one_and_no_word_of_hidden_tools(tmp_path: Path) -> None:
+    mirrored = {"type": "object", "properties": {"at": {"type": "string", "x-mcp-header": "Place"}}}
+    hidden = Offering(pages=[[tool("mirrors", inputSchema=mirrored)]])
+    open_ = offering(listed=[resource(STATIC)], contents={STATIC: "hello"})
+    who = [Principal("local")]
+    async with AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(sourced(tmp_path, {"acme": open_, "hidden": hidden}))
+        entered = await stack.enter_async_context(entered_as(hub, who))
+        client = await stack.enter_async_context(entered.client(ERAS[1]))
+        assert [str(each.uri) for each in (await client.list_resources()).resources] == [STATIC]
+        who.append(Principal("local", permissions=frozenset({"read:fs"})))
+        assert (await client.list_resources()).resources == []
+        for name in ("hidden__mirrors", "hidden__nothing"):
+            answer = await client.call_tool(name, {"at": "here"})
+            assert answer.meta is not None
+            assert answer.meta["toolhub/error"]["kind"] == "TOOL_NOT_FOUND"
 
 
 @pytest.mark.promise("mcpserver.prompts-and-resources")

@@ -242,7 +242,8 @@ class OwnTools:
         job = await self._awaited(args.job_id, args.wait_s, asked)
         if job.status.result is None:
             return _structured(_status_of(job) | {"note": "It is not over. Ask again."})
-        return await self._calling.visible(job.call, job.status.result)
+        # To an operator, who sees every job, what belongs to its caller is not given: artifacts are not theirs.
+        return await self._calling.visible(job.call._replace(principal=asked.principal), job.status.result)
 
     async def _cancel(self, args: JobCancel, asked: Asked) -> dict[str, Any]:
         return _structured(_status_of(await self._engine.jobs.cancel(asked.principal, args.job_id, args.reason)))

@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from mcp_types import INVALID_PARAMS
 
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
@@ -87,7 +88,8 @@ class SourceResources:
     def __init__(self, engine: Engine, primitives: Primitives) -> None:
         self._engine = engine
         self._primitives = primitives
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[Principal, str], _Kept] = OrderedDict()
+        """By caller, as far as its credential goes, and source."""
         self._kept_entries = 0
         engine.resource_news.subscribe(self._on_news)
 
@@ -193,7 +195,7 @@ class SourceResources:
 
     async def _listing(self, asker: Asker, spec: ToolSpec) -> Listing | None:
         """What the source offers; None when it cannot be had and never could. An older one still defends its URIs."""
-        key = (asker.principal.id, spec.source)
+        key = (asker.principal, spec.source)
         holds_for = (spec.digest, self._engine.policy.revision)
         now_s = asyncio.get_running_loop().time()
         kept = self._kept.get(key)
@@ -211,7 +213,7 @@ class SourceResources:
         self._keep(key, _Kept(listing, now_s + _KEPT_S, holds_for))
         return listing
 
-    def _keep(self, key: tuple[str, str], kept: _Kept) -> None:
+    def _keep(self, key: tuple[Principal, str], kept: _Kept) -> None:
         before = self._kept.pop(key, None)
         self._kept_entries += _size(kept) - (_size(before) if before is not None else 0)
         self._kept[key] = kept
