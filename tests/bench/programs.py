@@ -1,33 +1,24 @@
-"""What programs cost and save: their start, a call of theirs, forty calls in one, a suspended run, and tokens.
+"""What programs cost: their start, a call of theirs, forty calls in one, a suspended run.
 
-    python -m tests.bench.programs [--tokens]
+    python -m tests.bench.programs
 
-`--tokens` counts with OpenAI's o200k_base by npm's gpt-tokenizer, which is installed into a temporary folder, over 500
-tools of a real registry (set TEST_CORPORA). Each text is counted once; a model that is sent its context again with
-every step pays for it again.
+What they save is counted by tests.bench.mcp_tokens.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
 from tests.bench.page import at_share
-from tests.bench.search_quality import load_tools, search_over
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import job_state_pb2
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.export import openai_definition, plain_name
-from toolhub_service.registry.stubs import function_names, python_stubs
 from toolhub_service.runtime.steps import SILENT
 from toolhub_service.stores.codec import encode_kept_call
 from toolhub_service.tools.programs.bounds import Printed
@@ -118,66 +109,6 @@ def _watch(job_id: str) -> Any:
     return job_service_pb2.WatchJobRequest(job_id=job_id)
 
 
-# Tokens. A task: of forty issues, how many are open and name a regression?
-
-_QUERIES: Final = ("list issues of a repository", "read one issue with its comments")
-_RESULT: Final = {
-    "number": 1234,
-    "state": "open",
-    "title": "Crash when a folder is empty",
-    "body": "Steps to see it. " * 20,
-}
-_PROGRAM: Final = """import asyncio
-issues = await call("tools/list_issues", {"owner": "acme", "repo": "shop", "perPage": 40})
-where = {"owner": "acme", "repo": "shop"}
-read = await asyncio.gather(*[call("tools/get_issue", {**where, "issue_number": i["number"]}) for i in issues])
-[i["number"] for i in read if i["state"] == "open" and "regression" in i["body"]]
-"""
-
-
-def _texts(tools: Sequence[ToolSpec]) -> dict[str, list[str]]:
-    definitions = [json.dumps(openai_definition(spec, plain_name(spec.name))) for spec in tools]
-    search = search_over(tools)
-    hits = [hit.tool for query in _QUERIES for hit in search.search(query, limit=5).hits]
-    found = list({spec.name: spec for spec in hits}.values())
-    brief = [json.dumps({"name": spec.name, "description": spec.description}) for spec in found]
-    chosen = found[:3]
-    call = json.dumps({"name": "get_issue", "arguments": {"owner": "acme", "repo": "shop", "issue_number": 1234}})
-    calls = [call, json.dumps(_RESULT)] * _CALLS
-    stubs = python_stubs(chosen, function_names(spec.name for spec in chosen))
-    answer = json.dumps({"value": list(range(1200, 1212)), "printed": "", "calls": []})
-    told = [json.dumps(openai_definition(spec, plain_name(spec.name))) for spec in chosen]
-    return {
-        f"{len(tools)} definitions, {_CALLS} calls": [*definitions, *calls],
-        f"search, 3 definitions, {_CALLS} calls": [*_QUERIES, *brief, *told, *calls],
-        "search, 3 stubs, one program": [*_QUERIES, *brief, stubs, _PROGRAM, answer],
-    }
-
-
-_COUNT: Final = """
-const { encode } = require("gpt-tokenizer");
-const rows = JSON.parse(require("fs").readFileSync(0, "utf8"));
-const count = (texts) => texts.reduce((sum, text) => sum + encode(text).length, 0);
-for (const name of Object.keys(rows)) rows[name] = count(rows[name]);
-console.log(JSON.stringify(rows));
-"""
-
-
-def _tokens() -> None:
-    tools = load_tools("docker_mcp_registry")[:500]
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            ["npm", "install", "--silent", "--no-audit", "--no-fund", "gpt-tokenizer"], cwd=folder, check=True
-        )
-        (Path(folder) / "count.cjs").write_text(_COUNT)
-        given = json.dumps(_texts(tools))
-        ran = subprocess.run(["node", "count.cjs"], cwd=folder, input=given, capture_output=True, text=True, check=True)
-    counted: dict[str, int] = json.loads(ran.stdout)
-    first = next(iter(counted.values()))
-    for name, count in counted.items():
-        print(f"{name}: {count:,} tokens ({count / first:.1%})")
-
-
 async def _measure() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with running_hub(Path(folder), policy=_POLICY) as hub:
@@ -186,12 +117,7 @@ async def _measure() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tokens", action="store_true")
-    asked, _ = parser.parse_known_args()
     asyncio.run(_measure())
-    if asked.tokens:
-        _tokens()
 
 
 if __name__ == "__main__":
