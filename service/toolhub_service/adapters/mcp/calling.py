@@ -275,7 +275,7 @@ class ToolCaller:
                 options: SendOptions = {"timeout_s": timeout_s, "on_progress": reporter, "extension": extension}
                 if session.is_modern and fields is None and (names := server.headers_of(call.spec)):
                     options["headers"] = mcp_param_headers(names, call.args)
-                answer = await _sent(server.link, session, method, params, options, relayed)
+                answer = await _sent(server.link, call, session, method, params, options, relayed)
             except MCPError as error:
                 failure = self._failure(server, call, error, relayed)
                 if questions.restarts(failure):
@@ -329,6 +329,7 @@ class ToolCaller:
 
 async def _sent(
     link: McpLink,
+    call: GrantedCall,
     session: McpSession,
     method: str,
     params: dict[str, Any],
@@ -338,7 +339,7 @@ async def _sent(
     """The server's answer; meanwhile the call's client may be asked. Raises MCPError."""
     if relayed is not None:
         options["capabilities"], options["on_log"] = relayed.capabilities, relayed.on_log
-    with link.running.entered(relayed):
+    with link.running.entered(relayed, call.call.principal.id):
         return await link.send(session, method, params, **options)
 
 

@@ -94,8 +94,10 @@ class McpTasks:
         if not mark.remote_id:
             return
         wanted = TaskQuestions(call, self._server.elicitation, self._caller.redact)
-        async for progress in self._poller.poll(lambda: self._poll_task(call, mark, wanted), key=mark.remote_id):
-            yield progress
+        # What the server asks meanwhile may be the task's, which has no client: it is nobody else's to answer.
+        with self._server.link.running.entered(None, call.call.principal.id):
+            async for progress in self._poller.poll(lambda: self._poll_task(call, mark, wanted), key=mark.remote_id):
+                yield progress
 
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
         if not mark.remote_id:

@@ -2,7 +2,8 @@
 
 Only what the source's `relay` names, and only to a client that declares it can answer. A server of 2026-07-28 is told
 with each call what its client can be asked; one of 2025-11-25 is told at its handshake, and asks by requests of its
-own, which do not say for which call: they are handed on while one call alone runs there, and refused otherwise.
+own, which do not say for which call: they are handed on while one call alone runs there, and refused otherwise, as for
+a while after another principal's call was given up.
 
 A form is made anew from what is known to be harmless, and says which tool asks. What a client answers goes back as it
 is: the server asked for it.
@@ -10,12 +11,15 @@ is: the server asked for it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mcp import MCPError
 from mcp_types import (
     INVALID_REQUEST,
+    REQUEST_TIMEOUT,
     CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequestFormParams,
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
 MISSING_CAPABILITY: Final = -32021
 SOURCE_META: Final = "toolhub/source"
 
+# A server that was told to cancel may go on for a while, and then asks for a call that runs no more.
+_GIVEN_UP_S: Final = 60.0
+
 _KINDS: Final[Mapping[str, Relay]] = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",
@@ -58,6 +65,10 @@ class Relayed:
         self._client = client
         self._allowed = allowed
         self._redact = redact
+
+    @property
+    def principal_id(self) -> str:
+        return self._call.call.principal.id
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -117,23 +128,37 @@ class Relayed:
 
 
 class Running:
-    """The calls that run on one server."""
+    """The calls that run on one server, and the tasks that are followed there."""
 
     def __init__(self) -> None:
         self._calls: list[Relayed | None] = []
+        self._given_up_s: dict[str, float] = {}
+        """By principal whose call was given up unanswered: until when its server may still ask for it, loop clock."""
 
     @contextmanager
-    def entered(self, relayed: Relayed | None) -> Iterator[None]:
+    def entered(self, relayed: Relayed | None, principal_id: str) -> Iterator[None]:
         self._calls.append(relayed)
+        is_answered = False
         try:
             yield
+            is_answered = True
+        except MCPError as error:
+            is_answered = error.error.code != REQUEST_TIMEOUT
+            raise
         finally:
             self._calls.remove(relayed)
+            if not is_answered:
+                now_s = asyncio.get_running_loop().time()
+                kept = {who: until_s for who, until_s in self._given_up_s.items() if until_s > now_s}
+                self._given_up_s = kept | {principal_id: now_s + _GIVEN_UP_S}
 
     @property
     def only(self) -> Relayed | None:
-        """The one whose client can be asked, where no other call runs."""
-        return self._calls[0] if len(self._calls) == 1 else None
+        """The one whose client can be asked, where no other call runs, and no other principal's may go on there."""
+        only = self._calls[0] if len(self._calls) == 1 else None
+        now_s = asyncio.get_running_loop().time()
+        others = (who for who, until_s in self._given_up_s.items() if until_s > now_s)
+        return only if only is None or all(who == only.principal_id for who in others) else None
 
 
 class Callbacks:

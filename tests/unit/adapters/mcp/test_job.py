@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from mcp import MCPError
+from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
 from tests.fakes.mcp_harness import WITHIN_S, McpHarness, mcp_tool, over_http, over_stdio, stage_of, started
 from tests.fakes.mcp_servers.scripted import Script, Send, question, text
 from tests.fakes.outcomes import outcome_of
 from tests.fakes.running_jobs import KeptMarks
-from tests.ports.adapter_suite import AdapterSuite, Prepared
+from tests.ports.adapter_suite import AdapterSuite, Prepared, granted
 from toolhub_service.adapters.definitions import FindsError, Overrides
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms
-from toolhub_service.domain.call import QuestionAsked, Reply
+from toolhub_service.adapters.mcp.relay import Relayed
+from toolhub_service.domain.call import CallingClient, QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Outcome
@@ -114,6 +117,39 @@ async def test_cancelling_the_job_cancels_the_task(generation: str, name: str) -
         assert isinstance(error, ToolError)
         assert error.kind is ErrorKind.CANCELLED
         assert harness.script.cancelled == ["t-1"]
+
+
+async def test_while_a_task_is_followed_what_its_server_asks_is_put_to_no_other_calls_client() -> None:
+    async with tasks("legacy") as harness:
+        other = relayed_call("bob")
+        running = asyncio.create_task(ends(harness, "long", {"polls": 1_000_000}))
+        await harness.sink.until_reported("working")
+        with harness.link.running.entered(other, "bob"):
+            assert harness.link.running.only is None
+        harness.kept.cancelled.set()
+        await running
+
+
+async def test_what_a_server_asks_after_a_call_was_given_up_is_put_to_nobody_elses_client() -> None:
+    async with tasks("legacy") as harness:
+        running = harness.link.running
+        with pytest.raises(MCPError), running.entered(relayed_call("alice"), "alice"):
+            raise MCPError(INTERNAL_ERROR, "answered")
+        bob, alice = relayed_call("bob"), relayed_call("alice")
+        with running.entered(bob, "bob"):
+            assert running.only is bob
+        for given_up in (asyncio.CancelledError(), MCPError(REQUEST_TIMEOUT, "silent")):
+            with pytest.raises((asyncio.CancelledError, MCPError)), running.entered(None, "alice"):
+                raise given_up
+            with running.entered(bob, "bob"):
+                assert running.only is None
+            with running.entered(alice, "alice"):
+                assert running.only is alice
+
+
+def relayed_call(who: str) -> Relayed:
+    call = granted(mcp_tool("echo"), principal=who)
+    return Relayed(call, cast(CallingClient, None), frozenset(), str)
 
 
 @pytest.mark.parametrize("generation", ["legacy", "modern"])
