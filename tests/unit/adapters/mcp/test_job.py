@@ -18,7 +18,7 @@ from tests.fakes.running_jobs import KeptMarks
 from tests.ports.adapter_suite import AdapterSuite, Prepared, granted
 from toolhub_service.adapters.definitions import FindsError, Overrides
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms
-from toolhub_service.adapters.mcp.relay import Relayed
+from toolhub_service.adapters.mcp.relay import Relayed, Running
 from toolhub_service.domain.call import CallingClient, QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark
@@ -137,14 +137,18 @@ async def test_what_a_server_asks_after_a_call_was_given_up_is_put_to_nobody_els
             raise MCPError(INTERNAL_ERROR, "answered")
         bob, alice = relayed_call("bob"), relayed_call("alice")
         with running.entered(bob, "bob"):
-            assert running.only is bob
+            assert asked_of(running) is bob
         for given_up in (asyncio.CancelledError(), MCPError(REQUEST_TIMEOUT, "silent")):
             with pytest.raises((asyncio.CancelledError, MCPError)), running.entered(None, "alice"):
                 raise given_up
             with running.entered(bob, "bob"):
-                assert running.only is None
+                assert asked_of(running) is None
             with running.entered(alice, "alice"):
-                assert running.only is alice
+                assert asked_of(running) is alice
+
+
+def asked_of(running: Running) -> Relayed | None:
+    return running.only
 
 
 def relayed_call(who: str) -> Relayed:
