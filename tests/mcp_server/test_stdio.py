@@ -11,15 +11,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
+from tests.fakes.mcp_servers.offering import Offering
+from tests.fakes.mcp_servers.scripted import tool
 from tests.hub import OPEN_POLICY
 from tests.mcp_server.mcp_hub import ERAS, MODES, McpHub, Working, mcp_hub
 from tests.mcp_server.test_admission import INITIALIZE, keyed_hub
+from tests.mcp_server.test_prompts import sourced
 from toolhub_service.app.paths import Paths
 from toolhub_service.cli.mcp_bridge import Bridge
 from toolhub_service.cli.root import toolhub
@@ -82,6 +86,39 @@ async def test_the_bridge_passes_progress_and_cancellation_and_opens_an_ended_se
                 assert answer["result"]["structuredContent"]["iso"]
 
 
+async def test_the_bridge_copies_arguments_into_the_headers_that_a_tools_schema_names(tmp_path: Path) -> None:
+    place = {"type": "string", "x-mcp-header": "Place"}
+    inner = {"type": "object", "properties": {"on": {"type": "boolean", "x-mcp-header": "On"}}}
+    schema = {"type": "object", "properties": {"at": place, "n": {"type": "integer"}, "with": inner}}
+    server = Offering(pages=[[tool("mirrors", inputSchema=schema)]])
+    calls = [{"at": "Zürich", "n": 7, "with": {"on": True}}, {"at": "home", "with": {}}, {"n": 1}]
+    wanted = [{"mcp-param-place": "=?base64?WsO8cmljaA==?=", "mcp-param-on": "true"}, {"mcp-param-place": "home"}, {}]
+    async with sourced(tmp_path, {"acme": server}) as hub:
+        for is_listed in (True, False):
+            async with Bridged(hub, ERAS[1]) as client:
+                if is_listed:
+                    client.ask(1, "tools/list", {})
+                    await client.told(lambda message: message.get("id") == 1)
+                for number, arguments in enumerate(calls):
+                    client.ask(f"call {number}", "tools/call", {"name": "acme__mirrors", "arguments": arguments})
+                    answer = await client.told(lambda message: message.get("id") == f"call {number}")  # noqa: B023
+                    assert not answer["result"]["isError"], answer
+                sent = [headers for headers in client.sent_headers if headers["mcp-method"] == "tools/call"]
+                if not is_listed:  # the first was refused, and the bridge has looked at the tool
+                    assert [headers["mcp-name"] for headers in sent[:3]] == [
+                        "acme__mirrors",
+                        "describe_tool",
+                        "acme__mirrors",
+                    ]
+                    assert sent.pop(0).keys().isdisjoint(wanted[0])
+                    sent.pop(0)
+                assert [
+                    {name: value for name, value in headers.items() if "-param-" in name} for headers in sent
+                ] == wanted
+    called = [params["arguments"] for method, params in server.requests if method == "tools/call"]
+    assert called == calls * 2
+
+
 class Bridged:
     """The bridge in this process, and the lines that go through it."""
 
@@ -91,6 +128,8 @@ class Bridged:
         self._told: list[dict[str, Any]] = []
         self._news = asyncio.Event()
         self._bridge = Bridge(hub.url, "", self._hear)
+        self.sent_headers: list[dict[str, str]] = []
+        self._bridge._http.event_hooks = {"request": [self._note]}
         self._hub = hub
 
     async def __aenter__(self) -> Self:
@@ -105,10 +144,13 @@ class Bridged:
         self._sent.put_nowait(None)
         await self._running
 
+    async def _note(self, request: httpx.Request) -> None:
+        self.sent_headers.append(dict(request.headers))
+
     def send(self, message: dict[str, Any]) -> None:
         self._sent.put_nowait(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
-    def ask(self, request_id: int, method: str, params: dict[str, Any]) -> None:
+    def ask(self, request_id: int | str, method: str, params: dict[str, Any]) -> None:
         meta = dict(params.get("_meta", {}))
         if self._era == ERAS[1]:
             meta |= {

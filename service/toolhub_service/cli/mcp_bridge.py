@@ -2,6 +2,7 @@
 
 The messages pass as they are, so the hub judges each under the key that it comes with, as any other client's. Only what
 HTTP needs is added: headers, the session of the older era (opened again after a restart of the hub), and the streams.
+Arguments that a tool's schema wants in headers too (`x-mcp-header`, 2026-07-28) are copied there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ Message = dict[str, Any]
 _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 _PLAIN: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _ACCEPT: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+_X_HEADER: Final = "x-mcp-header"
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_MISMATCH: Final = -32020
 _UNREACHABLE: Final = -32000
 _AGAIN_S: Final = 1.0
 # Nothing is decided here about how long a call may take.
@@ -41,6 +45,8 @@ class Bridge:
         self._session: dict[str, str] = {}
         self._opening = asyncio.Lock()
         self._listening: asyncio.Task[None] | None = None
+        self._mirrored: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+        """By a tool's name: paths of arguments, and the end of the header of each. Few tools have any."""
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
         """Until there are no more lines."""
@@ -86,15 +92,20 @@ class Bridge:
     async def _send(self, message: Message, line: bytes) -> None:
         try:
             session = self._session
-            if await self._post(message, line) == 404 and session:
+            refused = await self._post(message, line)
+            if refused == 404:
                 await self._open_again(session)
+            elif refused == 400:
+                await self._learn(message)
+            if refused:
                 await self._post(message, line, is_last=True)
         except httpx.HTTPError as failed:
             problem = f"The hub at {self._url} does not answer ({type(failed).__name__}). Is it running?"
             self._refuse(message, _UNREACHABLE, problem)
 
     async def _post(self, message: Message, line: bytes, *, is_last: bool = False) -> int:
-        """The status; what came back has been written, but for a session that is gone and may be opened again."""
+        """0, and what came back has been written; or the status of an answer after which it may be sent again: 404 for
+        a session that is gone, 400 for headers that do not fit."""
         headers = self._headers(message)
         async with self._http.stream("POST", self._url, content=line.strip(), headers=headers) as response:
             if response.status_code == 404 and self._session and not is_last:
@@ -104,9 +115,12 @@ class Bridge:
             if response.headers.get("content-type", "").startswith("text/event-stream"):
                 async for data in _events(response):
                     self._answer(message, data)
-            else:
-                self._answer(message, await response.aread(), response.status_code)
-            return response.status_code
+                return 0
+            data = await response.aread()
+            if response.status_code == 400 and not is_last and _wants_headers(message, data):
+                return 400
+            self._answer(message, data, response.status_code)
+            return 0
 
     def _answer(self, asked: Message, data: bytes, status: int = 200) -> None:
         if not data and status < 300:
@@ -123,7 +137,21 @@ class Bridge:
             message["id"] = asked.get("id")
             if message["id"] is None:
                 return  # a notification has no answer
+        if asked.get("method") == "tools/list" and _X_HEADER.encode() in data:
+            result = message.get("result")
+            for tool in result.get("tools", ()) if isinstance(result, dict) else ():
+                self._mirrored[tool["name"]] = _mirrored(tool["inputSchema"])
         self._tell(message)
+
+    async def _learn(self, call: Message) -> None:
+        """Which arguments of the tool go into headers: its client may never have listed it, or before it changed."""
+        name, meta = _param(call, "name"), {**_param(call, "_meta")}
+        meta.pop("progressToken", None)
+        params = {"name": "describe_tool", "arguments": {"name": name}, "_meta": meta}
+        asked = {"jsonrpc": "2.0", "id": "describe", "method": "tools/call", "params": params}
+        answer = await self._http.post(self._url, json=asked, headers=self._headers(asked))
+        with suppress(ValueError, KeyError, TypeError):
+            self._mirrored[name] = _mirrored(answer.json()["result"]["structuredContent"]["inputSchema"])
 
     async def _open_again(self, ended: dict[str, str]) -> None:
         """The hub knows the session no more: another one, without a word to the client."""
@@ -156,7 +184,14 @@ class Bridge:
             return {} if message.get("method") == "initialize" else self._session
         headers = {"mcp-protocol-version": _field(version), "mcp-method": _field(str(message.get("method", "")))}
         name = _param(message, "name") or _param(message, "uri")
-        return headers | {"mcp-name": _field(name)} if isinstance(name, str) else headers
+        if not isinstance(name, str):
+            return headers
+        if message.get("method") == "tools/call":
+            for path, token in self._mirrored.get(name, ()):
+                text = _scalar(_param(message, "arguments"), path)
+                if text is not None:
+                    headers[f"mcp-param-{token}"] = _field(text)
+        return headers | {"mcp-name": _field(name)}
 
     def _refuse(self, asked: Message, code: int, problem: str) -> None:
         if asked.get("method") is not None and asked.get("id") is not None:
@@ -175,7 +210,42 @@ def _field(value: str) -> str:
     """As the protocol writes a value that a header could not hold."""
     if _PLAIN.fullmatch(value) and not value.startswith("=?base64?"):
         return value
-    return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
+    return f"=?base64?{base64.b64encode(value.encode(errors='surrogatepass')).decode()}?="
+
+
+def _wants_headers(asked: Message, data: bytes) -> bool:
+    """Whether a call was refused, before anything ran, for the headers that it came with."""
+    if asked.get("method") != "tools/call" or not isinstance(_param(asked, "_meta"), dict):
+        return False
+    try:
+        return bool(json.loads(data)["error"]["code"] == _HEADER_MISMATCH)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _mirrored(schema: Any) -> list[tuple[tuple[str, ...], str]]:
+    """Paths of properties whose values are sent as headers `Mcp-Param-…` too, and the ends of these."""
+    found: list[tuple[tuple[str, ...], str]] = []
+    rest: list[tuple[tuple[str, ...], Any]] = [((), schema)]
+    while rest:
+        path, node = rest.pop()
+        if not isinstance(node, dict):
+            continue
+        token = node.get(_X_HEADER)
+        if path and isinstance(token, str) and _TOKEN.fullmatch(token):
+            found.append((path, token))
+        inner = node.get("properties")
+        rest += [((*path, name), each) for name, each in inner.items()] if isinstance(inner, dict) else []
+    return found
+
+
+def _scalar(value: Any, path: tuple[str, ...]) -> str | None:
+    """An argument as its header has it; None where there is none, or it is no scalar."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int | float) else None
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
