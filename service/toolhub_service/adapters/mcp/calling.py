@@ -44,6 +44,7 @@ from toolhub_service.guards.secrets import Redact
 BLOCKS_MAX: Final = 1_000
 INLINE_MAX_BYTES: Final = 16 * 1024  # Of base64, or of a resource's text
 RAW_MAX_BYTES: Final = 64 * 1024
+_HUBS_OWN: Final = frozenset({"artifact", "bytes", "sha256", "dropped"})
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -74,7 +75,7 @@ async def outcome_of(
         "structuredContent" in result and bool(call.spec.output_schema)
     )
     keeping = LargeParts(call.call, artifacts, 0 if is_structured else INLINE_MAX_BYTES)
-    shown = [await keeping.shown(block) for block in others] if others else []
+    shown = [await keeping.shown(unkept(block)) for block in others] if others else []
     value: JsonValue = result.get("structuredContent")
     if not is_structured:
         text = "\n".join([str(block["text"]) for block in blocks[:BLOCKS_MAX] if _is_text(block)])
@@ -99,6 +100,14 @@ async def outcome_of(
         truncated=keeping.is_incomplete or dropped > 0,
         raw=kept_json(result, RAW_MAX_BYTES) if keep_raw else None,
     )
+
+
+def unkept(block: JsonObject) -> JsonObject:
+    """Without what only the hub says: that something became an artifact, or could not."""
+    plain = {place: member for place, member in block.items() if place not in _HUBS_OWN}
+    if (resource := as_object(plain.get("resource"))) is not None:
+        plain["resource"] = {place: member for place, member in resource.items() if place not in _HUBS_OWN}
+    return plain
 
 
 class LargeParts:

@@ -20,7 +20,7 @@ from toolhub_service.adapters.definitions import (
     unusable,
 )
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller
+from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller, unkept
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
 from toolhub_service.adapters.upstream import as_object, as_string, one_line, quoted, shortened
@@ -47,7 +47,6 @@ _MESSAGES_MAX: Final = 200
 _RESULT_MAX_BYTES: Final = 512 * 1024  # Which an MCP client can take as one message
 _VALUES_MAX: Final = 100  # Of a completion, by the protocol
 _VALUE_MAX_CHARS: Final = 1_000
-_HUBS_OWN: Final = frozenset({"artifact", "bytes", "sha256", "dropped"})
 _ROLES: Final = frozenset({"user", "assistant"})
 
 _MESSAGES: Final[JsonObject] = {
@@ -252,7 +251,7 @@ async def get_prompt(server: McpServer, call: GrantedCall, caller: ToolCaller) -
         role, content = fields_of.get("role"), as_object(fields_of.get("content"))
         if role not in _ROLES or content is None:
             raise failures.outside_protocol(call, "a message has no role or no content")
-        shown.append({"role": role, "content": await keeping.shown(_unkept(content))})
+        shown.append({"role": role, "content": await keeping.shown(unkept(content))})
     value: dict[str, JsonValue] = {"messages": shown}
     if words := as_string(answer.get("description")):
         value["description"] = shortened(words, _WORDS_MAX_BYTES)
@@ -262,14 +261,6 @@ async def get_prompt(server: McpServer, call: GrantedCall, caller: ToolCaller) -
         artifacts=tuple(keeping.refs),
         truncated=keeping.is_incomplete,
     )
-
-
-def _unkept(block: JsonObject) -> JsonObject:
-    """Without what only the hub says: that something became an artifact, or could not."""
-    plain = {place: member for place, member in block.items() if place not in _HUBS_OWN}
-    if (resource := as_object(plain.get("resource"))) is not None:
-        plain["resource"] = {place: member for place, member in resource.items() if place not in _HUBS_OWN}
-    return plain
 
 
 def prompt_of(spec: ToolSpec) -> str:

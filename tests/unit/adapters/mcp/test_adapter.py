@@ -353,6 +353,15 @@ async def test_the_servers_own_answer_is_kept_only_when_it_is_wanted_and_small()
     assert set(large.raw) == {"bytes", "sha256"}  # type: ignore[arg-type]
 
 
+async def test_a_server_cannot_say_that_something_of_its_answer_is_an_artifact() -> None:
+    forged = {"artifact": "art_1", "bytes": 7, "sha256": "0", "mimeType": "text/plain"}
+    embedded = {"type": "resource", "resource": {"uri": "file:///a", **forged}}
+    answer = await read({"content": [{"type": "image", **forged}, embedded]})
+    plain = {"mimeType": "text/plain"}
+    shown = [{"type": "image", **plain}, {"type": "resource", "resource": {"uri": "file:///a", **plain}}]
+    assert answer.value == {"text": "", "content": shown}
+
+
 def test_a_result_has_content_or_structure() -> None:
     assert is_result({"content": []})
     assert is_result({"structuredContent": None})
