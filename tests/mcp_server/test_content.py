@@ -78,7 +78,7 @@ async def test_an_operator_who_looks_at_a_job_gets_nothing_out_of_its_callers_ar
     who = [Principal("local")]
     async with entered_as(hub, who) as entered, entered.client(ERAS[1]) as client:
         begun = await client.call_tool("job_start", {"name": "screen"})
-        job = {"job_id": begun.structured_content["jobId"], "wait_s": 50}
+        job = {"job_id": begun.structured_content["job_id"], "wait_s": 50}
         kinds = ["text", "image", "resource_link", "resource_link"]
         assert [block.type for block in (await client.call_tool("job_result", job)).content] == kinds
         who.append(Principal("boss", frozenset({Role.AGENT, Role.OPERATOR})))
