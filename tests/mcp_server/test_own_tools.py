@@ -267,6 +267,9 @@ async def test_artifacts_are_links_that_their_owner_alone_can_read(hub: McpHub) 
                     await bob.read_resource(uri)
                 refusals.append((refused.value.code, refused.value.message))
             assert refusals[0] == refusals[1]
+            for cursor in ("[" * 3_000, f'[{10**40}, "a"]', '[1, "\\u0000"]', "[true]", "-1", "x"):
+                with pytest.raises(MCPError, match="The cursor is none of this list"):
+                    await alice.list_resources(cursor=cursor)
             templates = (await alice.list_resource_templates()).resource_templates
             assert "toolhub://artifacts/{artifact_id}" in [each.uri_template for each in templates]
 

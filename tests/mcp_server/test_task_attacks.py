@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from mcp.server.request_state import AESGCMRequestStateCodec
+from mcp.shared.inbound import encode_header_value
 
 from tests.mcp_server.mcp_hub import McpHub, Working, mcp_hub
 from tests.mcp_server.test_tasks import COPY, FORM, PICK, POLICY, Picking, decide, keys_of
@@ -110,12 +111,16 @@ async def test_task_ids_of_others_and_made_up_ones_are_answered_alike(hub: McpHu
             task_id = begun["taskId"] if era == NEWER else begun["task"]["taskId"]
             for method in methods:
                 answers = set()
-                for guess in (task_id, task_id[:-1], "job_0", "../../etc/passwd", "x" * 129, "%s", "é"):
+                for guess in (task_id, task_id[:-1], "job_0", "../../etc/passwd", "x" * 129, "%s", "é", "job_\u0000"):
                     params: dict[str, Any] = {
                         "taskId": guess,
                         **({"inputResponses": {}} if method == "tasks/update" else {}),
                     }
-                    answer = await bob.ask(method, params, headers={"mcp-name": guess.replace("é", "=?base64?w6k=?=")})
+                    answer = await bob.ask(
+                        method,
+                        params,
+                        headers={"mcp-name": encode_header_value(guess)},
+                    )
                     answers.add(json.dumps(answer["error"]))
                 assert len(answers) == 1, (method, answers)
                 for odd in (7, None, ["job_0"]):
@@ -126,8 +131,9 @@ async def test_task_ids_of_others_and_made_up_ones_are_answered_alike(hub: McpHu
                 assert rerouted["error"]["code"] == -32020
             else:
                 assert (await bob.result("tasks/list"))["tasks"] == []
-                assert (await bob.ask("tasks/list", {"cursor": "1:' OR 1=1"})).get("result", {}).get("tasks") == []
-                assert (await bob.ask("tasks/list", {"cursor": "x"}))["error"]["code"] == -32602
+                assert (await bob.ask("tasks/list", {"cursor": "1:job_0"}))["result"]["tasks"] == []
+                for cursor in ("1:' OR 1=1", "1:job_\u0000", "x"):
+                    assert (await bob.ask("tasks/list", {"cursor": cursor}))["error"]["code"] == -32602
             assert (await alice.result("tasks/get", {"taskId": task_id}))["status"] == "working"
             await alice.result("tasks/cancel", {"taskId": task_id})
             await alice.over(task_id)

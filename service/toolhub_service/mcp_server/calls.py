@@ -40,10 +40,15 @@ _PURPOSE_MAX_CHARS: Final = 1_024
 _REQUEST_ID_HEADER: Final = "toolhub-request-id"
 
 
+def is_id(text: str) -> bool:
+    """Whether it may be an id of the hub's: stores are asked for no other, as over gRPC."""
+    return _ID.fullmatch(text) is not None
+
+
 def id_of(context: Context, name: str) -> str:
     """An id that the client sends in `_meta` under the hub's prefix; empty when there is none that can be used."""
     value = dict(context.meta or {}).get(META_PREFIX + name)
-    return value if isinstance(value, str) and _ID.fullmatch(value) else ""
+    return value if isinstance(value, str) and is_id(value) else ""
 
 
 def client_of(context: Context) -> str:

@@ -21,7 +21,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.tool import Annotations, ToolState
 from toolhub_service.mcp_server.calling import Answered, Calling
-from toolhub_service.mcp_server.calls import Context, failed, text_of
+from toolhub_service.mcp_server.calls import Context, failed, is_id, text_of
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import RUN_PROGRAM, Mode, Offer
 from toolhub_service.mcp_server.programs import NONE_FOUND, stubs_of
@@ -29,6 +29,7 @@ from toolhub_service.mcp_server.relay import Client
 from toolhub_service.registry.export import mcp_hints
 from toolhub_service.registry.listing import PageRequest, Viewer, search_tools
 from toolhub_service.registry.search import NO_MEANING, ToolFilter
+from toolhub_service.runtime.jobs.watch import unknown
 
 CALL_TOOL: Final = "call_tool"
 
@@ -246,10 +247,12 @@ class OwnTools:
         return await self._calling.visible(job.call._replace(principal=asked.principal), job.status.result)
 
     async def _cancel(self, args: JobCancel, asked: Asked) -> dict[str, Any]:
+        _check_id(args.job_id)
         return _structured(_status_of(await self._engine.jobs.cancel(asked.principal, args.job_id, args.reason)))
 
     async def _awaited(self, job_id: str, wait_s: float, asked: Asked) -> Job:
         """The job, when it is over or the time is. Raises ToolFailure NOT_FOUND for what is not the caller's."""
+        _check_id(job_id)
         job = await self._engine.jobs.get(asked.principal, job_id)
         if job.state.is_final or not wait_s:
             return job
@@ -264,6 +267,12 @@ class OwnTools:
         except TimeoutError:
             pass
         return await self._engine.jobs.get(asked.principal, job_id)
+
+
+def _check_id(job_id: str) -> None:
+    """Raises ToolFailure NOT_FOUND for what can be no job's."""
+    if not is_id(job_id):
+        raise unknown(job_id)
 
 
 def _own(name: str, run: Run, input: type[Struct], annotations: Annotations, description: str) -> tuple[str, OwnTool]:

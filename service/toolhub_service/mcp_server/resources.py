@@ -14,7 +14,7 @@ from toolhub_service.domain.artifact import Artifact, ArtifactFilter
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.mcp_server.calls import ARTIFACT_URI, META_PREFIX, resource_link
+from toolhub_service.mcp_server.calls import ARTIFACT_URI, META_PREFIX, is_id, resource_link
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.primitives import Asker, meta_of
 from toolhub_service.mcp_server.source_resources import Found, SourceResources, no_resource
@@ -27,7 +27,6 @@ _READ_ONCE_MAX_BYTES: Final = 700 * 1024
 _PAGE: Final = 100
 _CONTENTS: Final = ("mimeType", "text", "blob", "_meta")
 _SOURCES_PAGE: Final = 500
-_ID_MAX_CHARS: Final = 128
 NOT_FOUND_ONCE: Final = -32002
 _TEXTS: Final = ("application/json", "application/xml", "application/yaml", "application/x-ndjson")
 
@@ -104,7 +103,7 @@ class Resources:
         self, principal: Principal, uri: str, artifact_id: str, most: int, code: int
     ) -> tuple[str, bytes]:
         """(media type, bytes). Raises MCPError."""
-        if not 0 < len(artifact_id) <= _ID_MAX_CHARS:
+        if not is_id(artifact_id):
             raise no_resource(uri, code)
         may_read_all = Role.AUDITOR in principal.roles
         try:
@@ -157,8 +156,8 @@ def _place(cursor: str) -> tuple[int | None, tuple[int, str] | None]:
         if isinstance(place, int) and place >= 0:
             return place, None
         at, artifact_id = place
-        if isinstance(at, int) and isinstance(artifact_id, str):
+        if isinstance(at, int) and 0 <= at < 2**63 and isinstance(artifact_id, str) and is_id(artifact_id):
             return None, (at, artifact_id)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         pass
     raise MCPError(INVALID_PARAMS, "The cursor is none of this list. Begin without one.")

@@ -29,7 +29,7 @@ from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
-from toolhub_service.mcp_server.calls import Context
+from toolhub_service.mcp_server.calls import Context, is_id
 from toolhub_service.mcp_server.elicitation import Prompt, how_to_approve
 from toolhub_service.mcp_server.engine import Engine
 
@@ -39,8 +39,6 @@ OLDER_VERSION: Final = "2025-11-25"
 RELATED: Final = "io.modelcontextprotocol/related-task"
 
 _LISTEN: Final = "subscriptions/listen"
-# An id is shorter; of a longer one nothing is found.
-_ID_MAX_CHARS: Final = 129
 _MESSAGE_MAX_CHARS: Final = 500
 _PAGE: Final = 50
 # (for tasks that have lasted so many seconds, milliseconds between questions)
@@ -176,7 +174,7 @@ class Tasks:
             _check_routing(context, params.task_id)
         principal = self._principal_of(context)
         try:
-            job = await self._engine.jobs.get(principal, params.task_id[:_ID_MAX_CHARS])
+            job = await self._engine.jobs.get(principal, params.task_id) if is_id(params.task_id) else None
         except ToolFailure as refused:
             if refused.error.kind is not ErrorKind.NOT_FOUND:
                 raise
@@ -291,7 +289,7 @@ def _cursor(cursor: str | None) -> tuple[int, str] | None:
     if not cursor:
         return None
     created_at, _, job_id = cursor.partition(":")
-    if not (created_at.isascii() and created_at.isdigit() and len(created_at) < 16 and job_id):
+    if not (created_at.isascii() and created_at.isdigit() and len(created_at) < 16 and is_id(job_id)):
         raise MCPError(INVALID_PARAMS, "The cursor is none of this list: leave it out.")
     return int(created_at), job_id
 
