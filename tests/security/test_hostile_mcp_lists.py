@@ -125,7 +125,14 @@ def cases() -> dict[str, tuple[str, str, Fate]]:
 
 
 CASES = cases()
-CONNECT_S = {"hello-never": 2.0, "hello-garbage": 2.0, "hello-flood": 2.0, "hello-version": 3.0, "http-half": 2.0}
+CONNECT_S = {
+    "hello-never": 2.0,
+    "hello-garbage": 2.0,
+    "hello-flood": 2.0,
+    "hello-version": 3.0,
+    "http-half": 2.0,
+    "huge-description": 30.0,
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -129,29 +129,31 @@ KEY = KeyRecord("o", "c1", "a", "d", 1, 2, RESULT)
 ARTIFACT = Artifact("a1", "text/plain", 3, "f" * 4, 1, 2, "n", "p", "c1", "t")
 USE = ToolUse("tenant", "tool", "agent", "why", 5)
 
+JOB_BEFORE_TOKENS = (
+    b"\xde\x00\x13\xa1v\x01\xa6job_id\xa2j1\xa4call\xde\x00\x0e\xa7call_id\xa2c1\xa4tool\xb0core/fs.readText"
+    b"\xa4args\xc4\x00\xa9principal\x83\xa2id\xa1p\xa5roles\x91\xa5agent\xafmay_impersonate\xc3\xa7co"
+    b"ntext\x88\xaarequest_id\xa1r\xa7task_id\xa1t\xaasession_id\xa1s\xa8agent_id\xa1a\xa7user_id\xa1"
+    b"u\xabpermissions\x91\xa1x\xa6budget\x83\xa9timeout_s\xcb?\xf0\x00\x00\x00\x00\x00\x00\xabmax_re"
+    b"tries\x02\xaemax_tool_calls\x03\xa6labels\x81\xa1l\xa11\xaaargs_error\x87\xa4kind\xaeUPSTREAM_E"
+    b"RROR\xa7message\xa9It broke.\xa9retryable\xc3\xadretry_after_s\xcb?\xf8\x00\x00\x00\x00\x00\x00"
+    b"\xaaviolations\x91\x85\xa4path\xa2/a\xa7keyword\xa4type\xa7message\xb0It is no number.\xa8expec"
+    b'ted\xc4\x11{"type":"number"}\xa4hint\xa6Say 1.\xa7details\xc4){"host":"a","big":118059162071741'
+    b"1303424}\xa8upstream\x82\xa6status\xcd\x01\xf7\xa7excerpt\xa4busy\xa7purpose\xa3why\xafidempote"
+    b"ncy_key\xa1k\xa4mode\xa6SUBMIT\xabplan_digest\xa2pd\xabapproval_id\xa3apr\xaadeadline_s\xcb@"
+    b"\x10\x00\x00\x00\x00\x00\x00\xa6job_id\xa2j1\xafnames_artifacts\xc3\xactool_version\xa31.0\xabt"
+    b"ool_digest\xa4dddd\xabargs_digest\xa4gggg\xb2created_at_unix_ms\n\xb0deadline_unix_ms\x14\xa7ve"
+    b"rsion\x04\xb3state_since_unix_ms\x0b\xabapproval_id\xa3apr\xa6runner\xa3run\xa4runs\x01\xa5begu"
+    b"n\xc3\xa6remote\x85\xa3key\xa3key\xa9remote_id\xa2id\xa8accepted\xc3\xa8endpoint\xa1e\xa7detail"
+    b"s\x81\xa1d\xa11\xadcancel_reason\xa6enough\xb2expires_at_unix_ms\x1e\xactrace_parent\xa400-1"
+    b"\xaccancelled_by\xa1p"
+)
+"""As hubs wrote it that did not know tokens: a principal with an issuer, actors and permissions came later."""
+JOB_OF_NOW = JOB_BEFORE_TOKENS.replace(b"\xa9principal\x83", b"\xa9principal\x86").replace(
+    b"may_impersonate\xc3", b"may_impersonate\xc3\xa6issuer\xa0\xa6actors\x90\xabpermissions\xc0"
+)
+
 KEPT: dict[str, tuple[Callable[[Any], bytes], Any, bytes]] = {
-    "job": (
-        codec.encode_job_frame,
-        JOB,
-        (
-            b"\xde\x00\x13\xa1v\x01\xa6job_id\xa2j1\xa4call\xde\x00\x0e\xa7call_id\xa2c1\xa4tool\xb0core/fs.readText"
-            b"\xa4args\xc4\x00\xa9principal\x83\xa2id\xa1p\xa5roles\x91\xa5agent\xafmay_impersonate\xc3\xa7co"
-            b"ntext\x88\xaarequest_id\xa1r\xa7task_id\xa1t\xaasession_id\xa1s\xa8agent_id\xa1a\xa7user_id\xa1"
-            b"u\xabpermissions\x91\xa1x\xa6budget\x83\xa9timeout_s\xcb?\xf0\x00\x00\x00\x00\x00\x00\xabmax_re"
-            b"tries\x02\xaemax_tool_calls\x03\xa6labels\x81\xa1l\xa11\xaaargs_error\x87\xa4kind\xaeUPSTREAM_E"
-            b"RROR\xa7message\xa9It broke.\xa9retryable\xc3\xadretry_after_s\xcb?\xf8\x00\x00\x00\x00\x00\x00"
-            b"\xaaviolations\x91\x85\xa4path\xa2/a\xa7keyword\xa4type\xa7message\xb0It is no number.\xa8expec"
-            b'ted\xc4\x11{"type":"number"}\xa4hint\xa6Say 1.\xa7details\xc4){"host":"a","big":118059162071741'
-            b"1303424}\xa8upstream\x82\xa6status\xcd\x01\xf7\xa7excerpt\xa4busy\xa7purpose\xa3why\xafidempote"
-            b"ncy_key\xa1k\xa4mode\xa6SUBMIT\xabplan_digest\xa2pd\xabapproval_id\xa3apr\xaadeadline_s\xcb@"
-            b"\x10\x00\x00\x00\x00\x00\x00\xa6job_id\xa2j1\xafnames_artifacts\xc3\xactool_version\xa31.0\xabt"
-            b"ool_digest\xa4dddd\xabargs_digest\xa4gggg\xb2created_at_unix_ms\n\xb0deadline_unix_ms\x14\xa7ve"
-            b"rsion\x04\xb3state_since_unix_ms\x0b\xabapproval_id\xa3apr\xa6runner\xa3run\xa4runs\x01\xa5begu"
-            b"n\xc3\xa6remote\x85\xa3key\xa3key\xa9remote_id\xa2id\xa8accepted\xc3\xa8endpoint\xa1e\xa7detail"
-            b"s\x81\xa1d\xa11\xadcancel_reason\xa6enough\xb2expires_at_unix_ms\x1e\xactrace_parent\xa400-1"
-            b"\xaccancelled_by\xa1p"
-        ),
-    ),
+    "job": (codec.encode_job_frame, JOB, JOB_OF_NOW),
     "status": (
         codec.encode_status,
         STATUS,
@@ -255,8 +257,8 @@ def test_record_is_written_as_it_was_before(name: str) -> None:
 
 
 def test_what_was_kept_is_read_in_whole() -> None:
-    parts = [KEPT["job"][2], KEPT["status"][2], codec.encode_args(CALL.args)]
-    assert codec.decode_job(parts) == JOB
+    for job in (JOB_BEFORE_TOKENS, JOB_OF_NOW):
+        assert codec.decode_job([job, KEPT["status"][2], codec.encode_args(CALL.args)]) == JOB
     assert codec.decode_key_record(KEPT["key"][2]) == KEY
     assert codec.decode_approval(KEPT["ruled"][2]) == RULED
     assert codec.decode_approval(KEPT["answering"][2]) == ANSWERING
