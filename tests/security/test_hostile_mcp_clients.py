@@ -18,6 +18,8 @@ WARM = 2
 COUNT = 8
 # Caches that are bounded, pages of the audit log: a hundredth of what one object left for each connection would be.
 SPARE_OBJECTS = 1_500
+# gRPC and other tests of this process open some meanwhile; fewer than one each round.
+SPARE_DESCRIPTORS = 4
 
 
 class Held(NamedTuple):
@@ -40,7 +42,7 @@ async def test_ten_rounds_of_every_attack_leave_no_task_no_descriptor_and_no_mem
             await beside(hub)
             levels.append(await held(levels[WARM - 1] if len(levels) >= WARM else None))
         assert levels[-1].tasks <= levels[WARM - 1].tasks, levels
-        assert levels[-1].descriptors <= levels[WARM - 1].descriptors, levels
+        assert levels[-1].descriptors <= levels[WARM - 1].descriptors + SPARE_DESCRIPTORS, levels
         assert levels[-1].objects <= levels[WARM - 1].objects + SPARE_OBJECTS, levels
 
 
