@@ -237,14 +237,14 @@ class SourceController:
 
     @property
     def _state(self) -> SourceState:
-        if self._down:
+        if self._down or not self._was_read:  # READY only when all of a first reading is in the catalog
             return SourceState.DOWN if self.was_tried.is_set() else SourceState.PENDING
         return SourceState.PARTIAL if self._reason else SourceState.READY
 
     @property
     def _reason(self) -> str:
-        if self._down:
-            return self._down
+        if self._down or not self._was_read:
+            return self._down or _NOT_READ_YET
         problems = (*([self._pin_problem] if self._pin_problem else ()), *self._discovery.problems, *self._problems)
         shown = " ".join(problems[:_PROBLEMS_SHOWN])
         more = f" And {len(problems) - _PROBLEMS_SHOWN} more." if len(problems) > _PROBLEMS_SHOWN else ""

@@ -98,6 +98,17 @@ async def test_start_returns_before_anything_is_read_and_the_source_is_pending(s
     assert harness.sources.unread("files/nosuch") == ""
 
 
+async def test_a_source_is_ready_only_when_all_its_tools_are_in_the_catalog(staged: Staged) -> None:
+    names = [f"tool{number}" for number in range(400)]
+    harness, source = staged(), ScriptedSource("files", *(definition("files", name) for name in names))
+    harness.sources.add(source)
+    await harness.sources.start()
+    while (status := harness.status()).state is not SourceState.READY:
+        assert status.state is SourceState.PENDING
+        await asyncio.sleep(0)
+    assert {harness.state(f"files/{name}") for name in names} == {ToolState.ACTIVE}
+
+
 async def test_whoever_asks_learns_whether_a_tool_may_yet_appear(staged: Staged) -> None:
     harness, source = staged(), ScriptedSource("files", READ)
     harness.sources.add_disabled(SourceStatus("broken", ToolKind.MCP, SourceState.DOWN, "its secret is not there"))
