@@ -26,6 +26,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 TOUR = README + (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
 ADDRESS = "127.0.0.1:50051"
 METRICS = "127.0.0.1:9464"
+MCP = "127.0.0.1:50052"
 SERVE = [os.path.relpath(BIN / "toolhub", ROOT), "serve"]
 START = " make run"
 
@@ -87,6 +88,7 @@ class Newcomer:
     screen: Screen
     address: str
     metrics: str
+    mcp: str
     home: Path
     folder: Path
     hub: ExitStack
@@ -100,12 +102,12 @@ class Newcomer:
         env = hub_environment(self.home, TOOLHUB_SERVER_LISTEN=self.address, **more)
         _, self.screen = self.hub.enter_context(terminal(SERVE, env))
         shown = self.screen.wait_for("tools list\n")
-        self.metrics = re.findall(r"127\.0\.0\.1:\d+", shown)[1]
+        _, self.metrics, self.mcp = re.findall(r"127\.0\.0\.1:\d+", shown)[:3]
         return self.told(shown)
 
     def told(self, text: str) -> str:
         """As it would read at the default ports."""
-        return text.replace(self.address, ADDRESS).replace(self.metrics, METRICS)
+        return text.replace(self.address, ADDRESS).replace(self.metrics, METRICS).replace(self.mcp, MCP)
 
     def run(self, command: str) -> str:
         env = environment(self.home, TOOLHUB_ADDRESS=self.address)
@@ -121,12 +123,13 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
     with ExitStack() as hub:
         _, screen = hub.enter_context(terminal(SERVE, hub_environment(home)))
         shown = screen.wait_for("tools list\n")
-        address, metrics = re.findall(r"127\.0\.0\.1:\d+", shown)[:2]
-        yield Newcomer(screen, address, metrics, home, folder, hub)
+        address, metrics, mcp = re.findall(r"127\.0\.0\.1:\d+", shown)[:3]
+        yield Newcomer(screen, address, metrics, mcp, home, folder, hub)
 
 
 def hub_environment(home: Path, **more: str) -> dict[str, str]:
     free = {"TOOLHUB_SERVER_LISTEN": f"127.0.0.1:{free_port()}", "TOOLHUB_METRICS_LISTEN": "127.0.0.1:0"}
+    free["TOOLHUB_SERVER_MCP_LISTEN"] = "127.0.0.1:0"
     return environment(home, **{**free, **more})
 
 

@@ -18,6 +18,8 @@ from tests.hub import RunningHub, channel_to, request
 from tests.processes import served
 from tests.rpc import real_servers as real
 from tests.rpc.skill_runs import OBJECT, POLICY, plan_skill, running_with, script_skill, skill_hub, source_of, told
+from toolhub.v1.registry_service_pb2 import RefreshSourcesRequest
+from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.domain.tool import Annotations, ToolLimits
 from toolhub_service.runtime.artifact_uploads import ArtifactHeader
@@ -331,7 +333,8 @@ async def test_a_hub_that_is_killed_leaves_no_process_of_a_skill(tmp_path: Path)
     real.write_sources(tmp_path, {"skill": source_of(tmp_path / "skills")})
     (tmp_path / "hub" / "sources.yaml").rename(tmp_path / "sources.yaml")
     async with served(tmp_path) as hub, channel_to(hub.address) as channel:
-        call = ToolServiceStub(channel).Invoke(request("skill/slow"), timeout=60, wait_for_ready=True)
+        await RegistryServiceStub(channel).RefreshSources(RefreshSourcesRequest(sources=["skill"]), timeout=60)
+        call = ToolServiceStub(channel).Invoke(request("skill/slow"), timeout=60)
         while not (running := running_with(mark)):
             await asyncio.wait({asyncio.ensure_future(call.code())}, timeout=0.05)
             assert not call.done(), await call
