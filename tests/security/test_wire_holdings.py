@@ -154,12 +154,22 @@ async def test_the_metrics_port_serves_numbers_and_no_names_of_callers(tmp_path:
         )
         await town.hub.watched(job.job_id, metadata=town.of("alice"))
         port = town.hub.hub.observing.metrics_port
-        for target in (b"/metrics", b"/healthz", b"/", b"/../../audit.key", b"/metrics/../audit.db", b"/debug/pprof"):
+        for target in (
+            b"/metrics",
+            b"/healthz",
+            b"/readyz",
+            b"/",
+            b"/../../audit.key",
+            b"/metrics/../audit.db",
+            b"/debug/pprof",
+        ):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
             body = await reader.read()
             writer.close()
-            assert body.split(b" ")[1] == (b"200" if target in (b"/metrics", b"/healthz") else b"404"), target
+            assert body.split(b" ")[1] == (b"200" if target in (b"/metrics", b"/healthz", b"/readyz") else b"404"), (
+                target
+            )
             for secret in (
                 b"alice",
                 b"c4nary",

@@ -105,6 +105,7 @@ class Hub:
         await self.server.start()
         self.mcp.listener.start()
         self.is_serving = True
+        self.observing.endpoint.is_ready = self.server.is_serving
         await self.observing.start()
 
     async def close(self) -> None:

@@ -158,7 +158,7 @@ def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -
         calls=CallTelemetry(metrics, tracing, log, access_log=settings.logs.calls),
         audit=AuditTelemetry(metrics, log),
         log=log,
-        endpoint=MetricsEndpoint(metrics.scraped, lambda: True, metrics_hosts(settings)),
+        endpoint=MetricsEndpoint(metrics.scraped, metrics_hosts(settings)),
         listen="" if is_worker else settings.metrics.listen,
         logs_leave=form == "json",
     )

@@ -55,6 +55,10 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._running: dict[int, asyncio.subprocess.Process] = {}
 
+    def is_serving(self) -> bool:
+        """Whether every worker has served once, and none has been told to leave."""
+        return self._has_started and not self._stopping.is_set()
+
     async def run(self) -> bool:
         """Until SIGTERM or SIGINT, and then until every worker has drained. False: a worker could not start."""
         loop = asyncio.get_running_loop()
@@ -166,7 +170,7 @@ async def _supervise(
     settings: Settings, command: list[str], address: str, folder: Path, greet: Callable[[int, int], None]
 ) -> None:
     registry = scraped(folder, old_names=settings.metrics.old_names)
-    endpoint = MetricsEndpoint(registry, lambda: True, metrics_hosts(settings))
+    endpoint = MetricsEndpoint(registry, metrics_hosts(settings))
     metrics_port = await start_endpoint(endpoint, settings.metrics.listen)
     supervisor = Supervisor(
         command,
@@ -175,6 +179,7 @@ async def _supervise(
         ended=lambda pid: mark_process_dead(pid, str(folder)),  # type: ignore[no-untyped-call]  # the library has no types there
         all_ready=lambda: greet(int(address.rpartition(":")[2]) if ":" in address else 0, metrics_port),
     )
+    endpoint.is_ready = supervisor.is_serving
     try:
         if not await supervisor.run():
             from toolhub_service.app.serving import StartRefused  # late: a supervisor needs nothing else of a hub

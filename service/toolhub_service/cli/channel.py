@@ -76,6 +76,8 @@ class Endpoint:
     """None: the system's CAs."""
     cert_file: Path | None = None
     key_file: Path | None = None
+    certified_name: str = ""
+    """A name of the hub's certificate that stands for the address; empty: the address itself must be one."""
 
     @property
     def host(self) -> str:
@@ -94,7 +96,8 @@ class Endpoint:
         if ca is not None and _CERTIFICATE not in ca:
             raise click.UsageError(f"--ca-file {self.ca_file}: the file contains no PEM certificate.")
         key, certificate = _read("--key-file", self.key_file), _read("--cert-file", self.cert_file)
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS)
+        named = (("grpc.ssl_target_name_override", self.certified_name),) if self.certified_name else ()
+        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, certificate), _OPTIONS + named)
 
 
 def endpoint(

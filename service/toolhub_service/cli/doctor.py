@@ -1,4 +1,4 @@
-"""`toolhub doctor`: can the hub run here, and what would it lack? And `toolhub health`: does it serve?"""
+"""`toolhub doctor`: can the hub run here, and what would it lack?"""
 
 from __future__ import annotations
 
@@ -10,26 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import grpc
 from google.protobuf.json_format import MessageToDict
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from toolhub_service import __version__
 from toolhub_service.cli.client import (
-    Connection,
     HubRefused,
     HubUnreachable,
     connected_by,
     connection_options,
-    status_of,
 )
 from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.health import entrances, server_info
 from toolhub_service.cli.output import (
     EXIT_REFUSED,
     counted,
     enum_name,
     print_json,
-    print_pairs,
     print_prose,
     revealed,
     span,
@@ -45,69 +41,6 @@ if TYPE_CHECKING:
     from toolhub_service.settings.document import Settings
 
 
-# Container probes run this every few seconds and want a quick start: what the doctor needs, the doctor imports.
-@click.command()
-@click.option("--service", default="", help="Full name of one service; default: the hub as a whole.")
-@click.option("--verbose", is_flag=True, help="Also show version, contract, limits and features, and who you are.")
-@text_option
-@connection_options
-def health(service: str, verbose: bool, as_json: bool, **options: Any) -> None:
-    """Exit 0 when the hub is serving, 1 when it answers that it is not, 3 when it cannot be reached.
-
-    \b
-    Examples:
-      toolhub health
-      toolhub health --service toolhub.v1.ToolService
-      toolhub health --verbose
-    """
-    with connected_by({**options, "timeout_s": min(options["timeout_s"], 5.0)}) as connection:
-        stub = health_pb2_grpc.HealthStub(connection.channel)
-        request = health_pb2.HealthCheckRequest(service=service)
-        try:
-            answer = connection.call(stub.Check, request)
-        except grpc.RpcError as error:
-            if status_of(error)[0] is grpc.StatusCode.NOT_FOUND:
-                raise click.ClickException(
-                    f"The hub has no service {service}. An example: toolhub.v1.ToolService"
-                ) from error
-            raise
-        info = _server_info(connection) if verbose else None
-    name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    if wants_json(as_json):
-        print_json({"status": name} | ({} if info is None else MessageToDict(info)))
-    else:
-        click.echo(name)
-        if info is not None:
-            _show_server(info)
-    if answer.status != health_pb2.HealthCheckResponse.SERVING:
-        sys.exit(EXIT_REFUSED)
-
-
-def _server_info(connection: Connection) -> pb.GetServerInfoResponse:
-    from toolhub.v1 import tool_service_pb2 as pb
-
-    return connection.call(connection.tools.GetServerInfo, pb.GetServerInfoRequest())
-
-
-def _show_server(info: pb.GetServerInfoResponse) -> None:
-    server = info.server
-    limits = MessageToDict(server.limits, preserving_proto_field_name=True)
-    print_pairs(
-        [
-            ("version", server.version),
-            ("contract", f"{server.contract} {server.contract_digest[:12]}"),
-            ("entrances", _entrances(server)),
-            ("features", ", ".join(server.features)),
-            ("you", f"{info.principal} ({', '.join(info.roles) or 'no role'})"),
-            *((name, str(value)) for name, value in limits.items()),
-        ]
-    )
-
-
-def _entrances(server: pb.ServerInfo) -> str:
-    return ", ".join(f"{way.protocol} ({' or '.join(way.credentials)})" for way in server.entrances)
-
-
 # Without --live the doctor does not wait for a hub that is away.
 _QUICK_S = 2.0
 _LINES_MAX = 5
@@ -119,7 +52,7 @@ def running_hub(options: Mapping[str, Any]) -> tuple[pb.GetServerInfoResponse | 
     """What the hub at the address says of itself; (None, []) when none answers, or one that is older."""
     quick = {**options, "timeout_s": min(options["timeout_s"], _QUICK_S)}
     with suppress(HubRefused, HubUnreachable), connected_by(quick) as connection:
-        info = _server_info(connection)
+        info = server_info(connection)
         return info, [_of_server(info, connection.hub.address)]
     return None, []
 
@@ -129,7 +62,7 @@ def _of_server(info: pb.GetServerInfoResponse, address: str) -> Finding:
 
     server, limits = info.server, info.server.limits
     text = (
-        f"version {server.version} at {address}; entrances: {_entrances(server)}; "
+        f"version {server.version} at {address}; entrances: {entrances(server)}; "
         f"limits: requests of {amount(limits.max_request_bytes, 'bytes')}, "
         f"calls of {span(limits.max_call_timeout.ToMilliseconds() / 1_000)}, "
         f"jobs of {span(limits.max_job_timeout.ToMilliseconds() / 1_000)}, "

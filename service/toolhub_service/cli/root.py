@@ -44,7 +44,7 @@ _COMMANDS = {
     "auth": ("toolhub_service.cli.auth:auth", "Check tokens, and see who one is to the hub."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
     "keys": ("toolhub_service.cli.keys:keys", "Create, list and revoke API keys."),
-    "health": ("toolhub_service.cli.doctor:health", "Exit 0 when the hub is serving."),
+    "health": ("toolhub_service.cli.health:health", "Exit 0 when the hub is serving."),
     "doctor": (
         "toolhub_service.cli.doctor:doctor",
         "Check this machine, the configuration and the hub; say what to fix.",

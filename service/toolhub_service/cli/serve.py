@@ -212,15 +212,30 @@ def client_environment(settings: Settings, address: str) -> str:
     from toolhub_service.cli.channel import DEFAULT_ADDRESS
 
     tls = settings.server.tls
+    address = _certified(settings, address)
     variables = {
         "TOOLHUB_ADDRESS": "" if address == DEFAULT_ADDRESS else address,
-        # A certificate is its own CA where no other is known.
-        "TOOLHUB_CA_FILE": tls.certificate_file,
+        "TOOLHUB_CA_FILE": tls.certificate_file,  # a client that trusts it needs no CA
         "TOOLHUB_CERT_FILE": "CERTIFICATE" if tls.client_ca_file else "",
         "TOOLHUB_KEY_FILE": "KEY" if tls.client_ca_file else "",
         "TOOLHUB_API_KEY": "" if "insecure-local" in settings.auth.modes else "KEY",
     }
     return "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items() if value)
+
+
+def _certified(settings: Settings, address: str) -> str:
+    """The address with a name that the certificate has; a wildcard becomes this machine."""
+    from toolhub_service.app.own_hub import certified_names, reachable
+
+    if address.startswith("unix"):
+        return address
+    address = reachable("server.listen", address)
+    host, _, port = address.rpartition(":")
+    names = certified_names(settings)
+    if not names or host.strip("[]") in names:
+        return address
+    named = "localhost" if "localhost" in names else names[0]
+    return f"[{named}]:{port}" if ":" in named else f"{named}:{port}"
 
 
 def _program() -> str:

@@ -284,7 +284,8 @@ def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
     return "livemin" if is_least else "livemax"
 
 
-# The endpoint: `GET /metrics`, answered by the app of prometheus_client, and `GET /healthz`
+# The endpoint: `GET /metrics`, answered by the app of prometheus_client, `GET /healthz` (the process
+# answers) and `GET /readyz` (the hub serves): a probe in plaintext and without a certificate, whatever the hub wants
 
 _TIMEOUT_S: Final = 5.0
 _HEAD_BYTES: Final = 8_192
@@ -299,13 +300,12 @@ class MetricsEndpoint:
     that name as Host: only addresses and known names are answered.
     """
 
-    def __init__(
-        self, registry: CollectorRegistry, healthy: Callable[[], bool], hosts: Collection[str] = ("localhost",)
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, hosts: Collection[str] = ("localhost",)) -> None:
         """`hosts`: names by which it may be asked, in lower case; `*`: any."""
+        self.is_ready: Callable[[], bool] = lambda: False
+        """Whether health over gRPC says SERVING; set by what serves."""
         self._app = make_wsgi_app(registry)
         self._hosts = frozenset(hosts)
-        self._healthy = healthy
         self._open = 0
         self._server: asyncio.Server | None = None
 
@@ -348,10 +348,11 @@ class MetricsEndpoint:
             fields, body = await asyncio.to_thread(self._exposed, rest.partition(b" ")[0], head)
             return _response(HTTPStatus.OK, b"" if method == b"HEAD" else body, fields)
         if path == b"/healthz":
-            well = self._healthy()
-            return _response(
-                HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, b"ok\n" if well else b"not ready\n"
-            )
+            return _response(HTTPStatus.OK, b"ok\n")
+        if path == b"/readyz":
+            if self.is_ready():
+                return _response(HTTPStatus.OK, b"ok\n")
+            return _response(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
         return _response(HTTPStatus.NOT_FOUND, b"")
 
     def _exposed(self, target: bytes, head: bytes) -> tuple[list[tuple[str, str]], bytes]:

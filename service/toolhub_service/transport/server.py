@@ -169,6 +169,7 @@ class Server:
         self.registry = registry
         self._audit = audit
         self._effects: Any = _SERVING
+        self._status: Any = _NOT_SERVING
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=server_options(listening))
         governed: Any = Front(layers)  # stands in for the server where servicers are added
@@ -236,7 +237,12 @@ class Server:
             await self._health.set(service, status)
         self._effects = status
 
+    def is_serving(self) -> bool:
+        """Whether health of the hub as a whole says SERVING."""
+        return bool(self._status == _SERVING)
+
     async def _tell_health(self, status: Any) -> None:
+        self._status = status
         for service in ("", *self._services):
             await self._health.set(service, status)
 

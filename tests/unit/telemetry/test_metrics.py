@@ -238,15 +238,15 @@ async def fetch(port: int, request: bytes) -> bytes:
 
 async def test_the_endpoint_serves_metrics_and_health_and_nothing_else() -> None:
     metrics = Metrics(version="1")
-    well = True
-    endpoint = MetricsEndpoint(metrics.scraped, lambda: well)
+    endpoint = MetricsEndpoint(metrics.scraped)
     port = await endpoint.start("127.0.0.1", 0)
     answer = await fetch(port, b"GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.partition(b"\r\n\r\n")[2] == metrics.exposition()
     assert b" 200 OK" in await fetch(port, b"GET /healthz HTTP/1.1\r\n\r\n")
-    well = False
-    assert b" 503 " in await fetch(port, b"GET /healthz?full=1 HTTP/1.1\r\n\r\n")
+    assert b" 503 " in await fetch(port, b"GET /readyz?full=1 HTTP/1.1\r\n\r\n")
+    endpoint.is_ready = lambda: True
+    assert b" 200 OK" in await fetch(port, b"GET /readyz HTTP/1.1\r\n\r\n")
     assert b" 404 " in await fetch(port, b"GET /../etc/passwd HTTP/1.1\r\n\r\n")
     assert b" 405 " in await fetch(port, b"POST /metrics HTTP/1.1\r\n\r\n")
     assert await fetch(port, b"x" * 20_000) == b""
@@ -258,7 +258,7 @@ async def test_the_endpoint_serves_metrics_and_health_and_nothing_else() -> None
 async def test_a_scraper_gets_the_format_that_it_asks_for() -> None:
     metrics = Metrics(version="1")
     metrics.call_settled("a/b", ok=True, latency_s=0.04, steps=[(StepName.EXECUTE, 0, 5_000_000)])
-    endpoint = MetricsEndpoint(metrics.scraped, lambda: True)
+    endpoint = MetricsEndpoint(metrics.scraped)
     port = await endpoint.start("127.0.0.1", 0)
     accept = b"Accept: application/openmetrics-text;version=1.0.0\r\nAccept-Encoding: gzip\r\n"
     head, _, body = (await fetch(port, b"GET /metrics HTTP/1.1\r\n" + accept + b"\r\n")).partition(b"\r\n\r\n")
@@ -295,7 +295,7 @@ async def test_the_endpoint_answers_no_name_that_a_page_has_pointed_at_it(
     request_line: str, hosts: list[str], is_answered: bool
 ) -> None:
     """DNS rebinding. At befa727 every Host was answered."""
-    endpoint = MetricsEndpoint(Metrics(version="1").scraped, lambda: True, ("localhost", "hub-metrics"))
+    endpoint = MetricsEndpoint(Metrics(version="1").scraped, ("localhost", "hub-metrics"))
     port = await endpoint.start("127.0.0.1", 0)
     sent = "".join(f"\r\nhost:  {host} " for host in hosts)
     answer = await fetch(port, f"GET {request_line}{sent}\r\n\r\n".encode())

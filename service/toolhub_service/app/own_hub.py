@@ -1,0 +1,77 @@
+"""How the hub of a configuration is reached from its own machine: for probes, and for its greeting."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolhub_service.app.listening import host_and_port
+from toolhub_service.settings.document import Settings
+
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+_FLIGHTS_MAX = 8
+_WAIT_S = 3.0
+
+
+def own_address(settings: Settings) -> str:
+    """Where it listens, as a client of this machine writes it. Raises ListenRefused for what is no address."""
+    listen = settings.server.listen
+    return listen if listen.startswith("unix") else reachable("server.listen", listen)
+
+
+def certified_names(settings: Settings) -> tuple[str, ...]:
+    """Host names and addresses of its certificate; empty where it has none, or one that cannot be used (any longer)."""
+    tls = settings.server.tls
+    try:
+        certificate = _shown(tls.certificate_file, tls.key_file)
+    except (OSError, ValueError):
+        return ()
+    return tuple(value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address"))
+
+
+def is_ready(settings: Settings) -> bool | None:
+    """Whether it serves, as the port of its metrics answers, in plaintext; None: there is none, or no answer.
+
+    Raises ListenRefused.
+    """
+    if not settings.metrics.listen:
+        return None
+    host, port = host_and_port("metrics.listen", reachable("metrics.listen", settings.metrics.listen))
+    connection = http.client.HTTPConnection(host, port, timeout=_WAIT_S)
+    try:
+        connection.request("GET", "/readyz")
+        return {200: True, 503: False}.get(connection.getresponse().status)
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def reachable(setting: str, listen: str) -> str:
+    """Instead of all addresses of the machine, its own. Raises ListenRefused."""
+    host, port = host_and_port(setting, listen)
+    host = _WILDCARDS.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _shown(certificate_file: str, key_file: str) -> Mapping[str, Any]:
+    """The certificate as the standard library reads it, which it does of a peer's that it trusts only: both peers are
+    here, and it trusts itself. Raises OSError and ValueError."""
+    if not certificate_file:
+        return {}
+    serving, asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    serving.load_cert_chain(Path(certificate_file).expanduser(), Path(key_file).expanduser(), password=lambda: "")
+    asking.check_hostname = False  # the name is what is to be found out
+    asking.load_verify_locations(Path(certificate_file).expanduser())
+    asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    to_hub, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    peers = asking.wrap_bio(to_client, to_hub), serving.wrap_bio(to_hub, to_client, server_side=True)
+    for turn in range(_FLIGHTS_MAX):
+        try:
+            peers[turn % 2].do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    return peers[0].getpeercert() or {}

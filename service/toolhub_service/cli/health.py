@@ -1,0 +1,168 @@
+"""`toolhub health`: does the hub serve? Container probes run it every few seconds and want a quick start."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import grpc
+from google.protobuf.json_format import MessageToDict
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from toolhub_service.cli.channel import Endpoint, endpoint
+from toolhub_service.cli.client import (
+    Connection,
+    HubUnreachable,
+    connected,
+    connected_by,
+    connection_options,
+    status_of,
+)
+from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.output import EXIT_REFUSED, explaining, note, print_json, print_pairs, text_option, wants_json
+
+if TYPE_CHECKING:
+    from toolhub.v1 import tool_service_pb2 as pb
+    from toolhub_service.settings.document import Settings
+
+_ANSWER_MAX_S = 5.0
+
+
+@click.command()
+@click.option("--service", default="", help="Full name of one service; default: the hub as a whole.")
+@click.option("--verbose", is_flag=True, help="Also show version, contract, limits and features, and who you are.")
+@click.option(
+    "--self",
+    "of_configuration",
+    is_flag=True,
+    help="Ask the hub of this machine's configuration: its address, its certificate, and with mutual TLS /readyz.",
+)
+@text_option
+@settings_options
+@connection_options
+def health(
+    service: str,
+    verbose: bool,
+    of_configuration: bool,
+    as_json: bool,
+    config_file: Path | None,
+    data_dir: Path | None,
+    **options: Any,
+) -> None:
+    """Exit 0 when the hub is serving, 1 when it answers that it is not, 3 when it cannot be reached.
+
+    It needs no credential. With --self it needs no option either, whether the hub has TLS or not: for the HEALTHCHECK
+    of a container and for systemd.
+
+    \b
+    Examples:
+      toolhub health
+      toolhub health --self --config toolhub.yaml
+      toolhub health --service toolhub.v1.ToolService
+      toolhub health --verbose
+    """
+    timeout_s = min(options["timeout_s"], _ANSWER_MAX_S)
+    info = None
+    if of_configuration:
+        settings = read_settings(config_file, data_dir)
+        try:
+            with connected(_own(settings, options), options["api_key"], timeout_s) as connection:
+                name = _asked(connection, service)
+                info = server_info(connection) if verbose else None
+        except HubUnreachable as unreachable:
+            if service or verbose or not settings.server.tls.certificate_file:
+                raise
+            name = _ready(settings, unreachable)
+    else:
+        with connected_by({**options, "timeout_s": timeout_s}) as connection:
+            name = _asked(connection, service)
+            info = server_info(connection) if verbose else None
+    if wants_json(as_json):
+        print_json({"status": name} | ({} if info is None else MessageToDict(info)))
+    else:
+        click.echo(name)
+        if info is not None:
+            _show_server(info)
+    if name != "SERVING":
+        sys.exit(EXIT_REFUSED)
+
+
+def _asked(connection: Connection, service: str) -> str:
+    stub = health_pb2_grpc.HealthStub(connection.channel)
+    try:
+        answer = connection.call(stub.Check, health_pb2.HealthCheckRequest(service=service))
+    except grpc.RpcError as error:
+        if status_of(error)[0] is grpc.StatusCode.NOT_FOUND:
+            raise click.ClickException(
+                f"The hub has no service {service}. An example: toolhub.v1.ToolService"
+            ) from error
+        raise
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
+    """The hub of the settings. It is known by its certificate itself, which needs neither a CA nor the right name;
+    where it wants one of clients, it is shown its own, which mostly comes from the same CA."""
+    from toolhub_service.app.listening import ListenRefused
+    from toolhub_service.app.own_hub import certified_names, own_address
+
+    with explaining(ListenRefused):
+        address = own_address(settings)
+    if address.endswith(":0"):
+        raise click.UsageError("server.listen has port 0, which a hub chooses anew at each start: give --address.")
+    tls = settings.server.tls
+    if not tls.certificate_file:
+        return endpoint(address)
+    own = [tls.certificate_file, tls.key_file] if tls.client_ca_file else ["", ""]
+    certificate, key = (Path(file).expanduser() if file else None for file in own)
+    hub = endpoint(
+        address,
+        ca_file=options["ca_file"] or Path(tls.certificate_file).expanduser(),
+        cert_file=options["cert_file"] or certificate,
+        key_file=options["key_file"] or key,
+    )
+    names = certified_names(settings)
+    return hub if hub.host in names else dataclasses.replace(hub, certified_name=names[0] if names else "")
+
+
+def _ready(settings: Settings, unreachable: HubUnreachable) -> str:
+    """What the port of the metrics says of a hub whose TLS this command does not get through."""
+    from toolhub_service.app.own_hub import is_ready
+
+    ready = is_ready(settings)
+    if ready is None:
+        advice = "Set metrics.listen, whose /readyz needs no TLS, or give --cert-file and --key-file."
+        raise HubUnreachable(f"{unreachable.message} {advice}")
+    note(f"/readyz says so; over gRPC: {unreachable.message}", err=True)
+    return "SERVING" if ready else "NOT_SERVING"
+
+
+def server_info(connection: Connection) -> pb.GetServerInfoResponse:
+    """What the hub says of itself and of the caller. Raises grpc.RpcError."""
+    from toolhub.v1 import tool_service_pb2 as pb
+
+    return connection.call(connection.tools.GetServerInfo, pb.GetServerInfoRequest())
+
+
+def _show_server(info: pb.GetServerInfoResponse) -> None:
+    server = info.server
+    limits = MessageToDict(server.limits, preserving_proto_field_name=True)
+    print_pairs(
+        [
+            ("version", server.version),
+            ("contract", f"{server.contract} {server.contract_digest[:12]}"),
+            ("entrances", entrances(server)),
+            ("features", ", ".join(server.features)),
+            ("you", f"{info.principal} ({', '.join(info.roles) or 'no role'})"),
+            *((name, str(value)) for name, value in limits.items()),
+        ]
+    )
+
+
+def entrances(server: pb.ServerInfo) -> str:
+    """By which protocols, with which credentials."""
+    return ", ".join(f"{way.protocol} ({' or '.join(way.credentials)})" for way in server.entrances)
