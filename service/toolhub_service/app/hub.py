@@ -18,7 +18,7 @@ from toolhub_service.app.wiring_calls import (
     make_webhook,
     open_audit,
 )
-from toolhub_service.app.wiring_identity import Credentials, describe, make_credentials
+from toolhub_service.app.wiring_identity import Credentials, make_credentials
 from toolhub_service.app.wiring_mcp import Mcp, McpAccess, make_engine, make_mcp
 from toolhub_service.app.wiring_server import (
     make_policy_file,
@@ -146,7 +146,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         artifacts = make_artifacts(deps, stores, make_blobs(deps))
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
-        long_work = make_long_work(deps, stores, audit, approvals, describe(policy), [artifacts.sweep])
+        long_work = make_long_work(deps, stores, audit, approvals, policy.again, [artifacts.sweep])
         toolbox = make_toolbox(deps, stores, long_work.job_service, artifacts)
         on_refusal.push_async_callback(toolbox.close)
         budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy)

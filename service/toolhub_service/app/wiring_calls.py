@@ -97,16 +97,16 @@ def make_long_work(
     stores: Stores,
     audit: AuditLog,
     approvals: Approvals,
-    describe: Callable[[str], Principal],
+    again: Callable[[Principal], Principal],
     tidy: Sequence[Callable[[int], Awaitable[int]]],
 ) -> LongWork:
-    """`describe`: a principal under the policy in force. `tidy`: what else is removed when it has expired."""
+    """`again`: a verified principal under the policy in force. `tidy`: what else is removed when it has expired."""
     clock, observing = deps.clock, deps.observing
     observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
     ledger = JobLedger(stores.jobs, audit, observer, clock, _job_terms(deps), approvals.withdraw)
     locks = RunnerLocks(deps.paths.data_dir / "runners")
     heartbeat = Heartbeat(ledger, f"runner_{deps.randomness.token_hex(8)}", locks.dead)
-    runs = JobRuns(ledger, heartbeat, deps.redactor, describe)
+    runs = JobRuns(ledger, heartbeat, deps.redactor, again)
     watch = JobWatch(stores.jobs, observer)
 
     def on_news(news: JobNews) -> None:

@@ -47,6 +47,10 @@ class Principal:
     """Who acts for it, as its token says (RFC 8693): the one that acts now first."""
     permissions: frozenset[str] | None = None
     """Globs over capabilities that its token narrows the grant to; None: the grant as it is."""
+    tenant: str = ""
+    """Whom its credential names as the customer it belongs to; empty: nobody."""
+    groups: frozenset[str] = frozenset()
+    """As its issuer names them; they mean nothing without `issuer`."""
 
 
 # What a tool asks a person in the middle of a call, and the answer it gets (MCP's InputRequiredResult, SEP-2322).

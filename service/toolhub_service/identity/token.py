@@ -94,6 +94,8 @@ class Identity(NamedTuple):
     """Who acts for the subject, as the claim `act` says (RFC 8693 §4.1): the one that acts now first."""
     scopes: frozenset[str]
     groups: frozenset[str]
+    tenant: str
+    """Empty: the issuer names none."""
     audiences: frozenset[str]
     roles: frozenset[Role] | None
     """At most these; None: what the policy gives."""
@@ -226,15 +228,16 @@ def identity_of(claims: Mapping[str, Any], terms: IssuerTerms, expires_s: float)
         raise TokenRefused("scope", f"The token lacks the scope {', '.join(sorted(missing))}.", scopes=missing)
     groups = frozenset(_names(_claim(claims, terms.groups_claim)))
     held = {EVERYONE, *(f"scope:{name}" for name in scopes), *(f"group:{name}" for name in groups)}
-    client = claims.get("client_id", claims.get("azp"))
+    client, tenant = claims.get("client_id", claims.get("azp")), _tenant(claims, terms)
     return Identity(
-        principal_id=f"{terms.name}:{_tenant(claims, terms)}{subject}",
+        principal_id=f"{terms.name}:{tenant}/{subject}" if tenant else f"{terms.name}:{subject}",
         issuer=terms.name,
         subject=subject,
         client_id=client if isinstance(client, str) and _NAME.fullmatch(client) else "",
         actors=_actors(claims),
         scopes=scopes,
         groups=groups,
+        tenant=tenant,
         audiences=audiences_of(claims),
         roles=_given(terms.roles, held),
         permissions=_given(terms.capabilities, held),
@@ -280,7 +283,7 @@ def _tenant(claims: Mapping[str, Any], terms: IssuerTerms) -> str:
     tenant = _claim(claims, terms.tenant_claim)
     if not isinstance(tenant, str) or _TENANT.fullmatch(tenant) is None:
         raise TokenRefused("tenant", f"The claim `{terms.tenant_claim}` of the token is no name of a tenant.")
-    return f"{tenant}/"
+    return tenant
 
 
 def _actors(claims: Mapping[str, Any]) -> tuple[str, ...]:

@@ -231,6 +231,14 @@ class LivePolicy:
         snapshot = self._snapshot
         return snapshot.principals.get(id) or snapshot.principal(id)
 
+    def again(self, kept: Principal) -> Principal:
+        """One that was verified earlier, such as a job's, under the policy in force now: what its credential said of it
+        stays, and narrows its roles as it did then."""
+        known = self.principal(kept.id)
+        if kept == Principal(kept.id, kept.roles, kept.may_impersonate):
+            return known
+        return replace(kept, roles=known.roles & kept.roles, may_impersonate=known.may_impersonate)
+
     @property
     def shadow_revision(self) -> str:
         """The candidate's revision; empty when there is none."""

@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Question
+from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Principal, Question
 from toolhub_service.domain.errors import ToolError, ToolFailure, Violation
 from toolhub_service.domain.inner_log import KeptCall
 from toolhub_service.domain.job import Job, JobStatus
@@ -252,10 +252,12 @@ RESULT: Final = Form(ToolResult, v=1, without=["raw"], value=_VALUE, error=ERROR
 STATUS: Final = Form(JobStatus, v=1, result=RESULT.optional)
 BUDGET: Final = Form(BudgetRequest)
 CONTEXT: Final = Form(ExecContext, budget=BUDGET.with_defaults)
+PRINCIPAL: Final = Form(Principal)
 CALL: Final = Form(
     Call,
     without=["unread", "unread_bytes"],
     args=Field(bytes),
+    principal=PRINCIPAL.required,
     context=CONTEXT.with_defaults,
     args_error=ERROR.optional,
 )

@@ -221,7 +221,11 @@ async def test_claims_give_roles_groups_tenant_and_capabilities_and_never_more_t
     mail: dict[str, Any] = {"email": "a@example.com", "org": "acme"}
     admin = issuer.token(**mail, email_verified=True, scope="read", realm_access={"roles": ["admins", 7]})
     found = await identity(issuer, admin)
-    assert found.principal_id == "corp:acme/a@example.com"
+    assert (found.principal_id, found.tenant, found.groups) == (
+        "corp:acme/a@example.com",
+        "acme",
+        frozenset({"admins"}),
+    )
     assert found.roles == frozenset({Role.OPERATOR, Role.AGENT})
     assert found.permissions == frozenset({"read:*"})
     plain = await identity(issuer, issuer.token(**mail, email_verified=True, groups=["admins"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -25,7 +26,7 @@ from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.verdict import Effect, Limit, Sandbox
 from toolhub_service.policy import snapshot as snapshot_module
 from toolhub_service.policy.document import SandboxRule
-from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
 
 ALLOW, DENY = Effect.ALLOW, Effect.DENY
 ALL = {"principals": ["*"], "capabilities": ["*"]}
@@ -445,3 +446,14 @@ def test_a_limit_binds_those_whom_it_names_and_nobody_else() -> None:
     told = {who: policy.decide(a_call(READ_TEXT, {"path": "a"}, principal=who)).limits for who in ("ann", "bob")}
     assert [limit.quota for limit in told["ann"]] == [1]
     assert told["bob"] == ()
+
+
+@pytest.mark.promise("identity.tokens")
+def test_a_job_runs_for_whom_its_token_spoke_of_under_the_roles_of_now() -> None:
+    live = LivePolicy(PolicySnapshot.load("extends: none\nroles: [{principals: ['corp:*'], roles: [agent, operator]}]"))
+    plain = Principal("corp:bot", frozenset({Role.AUDITOR}), may_impersonate=True)
+    assert live.again(plain) is live.principal("corp:bot")
+    kept = Principal(
+        "corp:acme/ann", frozenset({Role.AGENT, Role.AUDITOR}), issuer="corp", tenant="acme", groups=frozenset({"dev"})
+    )
+    assert live.again(kept) == replace(kept, roles=frozenset({Role.AGENT}))

@@ -122,6 +122,8 @@ CALLS = st.builds(
         issuer=TEXT,
         actors=many(TEXT),
         permissions=some(st.frozensets(TEXT, max_size=3)),
+        tenant=TEXT,
+        groups=st.frozensets(TEXT, max_size=3),
     ),
     context=CONTEXTS,
     args_error=some(ERRORS),

@@ -147,13 +147,14 @@ JOB_BEFORE_TOKENS = (
     b"s\x81\xa1d\xa11\xadcancel_reason\xa6enough\xb2expires_at_unix_ms\x1e\xactrace_parent\xa400-1"
     b"\xaccancelled_by\xa1p"
 )
-"""As hubs wrote it that did not know tokens: a principal with an issuer, actors and permissions came later."""
-JOB_OF_NOW = JOB_BEFORE_TOKENS.replace(b"\xa9principal\x83", b"\xa9principal\x86").replace(
+"""As hubs wrote it that did not know tokens, and as it is written for a principal without one."""
+JOB_WITH_EMPTY_FACTS = JOB_BEFORE_TOKENS.replace(b"\xa9principal\x83", b"\xa9principal\x86").replace(
     b"may_impersonate\xc3", b"may_impersonate\xc3\xa6issuer\xa0\xa6actors\x90\xabpermissions\xc0"
 )
+"""As hubs wrote it that knew tokens first, issuer, actors and permissions even where there were none."""
 
 KEPT: dict[str, tuple[Callable[[Any], bytes], Any, bytes]] = {
-    "job": (codec.encode_job_frame, JOB, JOB_OF_NOW),
+    "job": (codec.encode_job_frame, JOB, JOB_BEFORE_TOKENS),
     "status": (
         codec.encode_status,
         STATUS,
@@ -257,7 +258,7 @@ def test_record_is_written_as_it_was_before(name: str) -> None:
 
 
 def test_what_was_kept_is_read_in_whole() -> None:
-    for job in (JOB_BEFORE_TOKENS, JOB_OF_NOW):
+    for job in (JOB_BEFORE_TOKENS, JOB_WITH_EMPTY_FACTS):
         assert codec.decode_job([job, KEPT["status"][2], codec.encode_args(CALL.args)]) == JOB
     assert codec.decode_key_record(KEPT["key"][2]) == KEY
     assert codec.decode_approval(KEPT["ruled"][2]) == RULED

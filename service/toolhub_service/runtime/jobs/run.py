@@ -181,12 +181,12 @@ class JobRuns:
     """Implements `RunningJobs`; `run` is what engines deliver to."""
 
     def __init__(
-        self, ledger: JobLedger, heartbeat: Heartbeat, redactor: Redactor, describe: Callable[[str], Principal]
+        self, ledger: JobLedger, heartbeat: Heartbeat, redactor: Redactor, again: Callable[[Principal], Principal]
     ) -> None:
-        """`describe`: roles and rights of a principal under the policy in force."""
+        """`again`: a verified principal, with its roles and rights under the policy in force."""
         self._ledger = ledger
         self._redactor = redactor
-        self._describe = describe
+        self._again = again
         self._clock = ledger.clock
         self._runner = heartbeat.runner
         self._claims = JobClaims(ledger, heartbeat)
@@ -327,7 +327,7 @@ class JobRuns:
         left_s = (job.deadline_unix_ms - self._clock.unix_ms()) / 1_000
         if job.remote is not None:
             left_s = max(left_s, _LAST_LOOK_S)
-        principal = self._describe(job.call.principal.id)
+        principal = self._again(job.call.principal)
         call = job.call._replace(principal=principal, deadline_s=self._clock.monotonic_s() + left_s)
         if job.remote is not None:  # it goes on there, whatever became of the tool's definition here
             call = call._replace(expected_tool_digest="")

@@ -233,7 +233,13 @@ def _narrowed(described: Principal, identity: Identity) -> Principal:
     """What the policy gives, as far as the token has it too."""
     roles = described.roles if identity.roles is None else described.roles & identity.roles
     return replace(
-        described, roles=roles, issuer=identity.issuer, actors=identity.actors, permissions=identity.permissions
+        described,
+        roles=roles,
+        issuer=identity.issuer,
+        actors=identity.actors,
+        permissions=identity.permissions,
+        tenant=identity.tenant,
+        groups=identity.groups,
     )
 
 

@@ -222,7 +222,7 @@ class Process:
         self.asking = Approvals(self.approvals, self.audit, self.clock, FixedRandomness(), Redactor())
         self.ledger = JobLedger(self.store, self.audit, self.observer, self.clock, self.terms, self.asking.withdraw)
         self.heartbeat = Heartbeat(self.ledger, self.name)
-        self.runs = JobRuns(self.ledger, self.heartbeat, Redactor(("s3cret-canary",)), Principal)
+        self.runs = JobRuns(self.ledger, self.heartbeat, Redactor(("s3cret-canary",)), lambda kept: Principal(kept.id))
         self.runs.invoker = self
         self.watch = JobWatch(self.store, self.observer)
         self.engine = InprocessEngine(self.max_running)
