@@ -18,29 +18,16 @@ from urllib.parse import parse_qsl, urlsplit
 import yaml
 from click.testing import CliRunner
 
-from tests.mcp_server.mcp_hub import McpHub, mcp_hub
-from tests.mcp_server.test_own_tools import BOSS, Keeping, Newcomer
+from tests.mcp_server.mcp_hub import ASKING, WITH_KEYS, McpHub, decide, keys_of, mcp_hub
+from tests.mcp_server.test_own_tools import Keeping, Newcomer
 from tests.servers import node_script, python_packages
-from toolhub_service.app.files import KeyFile
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.serving import reload_keys
 from toolhub_service.cli.root import toolhub
-from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.result import Progress
 from toolhub_service.domain.tool import Annotations, ToolLimits
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput, spec_of
 
 WITHIN_S: Final = 110.0
-POLICY: Final = """
-extends: none
-grants:
-  - {principals: ["*"], capabilities: [read:fs, write:fs]}
-rules:
-  - {id: copies-need-a-person, tools: [core/fs.copy], effect: REQUIRE_APPROVAL, reason: "Copies are seen by a person."}
-roles:
-  - {principals: [local, alice], roles: [agent]}
-"""
 _PROGRAMS: Final = Path(__file__).parent / "clients"
 _PACKAGES: Final = {
     "python_v1.py": "client-v1",
@@ -154,11 +141,8 @@ def stdio(entry: Mapping[str, Any], name: str, home: Path, **more: Any) -> dict[
 @asynccontextmanager
 async def clients_hub(home: Path) -> AsyncIterator[ClientsHub]:
     working = Working()
-    settings = {"auth": {"modes": ["insecure-local", "api-key"]}}
-    async with mcp_hub(home, policy=POLICY, settings=settings, tools=[working, Keeping()]) as hub:
-        keys: KeyFile = Paths(hub.grpc.hub.settings).key_file()
-        key = keys.create("alice")
-        reload_keys(hub.grpc.hub, keys)
+    async with mcp_hub(home, policy=ASKING, settings=WITH_KEYS, tools=[working, Keeping()]) as hub:
+        key = keys_of(hub)["alice"]
         listen = hub.url.removeprefix("http://").removesuffix("/mcp")
         config_file = home / "tool-hub.yaml"
         config_file.write_text(yaml.safe_dump({"server": {"mcp": {"listen": listen}}, "auth": {"modes": ["api-key"]}}))
@@ -184,7 +168,7 @@ class _Deeds:
         return await self._working.ended[key]
 
     async def approve(self, id: str) -> None:
-        await self._hub.grpc.hub.long_work.approvals.decide(BOSS, id, ApprovalState.APPROVED)
+        await decide(self._hub, id)
 
     async def change(self) -> str:
         """Offers a new tool; its name in lists."""

@@ -15,15 +15,32 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
-from toolhub_service.domain.call import Principal
+from toolhub_service.app.files import KeyFile
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.serving import reload_keys
+from toolhub_service.domain.approval import ApprovalState
+from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.result import Progress
-from toolhub_service.domain.tool import Annotations, ToolLimits
+from toolhub_service.domain.tool import Annotations, CostHints, ToolLimits
 from toolhub_service.mcp_server.admission import AdmissionTerms
 from toolhub_service.mcp_server.serving import HttpTerms, serve
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 ERAS = ("2025-11-25", "2026-07-28")
+ASKING = """
+extends: none
+grants:
+  - {principals: ["*"], capabilities: [read:fs, write:fs]}
+rules:
+  - {id: copies-need-a-person, tools: [core/fs.copy], effect: REQUIRE_APPROVAL, reason: "Copies are seen by a person."}
+roles:
+  - {principals: [local, alice, bob], roles: [agent]}
+"""
+WITH_KEYS = {"auth": {"modes": ["insecure-local", "api-key"]}}
+BOSS = Principal("boss", frozenset({Role.APPROVER}))
+PICK = "held__work_pick"
+COPY = {"source": "a.txt", "destination": "b.txt"}
 MODES: Mapping[str, Any] = {"2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
 
 
@@ -97,3 +114,23 @@ class Working(Tool["Working.In", "Working.Out"]):
         finally:
             self.ended.set()
         return self.Out(done=True)
+
+
+class Picking(Working):
+    """Always a job."""
+
+    name = "held/work.pick"
+    cost = CostHints(is_async=True)
+
+
+def keys_of(hub: McpHub) -> dict[str, str]:
+    """New API keys, in force at once."""
+    file: KeyFile = Paths(hub.grpc.hub.settings).key_file()
+    keys = {name: file.create(name) for name in ("alice", "bob")}
+    reload_keys(hub.grpc.hub, file)
+    return keys
+
+
+async def decide(hub: McpHub, approval_id: str, state: Any = ApprovalState.APPROVED) -> None:
+    """As an approver who has not asked for it."""
+    await hub.grpc.hub.long_work.approvals.decide(BOSS, approval_id, state)

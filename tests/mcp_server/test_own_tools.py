@@ -14,29 +14,22 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult
 
-from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
+from tests.mcp_server.mcp_hub import (
+    ASKING,
+    COPY,
+    ERAS,
+    WITH_KEYS,
+    McpHub,
+    Working,
+    decide,
+    keys_of,
+    mcp_hub,
+)
 from tests.mcp_server.test_admission import HEADERS
-from toolhub_service.app.files import KeyFile
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.serving import reload_keys
-from toolhub_service.domain.approval import ApprovalState
-from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput, spec_of
-
-POLICY = """
-extends: none
-grants:
-  - {principals: ["*"], capabilities: [read:fs, write:fs]}
-rules:
-  - {id: copies-need-a-person, tools: [core/fs.copy], effect: REQUIRE_APPROVAL, reason: "Copies are seen by a person."}
-roles:
-  - {principals: [local, alice, bob], roles: [agent]}
-"""
-BOSS = Principal("boss", frozenset({Role.APPROVER}))
-COPY = {"source": "a.txt", "destination": "b.txt"}
 
 
 class Keeping(Tool["Keeping.In", "Keeping.Out"]):
@@ -81,14 +74,8 @@ NEWCOMER: Tool[Any, Any, Any] = Newcomer()
 
 
 @pytest.fixture
-async def working() -> Working:
-    return Working()
-
-
-@pytest.fixture
 async def hub(tmp_path: Path, working: Working) -> AsyncIterator[McpHub]:
-    settings = {"auth": {"modes": ["insecure-local", "api-key"]}}
-    async with mcp_hub(tmp_path, policy=POLICY, settings=settings, tools=[working, Keeping(), Long()]) as opened:
+    async with mcp_hub(tmp_path, policy=ASKING, settings=WITH_KEYS, tools=[working, Keeping(), Long()]) as opened:
         yield opened
 
 
@@ -99,7 +86,10 @@ def structured(result: Any) -> Any:
 
 
 async def test_a_search_is_shown_where_the_list_would_be_long_and_says_whether_it_is_complete(tmp_path: Path) -> None:
-    async with mcp_hub(tmp_path, policy=POLICY, full_max_tokens=1_000) as hub, hub.client(ERAS[1]) as client:
+    async with (
+        mcp_hub(tmp_path, policy=ASKING, full_max_tokens=1_000) as hub,
+        hub.client(ERAS[1]) as client,
+    ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names[:3] == ["search_tools", "describe_tool", "call_tool"]
         assert len(names) == 8
@@ -128,7 +118,7 @@ async def test_a_search_is_shown_where_the_list_would_be_long_and_says_whether_i
 
 
 async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub, working: Working) -> None:
-    keys = _keys(hub)
+    keys = keys_of(hub)
     async with hub.client(ERAS[1], keys["alice"]) as alice, hub.client(ERAS[0], keys["bob"]) as bob:
         started = structured(await alice.call_tool("job_start", {"name": "held__work_on"}))
         assert not started["is_over"]
@@ -159,7 +149,7 @@ async def test_an_approval_is_refused_with_its_id_until_the_same_call_comes_agai
         assert refused.meta is not None
         error = refused.meta["toolhub/error"]
         assert error["kind"] == "APPROVAL_REQUIRED"
-        await _approve(hub, error["details"]["approval_id"])
+        await decide(hub, error["details"]["approval_id"])
         other = await client.call_tool("core__fs_copy", {**COPY, "destination": "c.txt"})
         assert other.is_error  # other arguments are another call
         assert not (await client.call_tool("core__fs_copy", COPY)).is_error
@@ -173,10 +163,10 @@ async def test_a_client_that_can_ask_its_user_does_so_while_an_approver_decides(
 
     async def ask(_: Any, params: Any) -> ElicitResult:
         asked.append(params.message)
-        approval_id = next(word for word in params.message.split() if word.startswith("apr_"))
+        approval_id = next(word for word in params.message.split() if word.startswith("apr_")).strip(":")
         if len(asked) == 1:
             return ElicitResult(action="decline")
-        await _approve(hub, approval_id)
+        await decide(hub, approval_id)
         return ElicitResult(action="accept", content={})
 
     async with hub.client(era, elicitation_callback=ask) as client:
@@ -200,7 +190,7 @@ async def test_a_client_that_can_open_links_is_shown_the_page_where_approvals_ar
 
     page = "https://ops.example/approvals/{approval_id}?from=mcp"
     async with (
-        mcp_hub(tmp_path, policy=POLICY, approval_url=page) as hub,
+        mcp_hub(tmp_path, policy=ASKING, approval_url=page) as hub,
         hub.client(era, elicitation_callback=ask) as client,
     ):
         refused = await client.call_tool("core__fs_copy", COPY)
@@ -216,7 +206,7 @@ async def test_a_client_that_can_open_links_is_shown_the_page_where_approvals_ar
 
 @pytest.mark.promise("mcpserver.approvals")
 async def test_the_state_of_a_question_is_no_ones_else_and_of_no_other_call(hub: McpHub) -> None:
-    keys = _keys(hub)
+    keys = keys_of(hub)
     async with httpx2.AsyncClient(headers=HEADERS) as http:
 
         async def call(who: str, arguments: dict[str, str], **more: Any) -> Any:
@@ -250,7 +240,7 @@ async def test_the_state_of_a_question_is_no_ones_else_and_of_no_other_call(hub:
 
 
 async def test_artifacts_are_links_that_their_owner_alone_can_read(hub: McpHub) -> None:
-    keys = _keys(hub)
+    keys = keys_of(hub)
     for era in ERAS:
         async with hub.client(era, keys["alice"]) as alice, hub.client(era, keys["bob"]) as bob:
             result = await alice.call_tool("held__thing_keep", {"text": f"kept in {era}"})
@@ -314,14 +304,3 @@ async def test_a_changed_catalog_is_told_to_clients_of_both_eras(hub: McpHub) ->
                 if not told.is_set():
                     catalog.unregister(NEWCOMER.name)
         assert "held__thing_new" in {tool.name for tool in (await new.list_tools()).tools}
-
-
-def _keys(hub: McpHub) -> dict[str, str]:
-    file: KeyFile = Paths(hub.grpc.hub.settings).key_file()
-    keys = {name: file.create(name) for name in ("alice", "bob")}
-    reload_keys(hub.grpc.hub, file)
-    return keys
-
-
-async def _approve(hub: McpHub, approval_id: str) -> None:
-    await hub.grpc.hub.long_work.approvals.decide(BOSS, approval_id.strip(":"), ApprovalState.APPROVED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,22 @@ import pytest
 from mcp.server.request_state import AESGCMRequestStateCodec
 from mcp.shared.inbound import encode_header_value
 
-from tests.mcp_server.mcp_hub import McpHub, Working, mcp_hub
-from tests.mcp_server.test_tasks import COPY, FORM, PICK, POLICY, Picking, decide, keys_of
-from tests.mcp_server.wire import NEWER, OLDER, Wire, wire
+from tests.mcp_server.mcp_hub import (
+    ASKING,
+    COPY,
+    PICK,
+    McpHub,
+    Picking,
+    Working,
+    decide,
+    keys_of,
+    mcp_hub,
+)
+from tests.mcp_server.wire import ALSO_ASKS, NEWER, OLDER, Wire, wire
 from toolhub_service.domain.event import EventType
 
 ACCEPTED: dict[str, Any] = {"inputResponses": {"approval": {"action": "accept", "content": {}}}}
 CAN_ASK: dict[str, Any] = {"elicitation": {"form": {}}}
-
-
-@pytest.fixture
-async def working() -> Working:
-    return Working()
-
-
-@pytest.fixture
-async def picking() -> Picking:
-    return Picking()
-
-
-@pytest.fixture
-async def hub(tmp_path: Path, working: Working, picking: Picking) -> AsyncIterator[McpHub]:
-    settings = {"auth": {"modes": ["insecure-local", "api-key"]}}
-    async with mcp_hub(tmp_path, policy=POLICY, settings=settings, tools=[working, picking]) as opened:
-        yield opened
 
 
 async def copied(client: Wire, state: str, arguments: dict[str, str] = COPY) -> dict[str, Any]:
@@ -87,7 +78,7 @@ async def test_hubs_with_one_key_take_states_from_one_another_and_others_say_wha
         for name in filter(None, names):
             chosen: dict[str, Any] = {"state_key_file": str(key)} if name != "third" else {}
             async with (
-                mcp_hub(tmp_path / name, policy=POLICY, **chosen) as hub,
+                mcp_hub(tmp_path / name, policy=ASKING, **chosen) as hub,
                 wire(hub.url, NEWER, "", CAN_ASK) as client,
             ):
                 answers = [await copied(client, state) for state in states[:1]]
@@ -164,7 +155,7 @@ async def test_ids_of_requests_are_each_clients_own_and_cancel_nobody_elses(hub:
 
 async def test_what_a_client_puts_into_meta_changes_nothing_but_what_it_may(hub: McpHub, picking: Picking) -> None:
     keys = keys_of(hub)
-    async with wire(hub.url, NEWER, keys["alice"], FORM) as alice, wire(hub.url, NEWER, keys["bob"], {}) as bob:
+    async with wire(hub.url, NEWER, keys["alice"], ALSO_ASKS) as alice, wire(hub.url, NEWER, keys["bob"], {}) as bob:
         await alice.call("core__fs_writeText", {"path": "a.txt", "text": "x"})
         hers = json.loads(
             AESGCMRequestStateCodec([hub.grpc.hub.mcp.engine.state_key]).unseal(

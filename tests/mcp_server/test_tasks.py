@@ -3,70 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.mcp_server.mcp_hub import McpHub, Working, mcp_hub
-from tests.mcp_server.wire import KNOWS_TASKS, NEWER, OLDER, TASKS, wire
-from toolhub_service.app.files import KeyFile
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.serving import reload_keys
+from tests.mcp_server.mcp_hub import (
+    ASKING,
+    COPY,
+    PICK,
+    McpHub,
+    Picking,
+    Working,
+    decide,
+    mcp_hub,
+)
+from tests.mcp_server.wire import ALSO_ASKS, NEWER, OLDER, TASKS, wire
 from toolhub_service.domain.approval import ApprovalFilter, ApprovalState
-from toolhub_service.domain.call import Principal, Role
-from toolhub_service.domain.tool import CostHints
 
-POLICY = """
-extends: none
-grants:
-  - {principals: ["*"], capabilities: [read:fs, write:fs]}
-rules:
-  - {id: copies-need-a-person, tools: [core/fs.copy], effect: REQUIRE_APPROVAL, reason: "Copies are seen by a person."}
-roles:
-  - {principals: [local, alice, bob], roles: [agent]}
-"""
 _PENDING = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
-BOSS = Principal("boss", frozenset({Role.APPROVER}))
-COPY = {"source": "a.txt", "destination": "b.txt"}
-PICK = "held__work_pick"
-FORM = {**KNOWS_TASKS, "elicitation": {"form": {}}}
-
-
-class Picking(Working):
-    """Always a job."""
-
-    name = "held/work.pick"
-    cost = CostHints(is_async=True)
-
-
-@pytest.fixture
-async def working() -> Working:
-    return Working()
-
-
-@pytest.fixture
-async def picking() -> Picking:
-    return Picking()
-
-
-@pytest.fixture
-async def hub(tmp_path: Path, working: Working, picking: Picking) -> AsyncIterator[McpHub]:
-    settings = {"auth": {"modes": ["insecure-local", "api-key"]}}
-    async with mcp_hub(tmp_path, policy=POLICY, settings=settings, tools=[working, picking]) as opened:
-        yield opened
-
-
-def keys_of(hub: McpHub) -> dict[str, str]:
-    file: KeyFile = Paths(hub.grpc.hub.settings).key_file()
-    keys = {name: file.create(name) for name in ("alice", "bob")}
-    reload_keys(hub.grpc.hub, file)
-    return keys
-
-
-async def decide(hub: McpHub, approval_id: str, state: Any = ApprovalState.APPROVED) -> None:
-    await hub.grpc.hub.long_work.approvals.decide(BOSS, approval_id, state)
 
 
 async def test_a_client_that_knows_the_extension_gets_a_task_and_follows_it_to_its_result(
@@ -159,12 +113,12 @@ async def test_tasks_of_the_older_era_are_asked_for_and_their_result_waits(hub: 
 
 @pytest.mark.promise("mcpserver.tasks")
 async def test_a_task_outlives_the_hub_that_began_it(tmp_path: Path, picking: Picking) -> None:
-    async with mcp_hub(tmp_path, policy=POLICY, tools=[picking]) as hub, wire(hub.url, NEWER) as client:
+    async with mcp_hub(tmp_path, policy=ASKING, tools=[picking]) as hub, wire(hub.url, NEWER) as client:
         task_id = (await client.call(PICK))["taskId"]
         waits = (await client.call("core__fs_copy", COPY))["taskId"]
         await picking.begun.wait()
     picking.go_on.set()
-    async with mcp_hub(tmp_path, policy=POLICY, tools=[picking]) as hub, wire(hub.url, NEWER) as client:
+    async with mcp_hub(tmp_path, policy=ASKING, tools=[picking]) as hub, wire(hub.url, NEWER) as client:
         assert (await client.over(task_id))["result"]["structuredContent"] == {"done": True}
         waiting = await client.result("tasks/get", {"taskId": waits})
         assert waiting["status"] == "working"
@@ -178,7 +132,7 @@ async def test_a_call_that_needs_a_person_waits_as_a_task_and_goes_on_by_itself(
         task = await client.call("core__fs_copy", COPY)
         assert (task["resultType"], task["status"]) == ("task", "working")
         approval_id = task["statusMessage"].split("toolhub approvals approve ")[1].split(".")[0]
-        client.capabilities = FORM  # a client may be able to ask at one time and not at another
+        client.capabilities = ALSO_ASKS  # a client may be able to ask at one time and not at another
         first = await client.result("tasks/get", {"taskId": task["taskId"]})
         assert first["status"] == "input_required"
         ((key, question),) = first["inputRequests"].items()

@@ -17,6 +17,7 @@ from tests.mcp_server.mcp_hub import ERAS
 CLIENT = {"name": "raw", "version": "1"}
 TASKS = "io.modelcontextprotocol/tasks"
 KNOWS_TASKS: Mapping[str, Any] = {"extensions": {TASKS: {}}}
+ALSO_ASKS: Mapping[str, Any] = {**KNOWS_TASKS, "elicitation": {"form": {}}}
 OLDER, NEWER = ERAS
 
 
