@@ -15,7 +15,7 @@ import promises_page
 import skill_manifest_page
 import tools_page
 
-from toolhub_service.telemetry.names import metrics_reference
+from toolhub_service.telemetry.reference import metrics_reference
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_page.page,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 def server_and_client_tls(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -51,31 +52,76 @@ class Signed:
 
 
 class Authority:
-    """A certificate authority made for one test."""
+    """A certificate authority made for one test; with `above`, one that another has signed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, uris: Sequence[str] = (), above: Authority | None = None) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-        self._certificate = self._build(self._name, self._key, ca=True)
+        self._above = above or self
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test authority {id(self)}")])
+        self._certificate = self._above._build(self._name, self._key, dns=(), uris=uris, lifetime_s=3_600, is_ca=True)
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def sign(self, name: str) -> Signed:
+    def sign(
+        self,
+        name: str,
+        *,
+        dns: Sequence[str] = ("localhost",),
+        uris: Sequence[str] = (),
+        lifetime_s: float = 3_600,
+        is_ca: bool = False,
+    ) -> Signed:
+        """The chain without the root."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._build(subject, key, ca=False)
+        certificate = self._build(subject, key, dns=dns, uris=uris, lifetime_s=lifetime_s, is_ca=is_ca)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return Signed(certificate.public_bytes(serialization.Encoding.PEM), private)
+        chain = b"" if self._above is self else self.pem
+        return Signed(certificate.public_bytes(serialization.Encoding.PEM) + chain, private)
 
-    def _build(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.Certificate:
+    def _build(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        *,
+        dns: Sequence[str],
+        uris: Sequence[str],
+        lifetime_s: float,
+        is_ca: bool,
+    ) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(hours=1))
-        builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-        return builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - dt.timedelta(hours=1))
+        builder = builder.not_valid_after(now + dt.timedelta(seconds=lifetime_s))
+        builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        builder = builder.add_extension(identifier, critical=False)
+        if key is not self._key:
+            signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+            builder = builder.add_extension(signer, critical=False)
+        builder = builder.add_extension(_usage(is_ca=is_ca), critical=True)
+        if not is_ca:
+            both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            builder = builder.add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        names = [*map(x509.DNSName, dns), *map(x509.UniformResourceIdentifier, uris)]
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _usage(*, is_ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def tls_settings(folder: Path, authority: Authority, *, client_ca: Authority | None = None) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import random
 import time
 from dataclasses import dataclass, field
 
+from toolhub_service.app.certificates import LiveCertificates
 from toolhub_service.app.file_modes import check_files, repairs
-from toolhub_service.app.listening import listening_of
+from toolhub_service.app.listening import listening_of, open_certificates
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_telemetry import Observing, open_observing
@@ -48,12 +49,14 @@ class Deps:
     redactor: Redactor
     observing: Observing
     ladder: Ladder
+    certificates: LiveCertificates = field(default_factory=LiveCertificates)
     resource_news: ResourceNews = field(default_factory=ResourceNews)
 
 
 def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     """Raises OSError when the data folder cannot be made, and before anything is made ListenRefused and FilesLoose."""
-    listening_of(settings)
+    certificates = open_certificates(settings)
+    listening_of(settings, certificates)
     check_files(settings)
     paths = Paths(settings)
     paths.make()
@@ -61,4 +64,6 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     observing = open_observing(settings, redactor, is_worker=is_worker)
     if settings.loose_files == "warn":
         observing.files_loose(repairs(settings))
-    return Deps(settings, paths, SystemClock(), SystemRandomness(), redactor, observing, make_ladder(settings))
+    observing.certificates_in_force(certificates.validities)
+    clock, randomness, ladder = SystemClock(), SystemRandomness(), make_ladder(settings)
+    return Deps(settings, paths, clock, randomness, redactor, observing, ladder, certificates)

@@ -6,12 +6,10 @@ import ipaddress
 import resource
 import socket
 import ssl
-from pathlib import Path
 from urllib.parse import urlsplit
 
-import grpc
-
-from toolhub_service.settings.document import Settings, Tls
+from toolhub_service.app.certificates import CertificateInvalid, LiveCertificates
+from toolhub_service.settings.document import Settings
 from toolhub_service.transport.server import Listening
 
 _PORT_MAX = 65_535
@@ -21,7 +19,15 @@ class ListenRefused(ValueError):
     """Address, certificate, auth modes and workers do not go together; the message says what to change."""
 
 
-def listening_of(settings: Settings) -> Listening:
+def open_certificates(settings: Settings) -> LiveCertificates:
+    """Raises ListenRefused for files that cannot be used."""
+    try:
+        return LiveCertificates(settings)
+    except CertificateInvalid as invalid:
+        raise ListenRefused(str(invalid)) from invalid
+
+
+def listening_of(settings: Settings, certificates: LiveCertificates | None = None) -> Listening:
     """Raises ListenRefused for what is no address or no certificate.
 
     Also when `insecure-local` or keys in the clear would be served beyond this machine, or one socket by several
@@ -55,7 +61,7 @@ def listening_of(settings: Settings) -> Listening:
         wanted = max(1, min(wanted, soft - soft // 8 - 64))  # an eighth of the open files stays for the hub's own
     return Listening(
         address=address,
-        credentials=_credentials(settings.server.tls),
+        credentials=(certificates or open_certificates(settings)).grpc_credentials(),
         share_port=settings.server.workers > 1,
         max_connection_age_s=settings.server.max_connection_age_s,
         max_call_s=settings.budget.max_timeout_s,
@@ -116,41 +122,6 @@ def host_and_port(setting: str, address: str) -> tuple[str, int]:
         wanted = "host:port, such as 127.0.0.1:50051" + (", or unix:/path" if setting == "server.listen" else "")
         raise ListenRefused(f"{setting} is {address!r}, which is no address: write {wanted}.")
     return host.strip("[]"), int(port)
-
-
-def _credentials(tls: Tls) -> grpc.ServerCredentials | None:
-    if not tls.certificate_file:
-        return None
-    pair = (_read("key_file", tls.key_file), _read("certificate_file", tls.certificate_file))
-    ca = _read("client_ca_file", tls.client_ca_file) if tls.client_ca_file else None
-    _check_loadable(tls)
-    return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
-
-
-def _read(name: str, file: str) -> bytes:
-    if not file:
-        raise ListenRefused(f"server.tls.{name} is not set, and server.tls.certificate_file is: set both, or neither.")
-    try:
-        return Path(file).read_bytes()
-    except OSError as unreadable:
-        raise ListenRefused(f"server.tls.{name}: {file}: {unreadable.strerror}.") from unreadable
-
-
-def _check_loadable(tls: Tls) -> None:
-    """gRPC says of files that it cannot use no more than that it cannot listen."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.certificate_file, tls.key_file, password=lambda: "")
-    except ssl.SSLError as unfit:
-        raise ListenRefused(
-            f"server.tls: {tls.certificate_file} and {tls.key_file} are not a PEM certificate and the key that belongs "
-            "to it, without a passphrase."
-        ) from unfit
-    try:
-        if tls.client_ca_file:
-            context.load_verify_locations(tls.client_ca_file)
-    except ssl.SSLError as unfit:
-        raise ListenRefused(f"server.tls.client_ca_file: {tls.client_ca_file} holds no PEM certificate.") from unfit
 
 
 def tls_certificate_of(host: str, port: int, timeout_s: float) -> bytes | None:

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from tempfile import TemporaryDirectory
 
@@ -54,6 +55,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
                     reported_faults = faults
                 if asked or reload_s:
                     reload_keys(hub, key_file)
+                    await reload_certificates(hub, asked=asked)
                     await _reload_policy(hub, shadow, asked=asked)
                     sources.begin(asked=asked)
                 for upstream, state in hub.budgets.breaker_states():
@@ -149,6 +151,13 @@ def reload_keys(hub: Hub, file: KeyFile) -> None:
         hub.keys.replace(file.read())
     except (OSError, KeyFileInvalid) as broken:
         hub.observing.keys_unreadable(broken)
+
+
+async def reload_certificates(hub: Hub, *, asked: bool) -> None:
+    """Handshakes from now on show and trust what the files hold; what cannot be used leaves in force what there is."""
+    judge = partial(problem_of, settings=hub.settings)
+    for change in await asyncio.to_thread(hub.deps.certificates.reload, asked=asked, problem_of=judge):
+        hub.observing.certificate_changed(change)
 
 
 # Of each thread, gRPC's included: the usual 8 MiB of some dozens count against a limit on data, hardly touched.

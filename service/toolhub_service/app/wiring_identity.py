@@ -47,15 +47,18 @@ def make_credentials(deps: Deps, policy: LivePolicy) -> Credentials:
     tokens, who = Tokens(terms, deps.clock), describe(policy)
     keys = ApiKeys(deps.paths.key_file().read(), who, tokens.names)
 
-    def layer(audiences: frozenset[str] | None) -> AuthLayer:
+    def layer(audiences: frozenset[str] | None, *, needs_tls_1_3: bool = False) -> AuthLayer:
         kinds: dict[str, Authenticator] = {
             "jwt": BearerTokens(tokens, who, audiences),  # first: it leaves alone what is no token
             "api-key": keys,
             "insecure-local": InsecureLocal(who),
         }
-        return AuthLayer([kind for mode, kind in kinds.items() if mode in deps.settings.auth.modes])
+        accepted = [kind for mode, kind in kinds.items() if mode in deps.settings.auth.modes]
+        return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3)
 
-    return Credentials(keys, tokens, layer(None), layer(frozenset({url}) if url else None))
+    tls = deps.settings.server.tls
+    needs_tls_1_3 = bool(tls.certificate_file) and tls.min_version == "1.3"
+    return Credentials(keys, tokens, layer(None, needs_tls_1_3=needs_tls_1_3), layer(frozenset({url}) if url else None))
 
 
 def describe(policy: LivePolicy) -> Callable[[str], Principal]:

@@ -197,7 +197,7 @@ def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
     """The endpoint, bound where it can be, and else why not: gRPC is served all the same."""
     settings = deps.settings
     crashed = partial(deps.observing.rpc_crashed, "mcp")
-    mcp = Mcp(engine, access, Listener(partial(_serve, settings, engine, access), crashed))
+    mcp = Mcp(engine, access, Listener(partial(_serve, deps, engine, access), crashed))
     if not settings.server.mcp.enabled:
         return mcp
     if not is_installed():
@@ -232,8 +232,8 @@ def _hosts(settings: Settings) -> frozenset[str]:
     return frozenset(hosts)
 
 
-async def _serve(settings: Settings, engine: Engine, access: McpAccess, serving: Any, bound: socket.socket) -> Served:
-    server, chosen = settings.server, settings.server.mcp
+async def _serve(deps: Deps, engine: Engine, access: McpAccess, serving: Any, bound: socket.socket) -> Served:
+    settings, server, chosen = deps.settings, deps.settings.server, deps.settings.server.mcp
     admission = AdmissionTerms(
         is_local=is_local(chosen.listen),
         allowed_hosts=_hosts(settings),
@@ -249,9 +249,7 @@ async def _serve(settings: Settings, engine: Engine, access: McpAccess, serving:
         admission=admission,
         max_connections=chosen.max_connections,
         is_alone=server.workers == 1,
-        certificate_file=server.tls.certificate_file,
-        key_file=server.tls.key_file,
-        client_ca_file=server.tls.client_ca_file,
+        tls=deps.certificates.ssl_context(),
     )
     served: Served = await serving.serve(engine, access, terms, bound)
     return served

@@ -119,7 +119,7 @@ def make_server(
         catalog, searching.search, Exporter(catalog), policy, sources.statuses, meanings=searching.meanings
     )
     listening, registry = (
-        listening_of(deps.settings),
+        listening_of(deps.settings, deps.certificates),
         RegistryServicer(catalog, audit, deps.clock, sources, alone=alone),
     )
     policy.subscribe(registry.news.reset)

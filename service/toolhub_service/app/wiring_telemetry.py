@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
 from toolhub_service import __version__
+from toolhub_service.app.certificates import Change as CertificateChange
+from toolhub_service.app.certificates import Validity
 from toolhub_service.app.listening import host_and_port
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.snapshot import Change, Difference
@@ -103,6 +106,21 @@ class Observing:
         """Others may write what the hub trusts, and the configuration lets it start all the same."""
         for command in commands:
             self.log.warning(names.LOG_FILES_LOOSE, repair=command)
+
+    def certificates_in_force(self, validities: Mapping[str, Validity]) -> None:
+        for file, validity in validities.items():
+            self.metrics.family(names.CERTIFICATE_END).labels(file).set(validity.end_s)
+
+    def certificate_changed(self, change: CertificateChange) -> None:
+        """Files of TLS were replaced: by what is in force now, or by what cannot be used."""
+        is_used = not change.problem
+        self.metrics.family(names.CERTIFICATE_RELOADS).labels(change.name, str(is_used).lower()).inc()
+        if is_used:
+            self.certificates_in_force({change.name: change.validity})
+            end = datetime.fromtimestamp(change.validity.end_s, UTC).isoformat()
+            self.log.info(names.LOG_TLS_LOADED, file=change.name, expires=end)
+        else:
+            self.log.error(names.LOG_TLS_REJECTED, file=change.name, problem=change.problem)
 
     def keys_unreadable(self, error: Exception) -> None:
         self.log.error(names.LOG_KEYS_UNREADABLE, problem=str(error))

@@ -43,10 +43,7 @@ class HttpTerms:
     """For the head of a request to arrive."""
     is_alone: bool = True
     """Whether no other process serves on the port: sessions of the older era live in one."""
-    certificate_file: str = ""
-    """PEM; empty: no TLS."""
-    key_file: str = ""
-    client_ca_file: str = ""
+    tls: ssl.SSLContext | None = None
 
 
 async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: socket.socket) -> HttpServer:
@@ -122,6 +119,8 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
+    tls = terms.tls
+
     class Bounded(BoundedProtocol):
         max_connections = terms.max_connections
         head_s = terms.head_s
@@ -137,10 +136,7 @@ def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
         server_header=False,
         h11_max_incomplete_event_size=_HEAD_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        ssl_certfile=terms.certificate_file or None,
-        ssl_keyfile=terms.key_file or None,
-        ssl_ca_certs=terms.client_ca_file or None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if terms.client_ca_file else ssl.CERT_NONE,
+        ssl_context_factory=None if tls is None else lambda _, __: tls,
     )
 
 

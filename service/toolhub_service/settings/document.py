@@ -33,6 +33,10 @@ class Tls(Section, frozen=True):
     certificate_file: Annotated[str, Meta(description="PEM certificate chain; empty: plaintext.")] = ""
     key_file: Annotated[str, Meta(description="PEM private key of the certificate.")] = ""
     client_ca_file: Annotated[str, Meta(description="PEM CAs; set: clients must show a certificate (mTLS).")] = ""
+    min_version: Annotated[
+        Literal["1.2", "1.3"],
+        Meta(description="Lowest version of TLS; over gRPC RPCs by an older one are refused, not its handshake."),
+    ] = "1.2"
 
 
 class Server(Section, frozen=True):

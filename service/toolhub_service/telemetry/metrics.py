@@ -280,8 +280,8 @@ def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
     summed = {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}
     if metric in summed or metric in {names.MCP_SESSIONS, names.MCP_STREAMS}:
         return "livesum"
-    is_least = metric in {names.SOURCE_UP, names.SOURCE_WHOLE}  # Down for one worker is down for some callers.
-    return "livemin" if is_least else "livemax"
+    least = {names.SOURCE_UP, names.SOURCE_WHOLE, names.CERTIFICATE_END}  # What is so for one worker is so for some.
+    return "livemin" if metric in least else "livemax"
 
 
 # The endpoint: `GET /metrics`, answered by the app of prometheus_client, `GET /healthz` (the process

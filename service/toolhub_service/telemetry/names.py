@@ -1,11 +1,7 @@
-"""Every name under which the hub tells about itself: metrics, spans, span attributes, log events.
-
-docs/metrics.md is generated from this file: `python -m toolhub_service.telemetry.names > docs/metrics.md`.
-"""
+"""Every name under which the hub tells about itself: metrics, spans, span attributes, log events."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -118,6 +114,10 @@ _MCP: Final = ("mcp_method_name", "mcp_protocol_version", "error_type")
 MCP_SECONDS: Final = _metric("mcp_server_operation_duration_seconds", _H, "s", "Time of an MCP request.", _MCP, _CALL_S)
 MCP_SESSIONS: Final = _metric("toolhub_mcp_sessions_open", _G, "sessions", "Sessions of MCP of 2025-11-25 and older.")
 MCP_STREAMS: Final = _metric("toolhub_mcp_streams_open", _G, "streams", "Streams of MCP that only wait for changes.")
+CERTIFICATE_END: Final = _metric("toolhub_certificate_end_timestamp_seconds", _G, "s", "When it expires.", ("file",))
+CERTIFICATE_RELOADS: Final = _metric(
+    "toolhub_certificate_reloads_total", _C, "reloads", "Changed files of TLS that were read.", ("file", "ok")
+)
 AUDIT_EVENTS: Final = _metric("toolhub_audit_events_total", _C, "events", "Audit events that reached the disk.")
 AUDIT_FAILURES: Final = _metric("toolhub_audit_failures_total", _C, "commits", "Audit commits that the disk refused.")
 AUDIT_DEPTH: Final = _metric(
@@ -337,11 +337,13 @@ LOG_SHADOW_LOADED: Final = _event("shadow_loaded", "info", "A candidate policy w
 LOG_SHADOW_REJECTED: Final = _event("shadow_rejected", "error", "The candidate policy is invalid.")
 LOG_SHADOW_DIFFERS: Final = _event("shadow_differs", "info", "The candidate would have decided a call otherwise.")
 LOG_SHADOW_FAILED: Final = _event(
-    "shadow_failed", "error", "The candidate policy failed on calls; the live one decided them alone."
+    "shadow_failed", "error", "The candidate policy failed on calls; the live one decided."
 )
 LOG_KEYS_UNREADABLE: Final = _event(
     "keys_unreadable", "error", "The file of API keys cannot be read: the keys there were stay."
 )
+LOG_TLS_LOADED: Final = _event("certificate_loaded", "info", "A new certificate or CA bundle is in force.")
+LOG_TLS_REJECTED: Final = _event("certificate_rejected", "error", "A new one cannot be used: the old one stays.")
 LOG_FILES_LOOSE: Final = _event(
     "files_loose", "warning", "Others may write what the hub trusts; `repair` is the command that ends it."
 )
@@ -355,42 +357,3 @@ LOG_ACCESS_UNRECORDED: Final = _event(
     "error",
     "The audit log took no event of refused RPCs or of who read it; it is tried again each minute until the end.",
 )
-
-
-def metrics_reference() -> str:
-    """docs/metrics.md."""
-    lines = [
-        "# Metrics, spans and log events",
-        "",
-        "Generated from `service/toolhub_service/telemetry/names.py`; do not edit.",
-        "",
-        "## Metrics",
-        "",
-        "Served on `/metrics` as Prometheus text or OpenMetrics, as asked. A `tool` that the catalog does not hold is",
-        "`unknown`; beyond a bound on distinct values every label is `other`. `principal` is there where",
-        "`metrics.max_principals` is set. RPCs are named as gRPC servers in Go and Java name theirs.",
-        "",
-        "| metric | kind | unit | labels | meaning |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {_code(metric.labels)} | {metric.help} |"
-        for metric in METRICS
-    ]
-    lines += ["", "For one version `metrics.old_names: true` serves these under their former names, too:", ""]
-    lines += ["| former name | name |", "|---|---|"]
-    lines += [f"| `{metric.old_name}` | `{metric.name}` |" for metric in METRICS if metric.old_name]
-    steps = _code(tuple(step.value for step in StepName))
-    lines += ["", f"`step` is one of {steps}.", "", "## Spans", "", "| span | name | meaning |", "|---|---|---|"]
-    lines += [f"| {what} | `{name}` | {meaning} |" for what, name, meaning in SPANS]
-    lines += ["", "## Log events", "", "| event | level | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | {level} | {meaning} |" for name, level, meaning in LOG_EVENTS]
-    return "\n".join(lines) + "\n"
-
-
-def _code(words: tuple[str, ...]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(metrics_reference())

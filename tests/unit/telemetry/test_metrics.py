@@ -21,8 +21,9 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.logs import logger
 from toolhub_service.telemetry.metrics import Metrics, MetricsEndpoint
-from toolhub_service.telemetry.names import Metric, MetricKind, metrics_reference
+from toolhub_service.telemetry.names import Metric, MetricKind
 from toolhub_service.telemetry.observer import CallTelemetry
+from toolhub_service.telemetry.reference import metrics_reference
 from toolhub_service.telemetry.tracing import Tracing
 
 ROOT = Path(__file__).parents[3]

@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from toolhub_service.adapters.core import CORE_SOURCE
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.doctor.certificates import certificate_checks
 from toolhub_service.app.doctor.databases import database_checks
 from toolhub_service.app.doctor.issuers import issuer_checks
 from toolhub_service.app.doctor.mcp import mcp_checks
@@ -195,6 +196,7 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
         *[finding async for finding in mcp_checks(settings, partial(_port, "mcp port", "server.mcp.listen"))],
         _policy(settings),
         _auth(settings),
+        *certificate_checks(settings),
         *_loose_files(settings, config_file),
         *_secret_files(Paths(settings)),
         *kept_checks(settings),

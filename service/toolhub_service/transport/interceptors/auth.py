@@ -80,8 +80,10 @@ class StreamRights:
 class AuthLayer(Layer):
     """UNAUTHENTICATED with advice when no authenticator knows the caller."""
 
-    def __init__(self, authenticators: Sequence[Authenticator]) -> None:
+    def __init__(self, authenticators: Sequence[Authenticator], *, needs_tls_1_3: bool = False) -> None:
+        """`needs_tls_1_3`: RPCs by an older version are refused, for gRPC's handshake in Python cannot be."""
         self._authenticators = tuple(authenticators)
+        self._needs_tls_1_3 = needs_tls_1_3
 
     def concerns(self, hook: str, method: Method) -> bool:
         """The one message of a unary RPC follows its credential at once; an upload that was taken is answered."""
@@ -90,6 +92,9 @@ class AuthLayer(Layer):
 
     def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
         """For a stream, what is asked again at each message. Raises KeysNeeded too: then see `entered_again`."""
+        if self._needs_tls_1_3 and list(context.auth_context().get("ssl_tls_version", ())) != [b"TLSv1.3"]:
+            message = "The connection has an older version of TLS than this hub takes: connect with TLS 1.3."
+            raise RpcFailure(Reason.CREDENTIAL_REFUSED, message)
         sent = context.invocation_metadata() or ()
         metadata = dict(sent)
         is_doubled = len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1

@@ -1,0 +1,297 @@
+"""Certificates and CAs of the hub's own listeners: read whole from disk, and again when they have changed.
+
+A handshake takes what is in force at its moment; connections that are there go on. What is broken, half written, or
+writable by others does not come into force: what was there before stays, and the caller is given the problem.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import grpc
+
+from toolhub_service.app.files import Stamp, stamp_of
+from toolhub_service.settings.document import Settings, Tls
+
+CERTIFICATE, CLIENT_CA = "certificate", "client_ca"
+"""Names of what is read: the hub's own certificate with its key, and the CAs of its clients."""
+
+_MAX_BYTES: Final = 1024 * 1024
+# While files are being replaced they change between two looks; at the start that is waited for.
+_TRIES: Final = 5
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
+
+
+class CertificateInvalid(ValueError):
+    """Files hold no certificate, key or CA that can be used; the message says which, and why."""
+
+
+class _Changing(Exception):
+    """The files changed while they were read."""
+
+
+class Validity(NamedTuple):
+    """Seconds since the epoch."""
+
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was found where files had changed."""
+
+    name: str
+    validity: Validity
+    """Of what is in force now."""
+    problem: str = ""
+    """Why what is on disk does not come into force; empty: it does."""
+
+
+class _Followed:
+    """Files that belong together."""
+
+    def __init__(self, name: str, files: dict[str, str], check: Callable[[Sequence[bytes]], Validity]) -> None:
+        """`files`: paths by the setting that names each. Raises CertificateInvalid."""
+        self.name = name
+        self._settings = dict(files)
+        self._check = check
+        for attempt in range(_TRIES):
+            try:
+                self.read()
+                return
+            except _Changing:
+                if attempt + 1 == _TRIES:
+                    raise CertificateInvalid(f"{', '.join(files.values())}: cannot be read: still changing.") from None
+
+    @property
+    def paths(self) -> list[Path]:
+        return [Path(file).expanduser() for file in self._settings.values()]
+
+    @property
+    def has_changed(self) -> bool:
+        """Since they were read last, with or without success."""
+        return self._stamps != self._stamps_now()
+
+    def read(self) -> None:
+        """What is in force is what the files hold now. Raises CertificateInvalid or _Changing, and nothing changes."""
+        stamps = self._stamps_now()
+        try:
+            contents = [_content(name, path) for name, path in zip(self._settings, self.paths, strict=True)]
+            validity = self._check(contents)
+        except CertificateInvalid:
+            if stamps != self._stamps_now():
+                raise _Changing from None
+            self._stamps = stamps
+            raise
+        if stamps != self._stamps_now():
+            raise _Changing
+        self._stamps, self.contents, self.validity = stamps, contents, validity
+
+    def _stamps_now(self) -> list[Stamp]:
+        return [stamp_of(path) for path in self.paths]
+
+
+class LiveCertificates:
+    """What listeners show and trust now. `reload` is called again and again; handshakes never wait for a disk."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        """Raises CertificateInvalid."""
+        tls = (settings or Settings()).server.tls
+        self._tls = tls
+        self._groups: list[_Followed] = []
+        if tls.certificate_file:
+            pair = {"server.tls.key_file": tls.key_file, "server.tls.certificate_file": tls.certificate_file}
+            self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, tls)))
+            if tls.client_ca_file:
+                authorities = {"server.tls.client_ca_file": tls.client_ca_file}
+                self._groups.append(_Followed(CLIENT_CA, authorities, partial(_check_authorities, tls)))
+        self._publish()
+
+    @property
+    def validities(self) -> dict[str, Validity]:
+        """Of what is in force, by name."""
+        return {group.name: group.validity for group in self._groups}
+
+    def reload(self, *, asked: bool, problem_of: Callable[[Path], str]) -> list[Change]:
+        """Read what has changed, or everything where that is `asked` for. `problem_of`: why a file must not be read."""
+        changes = [
+            change
+            for group in self._groups
+            if asked or group.has_changed
+            for change in self._read_again(group, problem_of)
+        ]
+        if any(not change.problem for change in changes):
+            self._publish()
+        return changes
+
+    def grpc_credentials(self) -> grpc.ServerCredentials | None:
+        """For a port of gRPC, which asks at each handshake what is in force; None where there is no TLS."""
+        if not self._groups:
+            return None
+        given = self._configuration
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            if given is self._configuration:
+                return None
+            given = self._configuration
+            return given
+
+        return grpc.dynamic_ssl_server_credentials(given, fetch, self._asks_clients)  # type: ignore[arg-type]  # None: as before
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """For a listener of asyncio; None where there is no TLS."""
+        if not self._groups:
+            return None
+
+        def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+            connection.context = self._context  # called at each ClientHello, with or without a name in it
+
+        first = self._make_context()
+        first.sni_callback = choose
+        return first
+
+    @property
+    def _asks_clients(self) -> bool:
+        return any(group.name != CERTIFICATE for group in self._groups)
+
+    def _read_again(self, group: _Followed, problem_of: Callable[[Path], str]) -> Iterator[Change]:
+        problem = next((found for path in group.paths if (found := problem_of(path))), "")
+        try:
+            if not problem:
+                group.read()
+        except _Changing:
+            return  # whoever writes them is not done: the next look has them whole
+        except CertificateInvalid as invalid:
+            problem = str(invalid)
+        yield Change(group.name, group.validity, problem)
+
+    def _publish(self) -> None:
+        if not self._groups:
+            return
+        key, certificate = self._groups[0].contents
+        self._authorities = b"\n".join(content for group in self._groups[1:] for content in group.contents)
+        # gRPC would take an empty text for CAs of which there are none.
+        trusted = self._authorities or None
+        self._configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], trusted)
+        self._context = self._make_context()
+
+    def _make_context(self) -> ssl.SSLContext:
+        key, certificate = self._groups[0].contents
+        context = _pair_context(certificate, key)
+        context.minimum_version = _VERSIONS[self._tls.min_version]
+        if self._asks_clients:
+            context.load_verify_locations(cadata=_ascii(self._authorities))
+            context.verify_mode = ssl.CERT_REQUIRED
+            # A session that is resumed would bring the client's certificate past CAs that are trusted no more.
+            context.num_tickets = 0
+            context.options |= ssl.OP_NO_TICKET
+        return context
+
+
+def _content(setting: str, path: Path) -> bytes:
+    if path == Path():
+        raise CertificateInvalid(f"{setting} is not set, and server.tls.certificate_file is: set both, or neither.")
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as unreadable:
+        raise CertificateInvalid(f"{setting}: {path}: {unreadable.strerror}.") from unreadable
+    if len(content) > _MAX_BYTES:
+        raise CertificateInvalid(f"{setting}: {path} is larger than {_MAX_BYTES:,} bytes.")
+    return content
+
+
+def _pair_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    """Raises ValueError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # The library reads files alone, and those on disk may be others by now.
+    with os.fdopen(os.memfd_create("toolhub-tls", os.MFD_CLOEXEC), "wb") as file:
+        file.write(key + b"\n" + certificate)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=lambda: "")
+    return context
+
+
+def _check_pair(tls: Tls, contents: Sequence[bytes]) -> Validity:
+    """gRPC would say of files that it cannot use no more than that it cannot listen."""
+    key, certificate = contents
+    try:
+        _pair_context(certificate, key)
+        return _validity(certificate)
+    except (ssl.SSLError, ValueError) as unfit:
+        raise CertificateInvalid(
+            f"server.tls: {tls.certificate_file} and {tls.key_file} are not a PEM certificate and the key that belongs "
+            "to it, without a passphrase."
+        ) from unfit
+
+
+def _check_authorities(tls: Tls, contents: Sequence[bytes]) -> Validity:
+    """The validity of the CA that holds longest: the others are on their way out."""
+    found = [_validity(pem) for pem in _PEM.findall(contents[0])]
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=_ascii(contents[0]))
+    except ssl.SSLError:
+        found = []
+    if not found:
+        raise CertificateInvalid(f"server.tls.client_ca_file: {tls.client_ca_file} holds no PEM certificate.")
+    return max(found, key=lambda each: each.end_s)
+
+
+def _ascii(pem: bytes) -> str:
+    """Comments around certificates may be in any encoding."""
+    return pem.decode("ascii", "replace")
+
+
+def _validity(pem: bytes) -> Validity:
+    """Of the first certificate (RFC 5280, 4.1). Raises ValueError for what is none."""
+    found = _PEM.search(pem)
+    if found is None:
+        raise ValueError("no certificate")
+    der = ssl.PEM_cert_to_DER_cert(found.group().decode("ascii"))
+    _, certificate, _ = _element(der)
+    _, fields, _ = _element(certificate)
+    tag, _, rest = _element(fields)
+    if tag == _EXPLICIT_VERSION:
+        _, _, rest = _element(rest)
+    for _ in ("signature", "issuer"):
+        _, _, rest = _element(rest)
+    _, validity, _ = _element(rest)
+    begin_tag, begin, validity = _element(validity)
+    end_tag, end, _ = _element(validity)
+    return Validity(_moment_s(begin_tag, begin), _moment_s(end_tag, end))
+
+
+_EXPLICIT_VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
+
+
+def _element(der: bytes) -> tuple[int, bytes, bytes]:
+    """(tag, content, what follows) of DER. Raises ValueError."""
+    if len(der) < 2:
+        raise ValueError("no certificate")
+    size, start = der[1], 2
+    if size & 0x80:
+        start += size & 0x7F
+        size = int.from_bytes(der[2:start], "big")
+    if len(der) < start + size:
+        raise ValueError("no certificate")
+    return der[0], der[start : start + size], der[start + size :]
+
+
+def _moment_s(tag: int, content: bytes) -> float:
+    """A UTCTime or GeneralizedTime, which RFC 5280 wants in UTC and to the second."""
+    text = content.decode("ascii")
+    if tag == _UTC_TIME:
+        text = f"{'19' if text[:2] >= '50' else '20'}{text}"
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()

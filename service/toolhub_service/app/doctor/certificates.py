@@ -1,0 +1,38 @@
+"""How long the certificates of the hub's own listeners, and the CAs that they trust, still hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from toolhub_service.app.certificates import Validity
+from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.listening import ListenRefused, open_certificates
+from toolhub_service.settings.document import Settings
+
+# Who renews does so with a third of the life left (Let's Encrypt), or half of it (SPIRE).
+_LATE_SHARE: Final = 0.2
+_LATE_MAX_S: Final = 14 * 86_400.0
+
+
+def certificate_checks(settings: Settings) -> Iterator[Finding]:
+    """A finding for each; files that cannot be used are found with `auth`, for the hub does not start on them."""
+    try:
+        validities = open_certificates(settings).validities
+    except ListenRefused:
+        return
+    for name, validity in validities.items():
+        yield _finding(f"tls {name.replace('_', ' ')}", validity, time.time())
+
+
+def _finding(name: str, validity: Validity, now_s: float) -> Finding:
+    left_s, until = validity.end_s - now_s, datetime.fromtimestamp(validity.end_s, UTC).isoformat(" ", "seconds")
+    if left_s <= 0:
+        return fail(name, f"expired at {until}", "Put a new one in its place: a running hub takes it by itself.")
+    if validity.begin_s > now_s:
+        return fail(name, "holds in the future only", "Set this machine's clock (NTP), or put another in its place.")
+    if left_s < min(_LATE_MAX_S, _LATE_SHARE * (validity.end_s - validity.begin_s)):
+        return warn(name, f"expires at {until}", "See to whoever renews it: by now it should have been replaced.")
+    return ok(name, f"holds until {until}")
