@@ -167,6 +167,26 @@ class RunnerLocks:
                     found += [path.name.removeprefix(f"{boot_id}.")] if _is_free(path) else []
         return found
 
+    def are_held(self) -> bool:
+        """Whether a process of this machine, of this boot, runs jobs on the folder. Changes nothing."""
+        if not self._folder.is_dir():
+            return False
+        return any(map(_is_held, self._folder.glob(f"{_BOOT_ID.read_text().strip()}.*")))
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
 
 def _is_free(path: Path) -> bool:
     """Whether nobody held the lock; then the file is gone."""

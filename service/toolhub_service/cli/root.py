@@ -44,6 +44,8 @@ _COMMANDS = {
     "auth": ("toolhub_service.cli.auth:auth", "Check tokens, and see who one is to the hub."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
     "keys": ("toolhub_service.cli.keys:keys", "Create, list and revoke API keys."),
+    "backup": ("toolhub_service.cli.backup:backup", "Back up the data folder while the hub runs; check a backup."),
+    "restore": ("toolhub_service.cli.backup:restore", "Restore a backup, with the hub stopped."),
     "health": ("toolhub_service.cli.health:health", "Exit 0 when the hub is serving."),
     "doctor": (
         "toolhub_service.cli.doctor:doctor",
@@ -58,7 +60,7 @@ _SECTIONS = {
     "Control calls": ("approvals", "policy", "audit"),
     "Add tools": ("sources", "skills", "workflows", "pins"),
     "Connect clients": ("mcp",),
-    "Run the hub": ("serve", "doctor", "health", "config", "keys", "auth", "completion"),
+    "Run the hub": ("serve", "doctor", "health", "config", "keys", "auth", "backup", "restore", "completion"),
 }
 # Options that may stand before the command.
 _VALUED = frozenset(

@@ -295,6 +295,21 @@ class DiskBlobs:
                     os.close(descriptor)
 
 
+@contextmanager
+def nothing_removed(folder: Path) -> Iterator[None]:
+    """No process takes bytes of the folder away meanwhile: keep it short. Nothing where there is no folder."""
+    try:
+        descriptor = os.open(folder / _LOCK, _LOCKED, 0o600)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _pread(descriptor: int, size_bytes: int, at: int, stop: threading.Event) -> bytes:
     raise_if_cancelled(stop)
     with as_tool_failures():

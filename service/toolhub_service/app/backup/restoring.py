@@ -1,0 +1,167 @@
+"""Restoring a backup: laid out and looked through beside the data folder, and only then put into its place.
+
+Nothing is replaced: what is there refuses, or is moved to `before-restore-<time>` of the data folder (`replace`). No
+hub may run on the folder, for it would write what is being moved away.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolhub_service.app.backup.checking import Checked, check, draft_in, unpack
+from toolhub_service.app.backup.parts import (
+    AUDIT,
+    AUDIT_KEY,
+    LAYOUTS,
+    PARTS,
+    BackupRefused,
+    Manifest,
+    PartKind,
+    make_folder,
+)
+from toolhub_service.app.deps import SystemClock
+from toolhub_service.app.files import RunnerLocks
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_calls import audit_log_of
+from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.settings.document import Settings
+from toolhub_service.settings.loading import known_secrets
+from toolhub_service.stores.audit.chain import sync_folder
+from toolhub_service.stores.sqlite_cut import is_open_elsewhere, layout_at
+from toolhub_service.stores.sqlite_writer import alone_in
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    manifest: Manifest
+    checked: Checked
+    moved_to: Path | None = None
+    """Where what was there before lies now; None where nothing was, and where nothing was restored."""
+    unrecorded: str = ""
+    """Why the audit log does not say that it was restored; empty where it does."""
+
+
+def look_through(backup: Path, audit_key: Path) -> Restored:
+    """Read and check the backup in a temporary folder, which needs room for all of it. Raises BackupRefused."""
+    with draft_in(Path(tempfile.gettempdir()), "toolhub-backup") as draft:
+        manifest = unpack(backup, draft)
+        return Restored(manifest, check(draft, manifest, audit_key))
+
+
+async def restore(settings: Settings, backup: Path, *, replace: bool, dry_run: bool) -> Restored:
+    """Put the backup where the settings have its parts. Raises BackupRefused; then all is as it was, unless the message
+    says otherwise."""
+    paths = Paths(settings)
+    _check_place(paths, replace=replace)
+    if dry_run:
+        found = look_through(backup, paths.audit_key)
+        _check_settings(settings, found.manifest)
+        return found
+    paths.make()
+    with draft_in(paths.data_dir, "restore") as draft:
+        manifest = unpack(backup, draft)
+        checked = check(draft, manifest, paths.audit_key)
+        _check_settings(settings, manifest)
+        os.sync()  # one for all: of thousands of artifacts each would wait for the disk
+        try:
+            with alone_in(paths.data_dir):  # a hub that starts now waits, and finds all of it
+                _check_place(paths, replace=replace)
+                moved_to = _place_all(draft, manifest, paths)
+        except OSError as failed:
+            raise BackupRefused(
+                f"{failed.filename}: {failed.strerror}. The data folder is restored in part: mend that, and restore "
+                "again with --replace."
+            ) from failed
+    unrecorded = await _record(settings, manifest, backup) if AUDIT in manifest.parts else ""
+    return Restored(manifest, checked, moved_to, unrecorded)
+
+
+def _check_place(paths: Paths, *, replace: bool) -> None:
+    """Raises BackupRefused where a hub runs on the folder, or something is there that must not be lost."""
+    if _is_in_use(paths):
+        raise BackupRefused(
+            f"A hub runs on {paths.data_dir}, or another program has its databases open. Stop it first."
+        )
+    there = [part.path(paths) for part in PARTS if part.path(paths).exists()]
+    if there and not replace:
+        raise BackupRefused(
+            f"{there[0]} is there already. --replace moves what is there to {paths.data_dir}/before-restore-…, or name "
+            "an empty --data-dir."
+        )
+    for part in PARTS:
+        path = part.path(paths)
+        if part.kind is PartKind.DATABASE and path.exists():
+            with suppress(sqlite3.Error):  # damaged, which is why it is to be replaced
+                if layout_at(path) > LAYOUTS[part.name]:
+                    raise BackupRefused(
+                        f"{path} was written by a later version of tool-hub. Restore with that one, or move it away."
+                    )
+
+
+def _is_in_use(paths: Paths) -> bool:
+    if RunnerLocks(paths.data_dir / "runners").are_held():
+        return True
+    return any(part.kind is PartKind.DATABASE and is_open_elsewhere(part.path(paths)) for part in PARTS)
+
+
+def _check_settings(settings: Settings, manifest: Manifest) -> None:
+    """Raises BackupRefused where the settings keep elsewhere what the backup has as a file."""
+    if AUDIT in manifest.parts and settings.stores.postgres_url:
+        raise BackupRefused(
+            f"The backup has {AUDIT}, and with stores.postgres_url the audit log lies in PostgreSQL. Restore with the "
+            "settings that the backup was made with."
+        )
+
+
+def _place_all(draft: Path, manifest: Manifest, paths: Paths) -> Path | None:
+    """In the order of `PARTS`. Raises OSError."""
+    aside = paths.data_dir / time.strftime("before-restore-%Y%m%dT%H%M%SZ", time.gmtime())
+    moved = False
+    for part in PARTS:
+        path = part.path(paths)
+        if part.name not in manifest.parts and part.kind is not PartKind.DATABASE:
+            continue  # what the backup left out stays
+        beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")] if part.kind is PartKind.DATABASE else []
+        for old in (path, *beside):
+            if old.exists() or old.is_symlink():
+                aside.mkdir(mode=0o700, exist_ok=True)
+                shutil.move(old, aside / (part.name + old.name.removeprefix(path.name)))
+                moved = True
+    for part in PARTS:
+        source, path = draft / part.name, part.path(paths)
+        if source.exists():
+            make_folder(path.parent)
+            shutil.move(source, path)
+            sync_folder(path.parent)
+    return aside if moved else None
+
+
+async def _record(settings: Settings, manifest: Manifest, backup: Path) -> str:
+    """Say in the restored audit log that it was restored, from what and from when; why it could not be said."""
+    if not Paths(settings).audit_key.exists():
+        return f"{AUDIT_KEY} is not there yet"
+    clock = SystemClock()
+    facts = {"restored_from": backup.name, "backup_made_at_unix_ms": str(manifest.made_at_unix_ms)}
+    try:
+        log = audit_log_of(
+            settings, clock=clock, redactor=Redactor(known_secrets(settings, os.environ)), name="restore"
+        )
+        await log.start()
+        try:
+            await log.append_durably(Event(EventType.CONFIG_LOADED, clock.unix_ms(), outcome="ok", attributes=facts))
+        finally:
+            await log.close()
+    except HubFailure as refused:
+        return refused.message
+    except ToolFailure as refused:
+        return refused.error.message
+    return ""
