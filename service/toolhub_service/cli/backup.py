@@ -64,7 +64,7 @@ def backup(
 
 
 @click.command()
-@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path, exists=True))
+@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
 @click.option("--replace", is_flag=True, help="Move what is there to before-restore-… instead of refusing.")
 @click.option("--dry-run", is_flag=True, help="Check the backup and the place; change nothing.")
 @text_option
