@@ -212,6 +212,12 @@ def test_a_damaged_or_foreign_backup_is_refused_with_a_reason_and_changes_nothin
 def test_what_is_there_is_never_lost(taken: Taken, tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
     second = str(taken.place / "second")
+    assert "no data folder" in cli("backup", second + ".too").err
+    assert "There is no backup" in cli("restore", second + ".too").err
+    assert not cli.data_dir.exists()
+    cli.data_dir.mkdir(parents=True)
+    assert "is no data folder of a hub" in cli("backup", second + ".too").err
+    cli.data_dir.rmdir()
     assert "is there already" in cli("backup", second).err
     assert cli("restore", second, "--dry-run").code == 0
     assert not cli.data_dir.exists()

@@ -61,6 +61,8 @@ async def restore(settings: Settings, backup: Path, *, replace: bool, dry_run: b
     """Put the backup where the settings have its parts. Raises BackupRefused; then all is as it was, unless the message
     says otherwise."""
     paths = Paths(settings)
+    if not backup.exists():
+        raise BackupRefused(f"There is no backup {backup}.")
     _check_place(paths, replace=replace)
     if dry_run:
         found = look_through(backup, paths.audit_key)

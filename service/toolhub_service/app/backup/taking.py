@@ -102,6 +102,8 @@ class _Taking:
         present = {name: part.path(self._paths) for name, part in self._parts.items()}
         present = {name: path for name, path in present.items() if path.exists()}
         databases = {name: path for name, path in present.items() if self._parts[name].kind is PartKind.DATABASE}
+        if not present:
+            raise BackupRefused(f"{self._paths.data_dir} is no data folder of a hub: there is nothing to back up.")
         folder = present.pop(ARTIFACTS, None)
         with ExitStack() as held:
             removals = nothing_removed(folder) if folder else nullcontext()
@@ -111,18 +113,18 @@ class _Taking:
                 kept = held.enter_context(_kept(folder, _digests(snapshots.get(HUB)))) if folder else {}
             for name, snapshot in snapshots.items():
                 self._copy_database(name, snapshot)
-            if present.pop(CHECKPOINTS, None):
+            if CHECKPOINTS in present:
                 self._add_bytes(CHECKPOINTS, lines)
             for digest, path in kept.items():
                 self._add_file(f"{ARTIFACTS}/{digest[:2]}/{digest[2:]}", path)
         self._artifacts = len(kept)
         for name, path in present.items():
-            if self._parts[name].kind is PartKind.FILE:
+            if self._parts[name].kind is PartKind.FILE and name != CHECKPOINTS:
                 self._add_file(name, path)
             elif self._parts[name].kind is PartKind.FOLDER:
                 self._add_folder(name, path)
         self._note_the_rest()
-        return self._manifest([*databases, *present, *([ARTIFACTS] if folder else []), CHECKPOINTS])
+        return self._manifest([*present, *([ARTIFACTS] if folder else [])])
 
     def _manifest(self, present: list[str]) -> Manifest:
         parts = [part.name for part in PARTS if part.name in present]
