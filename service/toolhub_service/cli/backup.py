@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +84,7 @@ def restore(source: Path, replace: bool, dry_run: bool, as_json: bool, **options
 
     settings = read_settings(**options)
     with explaining(BackupRefused):
-        found = asyncio.run(restore_backup(settings, source, replace=replace, dry_run=dry_run))
+        found = restore_backup(settings, source, replace=replace, dry_run=dry_run)
     _show(source, found.manifest, found.checked, as_json, "can be restored" if dry_run else "restored")
     if wants_json(as_json):
         return

@@ -6,6 +6,7 @@ hub may run on the folder, for it would write what is being moved away.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -57,7 +58,7 @@ def look_through(backup: Path, audit_key: Path) -> Restored:
         return Restored(manifest, check(draft, manifest, audit_key))
 
 
-async def restore(settings: Settings, backup: Path, *, replace: bool, dry_run: bool) -> Restored:
+def restore(settings: Settings, backup: Path, *, replace: bool, dry_run: bool) -> Restored:
     """Put the backup where the settings have its parts. Raises BackupRefused; then all is as it was, unless the message
     says otherwise."""
     paths = Paths(settings)
@@ -83,7 +84,7 @@ async def restore(settings: Settings, backup: Path, *, replace: bool, dry_run: b
                 f"{failed.filename}: {failed.strerror}. The data folder is restored in part: mend that, and restore "
                 "again with --replace."
             ) from failed
-    unrecorded = await _record(settings, manifest, backup) if AUDIT in manifest.parts else ""
+    unrecorded = asyncio.run(_record(settings, manifest, backup)) if AUDIT in manifest.parts else ""
     return Restored(manifest, checked, moved_to, unrecorded)
 
 
