@@ -38,6 +38,7 @@ Schema for editors. A change takes effect at the next start; the policy file and
 
 _CLIENT = {
     "TOOLHUB_ADDRESS": "Where client commands look for the hub; `127.0.0.1:50051` when unset.",
+    "TOOLHUB_CONTEXT": "The context of client commands: a hub and a credential by name (`toolhub context`).",
     "TOOLHUB_API_KEY": "Credential of client commands.",
     "TOOLHUB_MCP_URL": "MCP endpoint that `toolhub mcp` carries its client to, such as `https://hub.example/mcp`.",
     "TOOLHUB_CA_FILE": "PEM file of the CAs that client commands and clients trust; set: they use TLS.",

@@ -124,8 +124,10 @@ def _usage(*, is_ca: bool) -> x509.KeyUsage:
     )
 
 
-def tls_settings(folder: Path, authority: Authority, *, client_ca: Authority | None = None) -> dict[str, Any]:
-    signed = authority.sign("localhost")
+def tls_settings(
+    folder: Path, authority: Authority, *, client_ca: Authority | None = None, signed: Signed | None = None
+) -> dict[str, Any]:
+    signed = signed or authority.sign("localhost")
     (folder / "hub.pem").write_bytes(signed.certificate)
     (folder / "hub.key").write_bytes(signed.key)
     tls = {"certificate_file": str(folder / "hub.pem"), "key_file": str(folder / "hub.key")}

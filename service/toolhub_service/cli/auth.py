@@ -1,4 +1,4 @@
-"""`toolhub auth …`: who one is to a hub, and what becomes of a token."""
+"""`toolhub auth …`: who one is to a hub, the token that one calls with, and what becomes of one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 
 from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import explaining, legible, print_json, print_table, text_option, wants_json
+from toolhub_service.cli.contexts import ContextKey
+from toolhub_service.cli.output import explaining, legible, note, print_json, print_table, text_option, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 
 _TOKEN_MAX_CHARS = 64 * 1024
@@ -18,14 +19,14 @@ _TOKEN_MAX_CHARS = 64 * 1024
 
 @click.group(cls=SuggestingGroup)
 def auth() -> None:
-    """Check tokens, and see who one is to the hub."""
+    """Check tokens, print one, and see who one is to the hub."""
 
 
 @auth.command()
 @text_option
 @connection_options
 def whoami(as_json: bool, **options: Any) -> None:
-    """Ask the hub who calls: the principal and its roles.
+    """Ask the hub who calls: the principal and its roles; and by which context and credential, and until when.
 
     \b
     Example:
@@ -35,10 +36,46 @@ def whoami(as_json: bool, **options: Any) -> None:
 
     with connected_by(options) as hub:
         answer = hub.call(hub.tools.GetServerInfo, pb.GetServerInfoRequest())
+    key = options["api_key"]
+    used = key if isinstance(key, ContextKey) else None
+    login = _login_of(used) if used is not None and used.context.login is not None else {}
     if wants_json(as_json):
-        print_json({"principal": answer.principal, "roles": list(answer.roles)})
-    else:
-        click.echo(f"{legible(answer.principal)} ({', '.join(answer.roles)})")
+        known = {"context": options["context_name"], "address": hub.hub.address}
+        print_json({"principal": answer.principal, "roles": list(answer.roles), **known, **login})
+        return
+    click.echo(f"{legible(answer.principal)} ({', '.join(answer.roles)})")
+    if options["context_name"]:
+        credential = used.context.credential if used is not None else "not that of the context"
+        note(f"context {options['context_name']}: {hub.hub.address}, {credential}")
+    if login:
+        note(login["state"])
+
+
+def _login_of(key: ContextKey) -> dict[str, Any]:
+    from toolhub_service.cli.tokens import expiry_of, session_of, state_text
+
+    session = session_of(key.name)
+    until = expiry_of(session) if session is not None else None
+    issuer = session.issuer if session is not None else ""
+    return {"issuer": issuer, "expires": until.isoformat() if until else None, "state": state_text(key.name)}
+
+
+@auth.command("token")
+@click.option("--mcp", "for_mcp", is_flag=True, help="The token for the hub's MCP endpoint instead of that for gRPC.")
+@connection_options
+def print_token(for_mcp: bool, **options: Any) -> None:
+    """Print the access token of the context's login, refreshed if it must be. Whoever has it calls as you do.
+
+    \b
+    Example:
+      curl -H "authorization: Bearer $(toolhub auth token --mcp)" https://hub.example.com/mcp
+    """
+    from toolhub_service.cli.tokens import access_token
+
+    key = options["api_key"]
+    if not isinstance(key, ContextKey) or key.context.login is None:
+        raise click.UsageError("No login is in use: choose a context that has one, with --context NAME.")
+    click.echo(access_token(key.name, key.context.login, for_mcp=for_mcp))
 
 
 @auth.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from urllib.parse import urlsplit
 import click
 import grpc
 
-DEFAULT_PORT: Final = 50051
-DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
+from toolhub_service.cli.contexts import DEFAULT_ADDRESS, DEFAULT_PORT
+
+__all__ = ["DEFAULT_ADDRESS", "DEFAULT_PORT", "Endpoint", "endpoint", "is_absent", "tls_options", "unreachable_text"]
 
 # Port where none is given, and whether TLS is meant.
 _SCHEMES: Final = {
@@ -23,6 +25,7 @@ _SCHEMES: Final = {
     "grpcs": (DEFAULT_PORT, True),
 }
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+_ABSENT: Final = "No hub answers at"
 _PROBE_TIMEOUT_S: Final = 2.0
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -31,16 +34,19 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 30_000),  # a dead network must end a watch, which is then opened again
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+_DATED: Final = re.compile("certificate (?:has expired|is not yet valid)")
 _NOT_TRUSTED: Final = re.compile(r"(?:CERTIFICATE_VERIFY_FAILED|BAD_SIGNATURE): ([^:]+)")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def tls_options(command: Command) -> Command:
-    """Add --tls, --ca-file, --cert-file and --key-file."""
+def tls_options(command: Command, *key_names: str) -> Command:
+    """Add --tls, --ca-file, --cert-file and --key-file; `key_names`: other names of that."""
     for option in (
         click.option(
+            *key_names,
             "--key-file",
+            "key_file",
             envvar="TOOLHUB_KEY_FILE",
             type=click.Path(path_type=Path),
             help="PEM private key of --cert-file; also TOOLHUB_KEY_FILE.",
@@ -59,7 +65,11 @@ def tls_options(command: Command) -> Command:
             type=click.Path(path_type=Path),
             help="PEM file of CA certificates; turns TLS on. Also TOOLHUB_CA_FILE.",
         ),
-        click.option("--tls", is_flag=True, help="Use TLS with the system's CAs, as https:// does."),
+        click.option(
+            "--tls/--no-tls",
+            default=None,
+            help="Use TLS with the system's CAs, as https:// does; or none, as http:// does.",
+        ),
     ):
         command = option(command)
     return command
@@ -103,21 +113,29 @@ class Endpoint:
 def endpoint(
     address: str,
     *,
-    tls: bool = False,
+    tls: bool | None = None,
     ca_file: Path | None = None,
     cert_file: Path | None = None,
     key_file: Path | None = None,
 ) -> Endpoint:
-    """The endpoint of an address with or without scheme and port. Raises click.UsageError."""
+    """The endpoint of an address with or without scheme and port; `tls` None: as address and files say.
+
+    Raises click.UsageError.
+    """
     if (cert_file is None) != (key_file is None):
         raise click.UsageError("--cert-file and --key-file go together.")
-    is_encrypted = tls or ca_file is not None or cert_file is not None
+    has_files = ca_file is not None or cert_file is not None
+    if tls is False and has_files:
+        raise click.UsageError("--no-tls means plaintext, and a CA or certificate means TLS: leave out one.")
+    is_encrypted = bool(tls) or has_files
     scheme, _, rest = address.partition("://")
     port = DEFAULT_PORT
     if rest and scheme.lower() in _SCHEMES:
         port, is_https = _SCHEMES[scheme.lower()]
         if tls and not is_https:
             raise click.UsageError(f"{address} means plaintext and --tls means TLS. Use https:// or leave out --tls.")
+        if tls is False and is_https:
+            raise click.UsageError(f"{address} means TLS and --no-tls means plaintext. Leave out one of them.")
         address, is_encrypted = urlsplit(address).netloc, is_https
     if address.count(":") > 1 and not address.startswith(("[", "unix", "dns:", "ipv4:", "ipv6:")):
         address = f"[{address}]"
@@ -136,8 +154,25 @@ def unreachable_text(hub: Endpoint, details: str) -> str:
             f"The server at {address} is not a hub: it speaks HTTP/1. Use the hub's gRPC port (default 50051), not the "
             "port of its metrics."
         )
+    if text := _handshake_text(address, details):
+        return text
+    if "Connection refused" not in details and not address.startswith("unix") and _speaks_tls(hub):
+        return _closed_text(hub)
+    return f"{_ABSENT} {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
+
+
+def _handshake_text(address: str, details: str) -> str:
+    """Why there is no TLS with a server that is there; empty: it is not for that."""
     if "WRONG_VERSION_NUMBER" in details:
-        return f"The server at {address} does not use TLS. Leave out https://, --tls, --ca-file and TOOLHUB_CA_FILE."
+        return (
+            f"The server at {address} does not use TLS. Leave out https://, --tls, --ca-file and TOOLHUB_CA_FILE; a "
+            "context is changed with `toolhub context add NAME --replace --no-tls`."
+        )
+    if dated := _DATED.search(details):
+        return (
+            f"The {dated[0]} at {address}: who runs the hub must renew it. Or the clock of this machine is wrong: it "
+            f"says {time.strftime('%Y-%m-%d %H:%M')}."
+        )
     if untrusted := _NOT_TRUSTED.search(details):
         return (
             f"The certificate of {address} is not trusted ({untrusted[1]}). Give the CA that signed it with --ca-file "
@@ -147,14 +182,26 @@ def unreachable_text(hub: Endpoint, details: str) -> str:
         return f"The certificate of {address} is for another host name. Use a host name that the certificate contains."
     if "andshake failed" in details:
         return f"The TLS handshake with {address} failed: {details.rpartition('last error: ')[2]}"
-    if "Connection refused" not in details and not address.startswith("unix") and _speaks_tls(hub):
-        if not hub.is_encrypted:
-            return (
-                f"The server at {address} uses TLS. Add --ca-file FILE with its CA, or --tls if its CA is a public one."
-            )
-        if hub.cert_file is None:
-            return f"{address} closes TLS connections. It may require a client certificate: --cert-file and --key-file."
-    return f"No hub answers at {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
+    return ""
+
+
+def _closed_text(hub: Endpoint) -> str:
+    """Of a server that speaks TLS and closes the connection."""
+    if not hub.is_encrypted:
+        return (
+            f"The server at {hub.address} uses TLS. Add --ca-file FILE with its CA, or --tls if its CA is a public one."
+        )
+    if hub.cert_file is None:
+        return f"{hub.address} closes TLS connections. It may require a client certificate: --cert-file and --key-file."
+    return (
+        f"{hub.address} closes TLS connections with the client certificate {hub.cert_file}. It may have expired, or be "
+        "signed by a CA that the hub does not trust (server.tls.client_ca_file)."
+    )
+
+
+def is_absent(text: str) -> bool:
+    """Whether a text of `unreachable_text` says that nobody is there at all."""
+    return text.startswith((_ABSENT, "Cannot resolve"))
 
 
 def _speaks_tls(hub: Endpoint) -> bool:

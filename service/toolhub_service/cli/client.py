@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 import grpc
+from click.core import ParameterSource
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
@@ -20,7 +22,9 @@ from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.cli.channel import DEFAULT_ADDRESS, Endpoint, endpoint, tls_options, unreachable_text
+from toolhub_service.cli.channel import Endpoint, endpoint, tls_options, unreachable_text
+from toolhub_service.cli.completion import complete_context
+from toolhub_service.cli.contexts import DEFAULT_ADDRESS, Given, Rank, completed
 from toolhub_service.cli.output import EXIT_REFUSED, legible, note
 
 _EXIT_UNREACHABLE = 3
@@ -64,6 +68,11 @@ PAGE_MAX = 1_000
 _ID_CHARS = 36
 _SEVERAL_SHOWN = 5
 
+_RANKS = {ParameterSource.COMMANDLINE: Rank.FLAG, ParameterSource.ENVIRONMENT: Rank.ENVIRONMENT}
+
+Credential = str | Callable[[], str] | None
+"""An API key or a token, or what hands one out that is good now."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
@@ -71,12 +80,18 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An open channel and the metadata that every call carries."""
+    """An open channel and the credential of every call."""
 
     hub: Endpoint
     channel: grpc.Channel
-    metadata: tuple[tuple[str, str], ...]
+    credential: Credential
     timeout_s: float
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call carries. Raises click.ClickException when the credential cannot be had."""
+        key = self.credential() if callable(self.credential) else self.credential
+        return (("authorization", f"Bearer {key}"),) if key else ()
 
     @property
     def approvals(self) -> ApprovalServiceStub:
@@ -144,8 +159,12 @@ class Connection:
         return found, max(total, len(found))
 
 
+CONNECTION = ("context_name", "address", "api_key", "tls", "ca_file", "cert_file", "key_file")
+"""Options that say which hub, and who calls."""
+
+
 def connection_options(command: Command) -> Command:
-    """Add --address, --api-key, the options of TLS, and --timeout."""
+    """Add --context, --address, --api-key, the options of TLS, and --timeout."""
     timeout = click.option(
         "--timeout",
         "timeout_s",
@@ -154,13 +173,16 @@ def connection_options(command: Command) -> Command:
         show_default=True,
         help="Seconds to wait for the answer.",
     )
-    return address_options(timeout(command))
+    return address_options(timeout(command), "--key")
 
 
-def address_options(command: Command) -> Command:
-    """Add the same without --timeout, for a command in which --timeout means something else."""
+def address_options(command: Command, *key_names: str) -> Command:
+    """Add the same without --timeout, for a command in which --timeout means something else; --key likewise.
+
+    The command receives them with those of the context in use.
+    """
+    wrapped = tls_options(_in_context(command), *key_names)
     for option in (
-        tls_options,
         click.option(
             "--api-key",
             envvar="TOOLHUB_API_KEY",
@@ -173,18 +195,36 @@ def address_options(command: Command) -> Command:
             show_default=True,
             help="Address of the hub: HOST, HOST:PORT, https://HOST:PORT or unix:PATH; also TOOLHUB_ADDRESS.",
         ),
+        click.option(
+            "--context",
+            "context_name",
+            envvar="TOOLHUB_CONTEXT",
+            shell_complete=complete_context,
+            help="Hub and credential by name (`toolhub context list`); also TOOLHUB_CONTEXT.",
+        ),
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _in_context(command: Command) -> Command:
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> Any:
+        source = click.get_current_context().get_parameter_source
+        given: Given = {name: (options[name], _RANKS.get(source(name), Rank.DEFAULT)) for name in CONNECTION}  # type: ignore[arg-type]
+        return command(*arguments, **{**options, **completed(given)})
+
+    return cast("Command", run)
 
 
 @contextmanager
-def connected(hub: Endpoint, api_key: str | None = None, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connection]:
+def connected(
+    hub: Endpoint, credential: Credential = None, timeout_s: float = ANSWER_TIMEOUT_S
+) -> Iterator[Connection]:
     """Open a connection. A failed RPC ends the command with exit code 1 (refused by the hub) or 3 (not reached)."""
-    metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
     channel = hub.open()
     try:
-        yield Connection(hub, channel, metadata, timeout_s)
+        yield Connection(hub, channel, credential, timeout_s)
     except grpc.RpcError as error:
         raise explained(hub, error) from error
     finally:
@@ -194,7 +234,7 @@ def connected(hub: Endpoint, api_key: str | None = None, timeout_s: float = ANSW
 def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
     """Open the connection that a command's options describe; `options` may hold others too."""
     files = {name: options[name] for name in ("ca_file", "cert_file", "key_file")}
-    hub = endpoint(options["address"], tls=bool(options["tls"]), **files)
+    hub = endpoint(options["address"], tls=options["tls"], **files)
     return connected(hub, options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
 
 

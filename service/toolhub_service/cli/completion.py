@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 1.0
 _ITEMS_MAX = 200
-_CONNECTION = ("address", "api_key", "tls", "ca_file", "cert_file", "key_file")
 
 Items = Iterable[tuple[str, str]]
 
@@ -53,22 +52,40 @@ def _completing(
 
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from toolhub_service.cli.channel import DEFAULT_ADDRESS
-        from toolhub_service.cli.client import connected_by
+        from toolhub_service.cli.client import CONNECTION, connected_by
+        from toolhub_service.cli.contexts import DEFAULT_ADDRESS, Rank, completed
 
         # click resolves neither environment variables nor defaults while it completes.
-        options: dict[str, Any] = {"timeout_s": _TIMEOUT_S, **dict.fromkeys(_CONNECTION)}
+        given: dict[str, tuple[Any, Rank]] = dict.fromkeys(CONNECTION, (None, Rank.DEFAULT))
         for option in context.command.params:
-            given = context.params.get(str(option.name)) or option.value_from_envvar(context)
-            if option.name in _CONNECTION and given:
-                options[option.name] = Path(str(given)) if option.name.endswith("_file") else given
-        options["address"] = options["address"] or DEFAULT_ADDRESS
-        with suppress(click.ClickException), connected_by(options) as connection:
-            found = ask(connection)
-            return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+            name = str(option.name)
+            typed = context.params.get(name)
+            value, rank = (
+                (typed, Rank.FLAG) if typed is not None else (option.value_from_envvar(context), Rank.ENVIRONMENT)
+            )
+            if name in CONNECTION and value not in (None, ""):
+                given[name] = (Path(str(value)) if name.endswith("_file") else value, rank)
+        with suppress(click.ClickException):
+            options = completed(given)
+            options |= {"timeout_s": _TIMEOUT_S, "address": options["address"] or DEFAULT_ADDRESS}
+            with connected_by(options) as connection:
+                return _fitting(ask(connection), incomplete)
         return []
 
     return complete
+
+
+def _fitting(found: Items, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+
+
+def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Contexts, each with its address; no hub is asked."""
+    from toolhub_service.cli.contexts import read_contexts
+
+    with suppress(click.ClickException):
+        return _fitting(((name, each.address) for name, each in read_contexts().by_name.items()), incomplete)
+    return []
 
 
 @_completing

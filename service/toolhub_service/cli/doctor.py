@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 from google.protobuf.json_format import MessageToDict
 
 from toolhub_service import __version__
+from toolhub_service.cli.channel import is_absent
 from toolhub_service.cli.client import (
     HubRefused,
     HubUnreachable,
@@ -49,12 +49,24 @@ _STDERR = "stderr: "
 
 
 def running_hub(options: Mapping[str, Any]) -> tuple[pb.GetServerInfoResponse | None, list[Finding]]:
-    """What the hub at the address says of itself; (None, []) when none answers, or one that is older."""
+    """What the hub at the address says of itself; (None, []) when none answers, or one that is older.
+
+    With a finding of what keeps a connection to one that is there from coming about, such as TLS on one side only.
+    """
+    from toolhub_service.app.doctor import warn
+
     quick = {**options, "timeout_s": min(options["timeout_s"], _QUICK_S)}
-    with suppress(HubRefused, HubUnreachable), connected_by(quick) as connection:
-        info = server_info(connection)
-        return info, [_of_server(info, connection.hub.address)]
-    return None, []
+    try:
+        with connected_by(quick) as connection:
+            info = server_info(connection)
+            return info, [_of_server(info, connection.hub.address)]
+    except HubRefused:
+        return None, []
+    except HubUnreachable as unreachable:
+        found = unreachable.message
+        return None, [] if is_absent(found) else [warn("running hub", found, f"Its address is {options['address']}.")]
+    except click.ClickException as unfit:  # no credential, or no file of the context
+        return None, [warn("running hub", unfit.message, "Calls of this command line fail until then.")]
 
 
 def _of_server(info: pb.GetServerInfoResponse, address: str) -> Finding:
@@ -82,7 +94,7 @@ def live_findings(options: Mapping[str, Any]) -> list[Finding]:
     try:
         with connected_by(options) as connection:
             answer = connection.call(connection.registry.ListSources, pb.ListSourcesRequest())
-    except (HubRefused, HubUnreachable) as unasked:
+    except click.ClickException as unasked:
         advice = "Pass the hub's --address and an operator's --api-key."
         return [fail("running hub", unasked.message, advice)]
     return [finding for status in answer.sources for finding in _of(status)]

@@ -69,6 +69,8 @@ def health(
     info = None
     if of_configuration:
         settings = read_settings(config_file, data_dir)
+        if options["context_name"]:  # the context is that of another hub, which alone gets its credential
+            options |= dict.fromkeys(("api_key", "ca_file", "cert_file", "key_file"))
         try:
             with connected(_own(settings, options), options["api_key"], timeout_s) as connection:
                 name = _asked(connection, service)

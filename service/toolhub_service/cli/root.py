@@ -41,7 +41,10 @@ _COMMANDS = {
     "approvals": ("toolhub_service.cli.approvals:approvals", "List, show, approve, deny and watch approvals."),
     "policy": ("toolhub_service.cli.policy:policy", "Create and check policy.yaml, and explain its decisions."),
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),
-    "auth": ("toolhub_service.cli.auth:auth", "Check tokens, and see who one is to the hub."),
+    "login": ("toolhub_service.cli.login:login", "Log in at the issuer of the hub's tokens."),
+    "logout": ("toolhub_service.cli.login:logout", "Revoke the tokens of a login, and forget them."),
+    "context": ("toolhub_service.cli.context:context", "Name the hubs that you work with, and choose one."),
+    "auth": ("toolhub_service.cli.auth:auth", "Check tokens, print one, and see who one is to the hub."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
     "keys": ("toolhub_service.cli.keys:keys", "Create, list and revoke API keys."),
     "backup": ("toolhub_service.cli.backup:backup", "Back up the data folder while the hub runs; check a backup."),
@@ -59,22 +62,36 @@ _SECTIONS = {
     "Use tools": ("call", "run", "program", "tools", "jobs", "artifacts"),
     "Control calls": ("approvals", "policy", "audit"),
     "Add tools": ("sources", "skills", "workflows", "pins"),
-    "Connect clients": ("mcp",),
-    "Run the hub": ("serve", "doctor", "health", "config", "keys", "auth", "backup", "restore", "completion"),
+    "Connect": ("login", "logout", "context", "auth", "mcp", "completion"),
+    "Run the hub": ("serve", "doctor", "health", "config", "keys", "backup", "restore"),
 }
 # Options that may stand before the command.
 _VALUED = frozenset(
-    {"--address", "--api-key", "--ca-file", "--cert", "--cert-file", "--key-file", "--timeout", "-o", "--output"}
-    | {"--config", "--data-dir"}
+    {"--context", "--address", "--api-key", "--ca-file", "--cert", "--cert-file", "--key", "--key-file", "--timeout"}
+    | {"-o", "--output", "--config", "--data-dir"}
 )
-_SWITCHES = frozenset({"--json", "--tls"})
+_SWITCHES = frozenset({"--json", "--tls", "--no-tls"})
+# `toolhub jobs submit` has a --key that is no file.
+_MOVED_AS = {"--key": "--key-file"}
 _EXIT_CODES = (
     "Exit codes: 0 success; 1 refused or failed; 2 wrong usage; 3 the hub could not be reached; 130 interrupted."
 )
 
 
 class SuggestingGroup(click.Group):
-    """Names the nearest command when the typed one does not exist."""
+    """Names the nearest command when the typed one does not exist; takes options of its commands before their name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options of commands may stand before the command: they are moved behind its name."""
+        own = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+        moved: list[str] = []
+        rest = list(args)
+        while rest and (name := rest[0].partition("=")[0]) in _VALUED | _SWITCHES and name not in own:
+            size = 1 if name in _SWITCHES or "=" in rest[0] else 2
+            moved, rest = [*moved, rest[0].replace(name, _MOVED_AS.get(name, name), 1), *rest[1:size]], rest[size:]
+        if moved and rest:
+            rest = [rest[0], *moved, *rest[1:]]
+        return super().parse_args(ctx, rest)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -92,19 +109,6 @@ class SuggestingGroup(click.Group):
 
 class LazyGroup(SuggestingGroup):
     """Lists its commands without importing them; imports one when it runs or shows its help."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Options of commands may stand before the command: they are moved behind its name."""
-        moved: list[str] = []
-        rest = list(args)
-        while rest and (name := rest[0].partition("=")[0]) in (*_VALUED, *_SWITCHES):
-            size = 1 if name in _SWITCHES or "=" in rest[0] else 2
-            moved, rest = [*moved, *rest[:size]], rest[size:]
-        if moved and rest:
-            is_group = isinstance(self.get_command(ctx, rest[0]), click.Group)
-            names = 2 if is_group else 1
-            rest = [*rest[:names], *moved, *rest[names:]]
-        return super().parse_args(ctx, rest)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -137,7 +141,7 @@ def toolhub(context: click.Context) -> None:
       toolhub serve
       toolhub tools list
 
-    Options may also precede the command: toolhub --address HOST:PORT tools list
+    Options may also precede the command: toolhub --context prod tools list
     """
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False  # no-color.org

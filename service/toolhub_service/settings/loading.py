@@ -71,6 +71,7 @@ CLIENT_VARIABLES = frozenset(
         "TOOLHUB_MCP_URL",
         "TOOLHUB_CERT_FILE",
         "TOOLHUB_CONFIG",
+        "TOOLHUB_CONTEXT",
         "TOOLHUB_KEY_FILE",
         "TOOLHUB_REQUEST_ID",
         "TOOLHUB_REQUIRE_SERVICES",

@@ -116,6 +116,17 @@ async def test_a_hub_with_tls_is_told_from_one_that_is_away(tmp_path: Path) -> N
         assert "is not trusted" in await reached(running, ca_file=other)
         assert "may require a client certificate" in await reached(running, ca_file=ca)
         assert await reached(running, ca_file=ca, cert_file=me, key_file=key) == "SERVING"
+        strange = authority.sign("agent")  # by the hub's own CA, which signs no clients
+        me.write_bytes(strange.certificate), key.write_bytes(strange.key)
+        assert "signed by a CA that the hub does not trust" in await reached(
+            running, ca_file=ca, cert_file=me, key_file=key
+        )
+    for signed, words in (
+        (authority.sign("localhost", lifetime_s=-60), "The certificate has expired at localhost"),
+        (authority.sign("localhost", dns=["hub.example"]), "is for another host name"),
+    ):
+        async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority, signed=signed)) as running:
+            assert words in await reached(running, ca_file=ca)
     async with running_hub(tmp_path / "plain") as running:
         assert "does not use TLS" in await reached(running, ca_file=ca)
         assert await reached(running) == "SERVING"

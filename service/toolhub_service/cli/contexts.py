@@ -1,0 +1,272 @@
+"""Contexts: the hubs that somebody works with, each with what reaches it and what proves who calls, in one file.
+
+What is typed goes before the environment, and that before the context. `--context` is typed, so what it names goes
+before the environment too. Every command imports this module: nothing heavy is imported before a context is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+DEFAULT_PORT: Final = 50051
+DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
+
+_VERSION: Final = 1
+_SIZE_MAX_BYTES: Final = 1024 * 1024
+_KEY_MAX_BYTES: Final = 64 * 1024
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_AT_ALL: Final = 0o077
+# Names are those of files too, and some file systems know no difference of case.
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_FILES: Final = ("ca_file", "cert_file", "key_file")
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What `toolhub login` asks of whom; empty: what the hub's metadata says, and where that says nothing, none."""
+
+    issuer: str = ""
+    client_id: str = ""
+    scopes: tuple[str, ...] = ()
+    resource: str = ""
+    """What tokens are made for (RFC 8707) that go to the hub's gRPC address."""
+    mcp_resource: str = ""
+    """Likewise for its MCP endpoint."""
+    audience: str = ""
+    """For issuers that ask for `audience` in the place of `resource`, as Auth0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One hub, and who one is to it."""
+
+    address: str
+    tls: bool = False
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    api_key_file: str = ""
+    api_key_env: str = ""
+    """Name of the variable that holds the key."""
+    mcp_url: str = ""
+    login: Login | None = None
+
+    @property
+    def credential(self) -> str:
+        """What kind of credential it has, for people."""
+        if self.login is not None:
+            return f"login at {self.login.issuer}" if self.login.issuer else "login"
+        if self.api_key_file:
+            return f"key in {self.api_key_file}"
+        if self.api_key_env:
+            return f"key in ${self.api_key_env}"
+        return "client certificate" if self.cert_file else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The file."""
+
+    current: str = ""
+    by_name: Mapping[str, Context] = field(default_factory=dict)
+
+    def named(self, name: str) -> Context:
+        """Raises click.UsageError."""
+        if name in self.by_name:
+            return self.by_name[name]
+        known = f"There are: {', '.join(sorted(self.by_name))}." if self.by_name else "There is none yet."
+        raise click.UsageError(f"There is no context `{name}`. {known} `toolhub context add` adds one.")
+
+
+@dataclass(frozen=True, slots=True)
+class ContextKey:
+    """The credential of a context, read when it is needed."""
+
+    name: str
+    context: Context
+
+    def __call__(self) -> str:
+        """Key or access token; empty where the context has none. Raises click.ClickException."""
+        if self.context.login is not None:
+            from toolhub_service.cli.tokens import access_token
+
+            return access_token(self.name, self.context.login)
+        if self.context.api_key_env:
+            return self._of_environment()
+        return self._of_file() if self.context.api_key_file else ""
+
+    def _of_environment(self) -> str:
+        name = self.context.api_key_env
+        if key := os.environ.get(name, "").strip():
+            return key
+        raise click.ClickException(f"The context {self.name} takes its key from {name}, which is not set: export it.")
+
+    def _of_file(self) -> str:
+        path = Path(self.context.api_key_file)
+        return read_private(path, _KEY_MAX_BYTES, f"The context {self.name} takes its key from {path}").strip()
+
+
+def folder() -> Path:
+    """Where contexts and tokens are kept (XDG Base Directory Specification)."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "toolhub"
+
+
+def contexts_file() -> Path:
+    return folder() / "contexts.json"
+
+
+def check_name(name: str) -> str:
+    """The name. Raises click.UsageError."""
+    if not _NAME.fullmatch(name):
+        raise click.UsageError(
+            f"{name!r} cannot be the name of a context: use small letters, digits and . _ -, at most 63, as in prod."
+        )
+    return name
+
+
+def read_contexts() -> Contexts:
+    """Those of the file; none where there is no file. Raises click.ClickException."""
+    path = contexts_file()
+    try:
+        with path.open("rb") as file:
+            # It decides where credentials go.
+            if os.fstat(file.fileno()).st_mode & _OTHERS_WRITE:
+                raise click.ClickException(f"Others may write {path}: chmod 600 {path}")
+            text = file.read(_SIZE_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as unreadable:
+        raise click.ClickException(f"{path}: {unreadable.strerror}") from unreadable
+    try:
+        return _contexts_of(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, click.UsageError) as broken:
+        raise click.ClickException(f"{path} is no file of contexts: {broken}. Repair or remove it.") from broken
+
+
+def _contexts_of(document: Any) -> Contexts:
+    if document["version"] != _VERSION:
+        raise ValueError(f"a newer toolhub has written it (version {document['version']})")
+    by_name = {check_name(name): _record(Context, each) for name, each in document["contexts"].items()}
+    return Contexts(str(document.get("current", "")), by_name)
+
+
+def _record(kind: type[Record], value: Any) -> Record:
+    """Raises ValueError for what the record does not have, TypeError for what has another type or lacks."""
+    known: dict[str, Any] = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass, always
+    given = dict(value)
+    for name, content in given.items():
+        if name not in known:
+            raise ValueError(f"unknown member {name!r}")
+        wanted = known[name].type
+        if name == "login" and content is not None:
+            given[name] = _record(Login, content)
+        elif wanted.startswith("tuple"):
+            given[name] = tuple(map(str, content))
+        elif wanted in ("str", "bool") and type(content).__name__ != wanted:
+            raise TypeError(f"{name} must be a {wanted}")
+    return kind(**given)
+
+
+@contextmanager
+def changing_contexts() -> Iterator[Callable[[Contexts], None]]:
+    """Read inside, and hand over what shall stand there: no other command changes the file meanwhile."""
+    from toolhub_service.app.files import edited, replace_text
+
+    def keep(contexts: Contexts) -> None:
+        by_name = {name: _plain(asdict(each)) for name, each in sorted(contexts.by_name.items())}
+        document = {"version": _VERSION, "current": contexts.current, "contexts": by_name}
+        replace_text(contexts_file(), json.dumps(document, indent=2, ensure_ascii=False) + "\n", mode=0o600)
+
+    try:
+        with edited(contexts_file()):
+            yield keep
+    except OSError as failed:
+        raise click.ClickException(f"{failed.filename or contexts_file()}: {failed.strerror}") from failed
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """What says something."""
+    full = {name: _plain(value) if isinstance(value, dict) else value for name, value in record.items()}
+    return {name: value for name, value in full.items() if value not in ("", (), None) or name == "address"}
+
+
+def keep_login(name: str, login: Login) -> None:
+    """Put what was found about a context's issuer beside it."""
+    with changing_contexts() as keep:
+        contexts = read_contexts()
+        changed = replace(contexts.named(name), login=login)
+        keep(replace(contexts, by_name={**contexts.by_name, name: changed}))
+
+
+def read_private(path: Path, size_max_bytes: int, why: str) -> str:
+    """The text of a file that only its owner may read. Raises click.ClickException."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & _OTHERS_AT_ALL:
+                raise click.ClickException(f"{why}, which others may read: chmod 600 {path}")
+            return file.read(size_max_bytes).decode()
+    except OSError as unreadable:
+        raise click.ClickException(f"{why}: {unreadable.strerror}.") from unreadable
+    except UnicodeDecodeError as binary:
+        raise click.ClickException(f"{why}, which is no text.") from binary
+
+
+class Rank(IntEnum):
+    """Whose word goes before whose."""
+
+    DEFAULT = 0
+    FILE = 1
+    ENVIRONMENT = 2
+    FLAG = 3
+
+
+Given = Mapping[str, tuple[Any, Rank]]
+
+
+def completed(given: Given) -> dict[str, Any]:
+    """The options of a connection with those of the context, where one applies, in the places of what ranks below it.
+
+    `given`: address, tls, ca_file, cert_file, key_file, api_key and context_name, each with its rank. `context_name` of
+    the answer is the context in use or None, `api_key` may be a ContextKey. An address of a higher rank than the
+    context names another hub: the context is put aside with its credential, which must not go there.
+    Raises click.ClickException.
+    """
+    values: dict[str, Any] = {name: value for name, (value, _) in given.items()}
+    asked, rank = given["context_name"]
+    ranks = {name: rank if value is not None else Rank.DEFAULT for name, (value, rank) in given.items()}
+    if not asked:
+        rank = Rank.FILE
+        if ranks["address"] > rank or not contexts_file().exists():
+            return {**values, "context_name": None}
+    contexts = read_contexts()
+    name = asked or contexts.current
+    if not name or ranks["address"] > rank:
+        return {**values, "context_name": None}
+    context = contexts.named(name)
+    has_tls_of_its_own = max(ranks[each] for each in ("tls", *_FILES)) > rank
+    if ranks["address"] < rank:
+        values["address"] = context.address
+    if not has_tls_of_its_own:
+        values |= {"tls": context.tls, **{each: _path(getattr(context, each)) for each in _FILES}}
+    elif values["tls"] is not False:
+        values |= {each: _path(getattr(context, each)) for each in _FILES if ranks[each] <= rank}
+    if ranks["api_key"] <= rank and context.credential != "none":
+        values["api_key"] = ContextKey(name, context)
+    return {**values, "context_name": name}
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None

@@ -1,0 +1,275 @@
+"""OAuth as a native application does it: discovery, code with PKCE, device code, refresh and revocation.
+
+RFC 8252 (native applications), RFC 7636 (PKCE), RFC 8628 (device code), RFC 9207 (issuer of the answer), RFC 8414 and
+OpenID Connect discovery, RFC 8707 (resource), RFC 7591 (registration), RFC 7009 (revocation). The client is a public
+one, so nothing here is a secret but codes and tokens, and no message repeats these.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+import httpx
+
+from toolhub_service.cli.output import legible
+
+_ANSWER_MAX_BYTES: Final = 256 * 1024
+_TIMEOUT_S: Final = 15.0
+_EXIT_UNREACHABLE: Final = 3
+_DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+_OIDC: Final = "/.well-known/openid-configuration"
+_OAUTH: Final = "/.well-known/oauth-authorization-server"
+_TEXT_MAX_CHARS: Final = 300
+_DEVICE_INTERVAL_S: Final = 5.0
+_DEVICE_LIFETIME_MAX_S: Final = 1_800.0
+
+
+class LoginFailed(click.ClickException):
+    """The issuer answered, and there is no token; the message says what to do."""
+
+
+class IssuerUnreachable(click.ClickException):
+    """The issuer does not answer, or answers what no issuer does."""
+
+    exit_code = _EXIT_UNREACHABLE
+
+
+class GrantRefused(LoginFailed):
+    """A refusal by the token endpoint (RFC 6749 §5.2)."""
+
+    def __init__(self, error: str, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """What the issuer's metadata says; empty where it has no such thing."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str = ""
+    device_authorization_endpoint: str = ""
+    revocation_endpoint: str = ""
+    registration_endpoint: str = ""
+    scopes: tuple[str, ...] = ()
+    names_itself: bool = False
+    """Its answers have `iss` (RFC 9207)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """An answer of the token endpoint."""
+
+    access_token: str
+    refresh_token: str
+    lifetime_s: float
+    """0: the issuer does not say."""
+
+
+@contextmanager
+def _answering(where: str) -> Any:
+    try:
+        yield
+    except httpx.HTTPError as failed:
+        why = str(failed) or type(failed).__name__
+        text = f"{where} does not answer ({why}). Check the address and your network, and try again."
+        raise IssuerUnreachable(legible(text)) from failed
+    except (httpx.InvalidURL, UnicodeError) as broken:
+        raise LoginFailed(legible(f"{where} is no URL: {broken}.")) from broken
+
+
+def opened(verify: Any = True) -> httpx.Client:
+    """A client that follows no redirect; proxies are those of the environment. `verify` as httpx takes it."""
+    return httpx.Client(timeout=_TIMEOUT_S, verify=verify, follow_redirects=False)
+
+
+def checked_url(what: str, url: str) -> str:
+    """The URL, if nobody on the way can read along. Raises LoginFailed."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.netloc and "@" not in parts.netloc:
+        return url
+    if parts.scheme == "http" and _is_loopback(parts.hostname or ""):
+        return url
+    raise LoginFailed(legible(f"{what} is {url[:_TEXT_MAX_CHARS]!r}: it must be an https:// URL."))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def asked(http: httpx.Client, method: str, url: str, **request: Any) -> tuple[int, dict[str, Any]]:
+    """Status and JSON object of an answer, {} for any other body. Raises IssuerUnreachable, LoginFailed."""
+    headers = {"accept": "application/json"}
+    with _answering(url), http.stream(method, url, headers=headers, **request) as response:
+        body = b""
+        for chunk in response.iter_bytes():
+            body += chunk
+            if len(body) > _ANSWER_MAX_BYTES:
+                raise IssuerUnreachable(f"{url} answers more than {_ANSWER_MAX_BYTES:,} bytes.")
+        try:
+            document = json.loads(body)
+        except ValueError:
+            document = {}
+        return response.status_code, document if isinstance(document, dict) else {}
+
+
+def discovered(http: httpx.Client, issuer: str) -> Issuer:
+    """By OpenID Connect discovery, else RFC 8414. Raises IssuerUnreachable, LoginFailed."""
+    parts = urlsplit(checked_url("The issuer", issuer))
+    path = parts.path.rstrip("/")
+    tried = (f"{issuer.rstrip('/')}{_OIDC}", f"{parts.scheme}://{parts.netloc}{_OAUTH}{path}")
+    for url in tried:
+        status, found = asked(http, "GET", url)
+        if status == 200 and found:
+            return _issuer_of(issuer, found)
+    raise IssuerUnreachable(f"{issuer} has no metadata at {tried[0]} (HTTP {status}). Check --issuer.")
+
+
+def _issuer_of(issuer: str, found: dict[str, Any]) -> Issuer:
+    """RFC 8414 §3.3: metadata of another issuer is not used."""
+    if found.get("issuer") != issuer:
+        named = str(found.get("issuer"))[:_TEXT_MAX_CHARS]
+        raise LoginFailed(legible(f"The metadata of {issuer} is that of {named!r}. Write the issuer to the letter."))
+    urls: dict[str, str] = {}
+    for name in ("token", "authorization", "device_authorization", "revocation", "registration"):
+        url = found.get(f"{name}_endpoint")
+        urls[f"{name}_endpoint"] = checked_url(f"The {name} endpoint of {issuer}", str(url)) if url else ""
+    if not urls["token_endpoint"]:
+        raise LoginFailed(f"The metadata of {issuer} has no token_endpoint: it gives out no tokens.")
+    scopes = found.get("scopes_supported")
+    names_itself = found.get("authorization_response_iss_parameter_supported") is True
+    known = tuple(map(str, scopes)) if isinstance(scopes, list) else ()
+    return Issuer(issuer, scopes=known, names_itself=names_itself, **urls)
+
+
+def registered(http: httpx.Client, issuer: Issuer) -> str:
+    """The ID of a client made for this command (RFC 7591). Raises LoginFailed where the issuer makes none."""
+    advice = (
+        "Ask its administrator for a public client with the redirect URI http://127.0.0.1/callback: --client-id ID."
+    )
+    if not issuer.registration_endpoint:
+        raise LoginFailed(f"Neither the hub nor {issuer.issuer} says as which client to log in. {advice}")
+    grants = ["authorization_code", "refresh_token"]
+    if issuer.device_authorization_endpoint:
+        grants.append(_DEVICE_GRANT)
+    wanted = {
+        "client_name": "toolhub",
+        "application_type": "native",
+        "redirect_uris": ["http://127.0.0.1/callback"],
+        "grant_types": grants,
+        "response_types": ["code"],
+        "token_endpoint_auth_method": "none",
+    }
+    status, made = asked(http, "POST", issuer.registration_endpoint, json=wanted)
+    if status not in (200, 201) or not isinstance(made.get("client_id"), str):
+        raise LoginFailed(legible(f"{issuer.issuer} registers no client ({_why(status, made)}). {advice}"))
+    return str(made["client_id"])
+
+
+def granted(http: httpx.Client, issuer: str, token_endpoint: str, form: dict[str, Any]) -> Tokens:
+    """What the token endpoint answers. Raises GrantRefused, IssuerUnreachable."""
+    status, answer = asked(http, "POST", token_endpoint, data=form)
+    if status >= 500 or status == 429:
+        raise IssuerUnreachable(legible(f"{issuer} answers HTTP {status}. Try again later."))
+    if status != 200:
+        raise GrantRefused(str(answer.get("error", "")), legible(f"{issuer} refused: {_why(status, answer)}."))
+    token, kind = answer.get("access_token"), str(answer.get("token_type", ""))
+    # A header can hold nothing else, and a token of another kind (DPoP) would be refused by the hub.
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or kind.lower() != "bearer":
+        raise GrantRefused("", f"{issuer} answered no Bearer token ({legible(kind)[:40] or 'no token_type'}).")
+    return Tokens(token, str(answer.get("refresh_token") or ""), _seconds(answer.get("expires_in"), 0.0))
+
+
+def _seconds(value: Any, default_s: float) -> float:
+    """Some issuers write numbers as text."""
+    try:
+        return max(0.0, float(value))
+    except (TypeError, ValueError):
+        return default_s
+
+
+def _why(status: int, answer: dict[str, Any]) -> str:
+    words = [str(answer[name])[:_TEXT_MAX_CHARS] for name in ("error", "error_description") if answer.get(name)]
+    return ": ".join(words).rstrip(".") or f"HTTP {status}"
+
+
+def revoked(http: httpx.Client, endpoint: str, client_id: str, token: str, kind: str) -> bool:
+    """Whether the issuer says that the token is dead. Raises IssuerUnreachable."""
+    form = {"token": token, "token_type_hint": kind, "client_id": client_id}
+    return asked(http, "POST", endpoint, data=form)[0] == 200
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a login asks for."""
+
+    client_id: str
+    scopes: Sequence[str]
+    resources: Sequence[str]
+    """All that tokens may be made for; the first token is for the first of them."""
+    audience: str = ""
+
+    @property
+    def asks(self) -> dict[str, Any]:
+        """The parameters of RFC 6749 §4.1.1 and RFC 8707 §2.1 that say it."""
+        said = {"client_id": self.client_id, "scope": " ".join(self.scopes), "audience": self.audience}
+        return {**{name: value for name, value in said.items() if value}, **self._named(self.resources)}
+
+    def token_form(self, **grant: str) -> dict[str, Any]:
+        return {**grant, "client_id": self.client_id, **self._named(self.resources[:1])}
+
+    @staticmethod
+    def _named(resources: Iterable[str]) -> dict[str, Any]:
+        return {"resource": list(resources)} if resources else {}
+
+
+def by_device(
+    http: httpx.Client,
+    issuer: Issuer,
+    request: Request,
+    show: Callable[[str, str, str], object],
+    pause: Callable[[float], object] = time.sleep,
+) -> Tokens:
+    """RFC 8628. `show` receives URL, code, and the URL that holds the code or an empty text.
+
+    Raises LoginFailed, IssuerUnreachable.
+    """
+    status, answer = asked(http, "POST", issuer.device_authorization_endpoint, data=request.asks)
+    code, shown, url = (answer.get(name) for name in ("device_code", "user_code", "verification_uri"))
+    if status != 200 or not (isinstance(code, str) and isinstance(shown, str) and isinstance(url, str)):
+        raise LoginFailed(legible(f"{issuer.issuer} gives out no device code: {_why(status, answer)}."))
+    complete = str(answer.get("verification_uri_complete") or "")
+    show(checked_url("The address to visit", url), shown, checked_url("It", complete) if complete else "")
+    lifetime_s = min(_seconds(answer.get("expires_in"), _DEVICE_LIFETIME_MAX_S), _DEVICE_LIFETIME_MAX_S)
+    until_s = time.monotonic() + lifetime_s
+    pause_s = _seconds(answer.get("interval"), _DEVICE_INTERVAL_S) or _DEVICE_INTERVAL_S
+    form = request.token_form(grant_type=_DEVICE_GRANT, device_code=code)
+    expired = LoginFailed("The code has expired before anybody entered it. Run `toolhub login` again.")
+    while time.monotonic() < until_s:
+        pause(pause_s)
+        try:
+            return granted(http, issuer.issuer, issuer.token_endpoint, form)
+        except IssuerUnreachable:
+            pause_s = min(2 * pause_s, 60.0)  # RFC 8628 §3.5: exponential backoff after a timeout
+        except GrantRefused as refused:
+            if refused.error == "slow_down":
+                pause_s += 5.0
+            elif refused.error == "access_denied":
+                raise LoginFailed(f"The login was denied at {issuer.issuer}.") from refused
+            elif refused.error == "expired_token":
+                raise expired from refused
+            elif refused.error != "authorization_pending":
+                raise
+    raise expired
