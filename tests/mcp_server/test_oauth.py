@@ -55,6 +55,7 @@ async def test_clients_learn_who_issues_tokens_and_why_one_is_refused(
                 "bearer_methods_supported": ["header"],
                 "resource_name": "tool-hub",
                 "scopes_supported": ["toolhub"],
+                "toolhub_logins": [{"issuer": issuer.url, "resource": HUB}],
             }
         assert (await http.get(f"{base}{WELL_KNOWN}/other")).status_code == 404
 

@@ -1,6 +1,6 @@
 // An OpenID Connect issuer (oidc-provider) on a free port of loopback. Says its URL, then obeys the lines of its standard
 // input: `rotate` (new keys beside the old ones), `revoke` (new keys, the old ones gone), `away` and `back` (answers
-// nobody), each answered by a line.
+// nobody), `deny` and `agree` (what the user says to a login), each answered by a line; `refreshes` by how many there were.
 import { createServer } from 'node:http';
 import { generateKeyPairSync, randomUUID } from 'node:crypto';
 import { createInterface } from 'node:readline';
@@ -28,12 +28,24 @@ const clients = [...Object.keys(ALGORITHMS), 'brief'].map((client_id) => ({
   response_types: [],
 }));
 
+const DEVICE_CODE = 'urn:ietf:params:oauth:grant-type:device_code';
+clients.push(...['cli', 'hasty'].map((client_id) => ({
+  client_id,
+  application_type: 'native',
+  token_endpoint_auth_method: 'none',
+  grant_types: ['authorization_code', 'refresh_token', DEVICE_CODE],
+  redirect_uris: ['http://127.0.0.1/callback'],
+  response_types: ['code'],
+})));
+
 const server = createServer();
 await new Promise((listening) => { server.listen(0, '127.0.0.1', listening); });
 const issuer = `http://127.0.0.1:${server.address().port}`;
 let provider;
 let signing = [];
 let isAway = false;
+let isDenied = false;
+let refreshes = 0;
 
 function open(former) {
   signing = [...keys(), ...former];
@@ -45,7 +57,10 @@ function open(former) {
     extraTokenClaims: (_, token) => ({ groups: token.clientId === 'curve' ? ['admins'] : [] }),
     findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
     interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
+    ttl: { DeviceCode: (_, token, client) => (client.clientId === 'hasty' ? 1 : 600) },
     features: {
+      deviceFlow: { enabled: true },
+      revocation: { enabled: true },
       clientCredentials: { enabled: true },
       devInteractions: { enabled: false },
       registration: { enabled: true },
@@ -62,11 +77,16 @@ function open(former) {
       },
     },
   });
+  provider.on('grant.success', ({ oidc }) => { refreshes += oidc.params.grant_type === 'refresh_token'; });
 }
 
-// Whoever comes is alice, and agrees to everything.
+// Whoever comes is alice, and agrees to everything, unless `deny` was said.
 async function agree(request, response) {
   const { params, prompt, grantId, session } = await provider.interactionDetails(request, response);
+  if (isDenied) {
+    await provider.interactionFinished(request, response, { error: 'access_denied' });
+    return;
+  }
   if (prompt.name === 'login') {
     await provider.interactionFinished(request, response, { login: { accountId: 'alice' } });
     return;
@@ -95,7 +115,9 @@ for await (const line of createInterface({ input: process.stdin })) {
   if (line === 'revoke') open([]);
   if (line === 'away') isAway = true;
   if (line === 'back') isAway = false;
-  console.log(line);
+  if (line === 'deny') isDenied = true;
+  if (line === 'agree') isDenied = false;
+  console.log(line === 'refreshes' ? refreshes : line);
 }
 server.closeAllConnections();
 server.close();

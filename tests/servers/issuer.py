@@ -32,11 +32,18 @@ class RealIssuer:
         return token
 
     async def does(self, line: str) -> None:
-        """`rotate`, `revoke`, `away` or `back`."""
+        """`rotate`, `revoke`, `away` or `back`; `deny` or `agree`: what alice says to a login."""
+        assert await self._answer(line) == line
+
+    async def refreshes(self) -> int:
+        """How many refresh tokens were used."""
+        return int(await self._answer("refreshes"))
+
+    async def _answer(self, line: str) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{line}\n".encode())
-        assert (await self.process.stdout.readline()).decode().strip() == line
+        return (await self.process.stdout.readline()).decode().strip()
 
     def settings(self, *audiences: str, **more: Any) -> Mapping[str, Any]:
         """The section `auth` of a hub that knows it as `real`."""

@@ -220,7 +220,12 @@ def resource_of(settings: Settings) -> ProtectedResource | None:
     required = {scope for issuer in issuers for scope in issuer.required_scopes}
     mapped = {held for issuer in issuers for held in (*issuer.roles, *issuer.capabilities)}
     scopes = required | {held.removeprefix("scope:") for held in mapped if held.startswith("scope:")}
-    return ProtectedResource(url, [issuer.issuer for issuer in issuers], sorted(scopes), sorted(required))
+    logins = [
+        {"issuer": issuer.issuer, "resource": issuer.audiences[0]}
+        | ({"client_id": issuer.login_client_id} if issuer.login_client_id else {})
+        for issuer in issuers
+    ]
+    return ProtectedResource(url, [issuer.issuer for issuer in issuers], sorted(scopes), sorted(required), logins)
 
 
 def _hosts(settings: Settings) -> frozenset[str]:

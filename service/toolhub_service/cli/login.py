@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import webbrowser
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from toolhub_service.cli.oauth import Issuer, Request, Tokens
 
 _MCP_PORT: Final = 50052
+_pause = time.sleep
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 
 _context_option = click.option(
@@ -120,7 +122,7 @@ def _tokens(
     if not issuer.authorization_endpoint and not has_codes:
         raise LoginFailed(f"{issuer.issuer} has neither a page to log in at nor device codes.")
     if by_code or not issuer.authorization_endpoint or (has_codes and not no_browser and not _has_browser()):
-        return by_device(http, issuer, request, _show_code)
+        return by_device(http, issuer, request, _show_code, _pause)
 
     def visit(url: str) -> None:
         is_open = not no_browser and _has_browser() and webbrowser.open(url)

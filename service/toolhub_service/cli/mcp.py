@@ -178,6 +178,9 @@ def config_command(
       toolhub mcp config vscode --http --write
     """
     form = CLIENTS[client]
+    above = click.get_current_context().parent
+    if above is not None:  # options may stand before `config` too
+        config_file, data_dir = config_file or above.params["config_file"], data_dir or above.params["data_dir"]
     entry = entry_of(form, read_settings(config_file, data_dir), http=http, config_file=config_file, data_dir=data_dir)
     if not write:
         click.echo(merged(form, "", name, entry), nl=False)

@@ -240,7 +240,7 @@ def by_device(
     issuer: Issuer,
     request: Request,
     show: Callable[[str, str, str], object],
-    pause: Callable[[float], object] = time.sleep,
+    pause: Callable[[float], object],
 ) -> Tokens:
     """RFC 8628. `show` receives URL, code, and the URL that holds the code or an empty text.
 

@@ -5,7 +5,7 @@ RFC 9728 (protected resource metadata), RFC 6750 §3 (challenges), RFC 8707 (the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,6 +28,8 @@ class ProtectedResource:
     """All that mean something here."""
     required_scopes: Sequence[str] = ()
     """Without which no token is accepted."""
+    logins: Sequence[Mapping[str, str]] = ()
+    """By issuer: `client_id` and `resource` by which `toolhub login` gets tokens for the hub's gRPC address."""
 
     @property
     def metadata_url(self) -> str:
@@ -48,6 +50,8 @@ class ProtectedResource:
         }
         if self.scopes:
             document["scopes_supported"] = list(self.scopes)
+        if self.logins:  # RFC 9728 §2 allows members of one's own
+            document["toolhub_logins"] = [dict(each) for each in self.logins]
         return canonical_json.dumps(document)
 
 

@@ -48,6 +48,9 @@ class Issuer(Section, frozen=True):
     groups_claim: Annotated[
         str, Meta(min_length=1, description="Claim with the groups; a path such as `realm_access.roles` will do.")
     ] = "groups"
+    login_client_id: Annotated[
+        str, Meta(description="Public client that `toolhub login` logs in as; empty: one that it registers.")
+    ] = ""
     required_scopes: Annotated[tuple[str, ...], Meta(description="Scopes without which a token is refused.")] = ()
     required_claims: Annotated[
         dict[str, tuple[str, ...]], Meta(description="By claim: values of which it must have one, as `env: [prod]`.")
