@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from toolhub_service.cli.chosen_context import ContextKey
 from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.contexts import ContextKey
 from toolhub_service.cli.output import explaining, legible, note, print_json, print_table, text_option, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 

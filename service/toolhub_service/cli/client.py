@@ -23,8 +23,8 @@ from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.cli.channel import Endpoint, endpoint, tls_options, unreachable_text
-from toolhub_service.cli.completion import complete_context
-from toolhub_service.cli.contexts import DEFAULT_ADDRESS, Given, Rank, completed
+from toolhub_service.cli.chosen_context import Given, Rank, completed
+from toolhub_service.cli.contexts import DEFAULT_ADDRESS, complete_context
 from toolhub_service.cli.output import EXIT_REFUSED, legible, note
 
 _EXIT_UNREACHABLE = 3

@@ -52,8 +52,9 @@ def _completing(
 
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from toolhub_service.cli.chosen_context import Rank, completed
         from toolhub_service.cli.client import CONNECTION, connected_by
-        from toolhub_service.cli.contexts import DEFAULT_ADDRESS, Rank, completed
+        from toolhub_service.cli.contexts import DEFAULT_ADDRESS
 
         # click resolves neither environment variables nor defaults while it completes.
         given: dict[str, tuple[Any, Rank]] = dict.fromkeys(CONNECTION, (None, Rank.DEFAULT))
@@ -77,15 +78,6 @@ def _completing(
 
 def _fitting(found: Items, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
-
-
-def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Contexts, each with its address; no hub is asked."""
-    from toolhub_service.cli.contexts import read_contexts
-
-    with suppress(click.ClickException):
-        return _fitting(((name, each.address) for name, each in read_contexts().by_name.items()), incomplete)
-    return []
 
 
 @_completing

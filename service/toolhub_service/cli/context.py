@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import click
 
-from toolhub_service.cli.completion import complete_context
 from toolhub_service.cli.contexts import (
     Context,
     Contexts,
     Login,
     changing_contexts,
     check_name,
+    complete_context,
     contexts_file,
     read_contexts,
 )

@@ -1,7 +1,6 @@
 """Contexts: the hubs that somebody works with, each with what reaches it and what proves who calls, in one file.
 
-What is typed goes before the environment, and that before the context. `--context` is typed, so what it names goes
-before the environment too. Every command imports this module: nothing heavy is imported before a context is there.
+Every command imports this module: nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -13,23 +12,21 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 DEFAULT_PORT: Final = 50051
 DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
 
 _VERSION: Final = 1
 _SIZE_MAX_BYTES: Final = 1024 * 1024
-_KEY_MAX_BYTES: Final = 64 * 1024
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_AT_ALL: Final = 0o077
 # Names are those of files too, and some file systems know no difference of case.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_FILES: Final = ("ca_file", "cert_file", "key_file")
 
 Record = TypeVar("Record")
 
@@ -89,34 +86,6 @@ class Contexts:
             return self.by_name[name]
         known = f"There are: {', '.join(sorted(self.by_name))}." if self.by_name else "There is none yet."
         raise click.UsageError(f"There is no context `{name}`. {known} `toolhub context add` adds one.")
-
-
-@dataclass(frozen=True, slots=True)
-class ContextKey:
-    """The credential of a context, read when it is needed."""
-
-    name: str
-    context: Context
-
-    def __call__(self) -> str:
-        """Key or access token; empty where the context has none. Raises click.ClickException."""
-        if self.context.login is not None:
-            from toolhub_service.cli.tokens import access_token
-
-            return access_token(self.name, self.context.login)
-        if self.context.api_key_env:
-            return self._of_environment()
-        return self._of_file() if self.context.api_key_file else ""
-
-    def _of_environment(self) -> str:
-        name = self.context.api_key_env
-        if key := os.environ.get(name, "").strip():
-            return key
-        raise click.ClickException(f"The context {self.name} takes its key from {name}, which is not set: export it.")
-
-    def _of_file(self) -> str:
-        path = Path(self.context.api_key_file)
-        return read_private(path, _KEY_MAX_BYTES, f"The context {self.name} takes its key from {path}").strip()
 
 
 def folder() -> Path:
@@ -224,49 +193,10 @@ def read_private(path: Path, size_max_bytes: int, why: str) -> str:
         raise click.ClickException(f"{why}, which is no text.") from binary
 
 
-class Rank(IntEnum):
-    """Whose word goes before whose."""
-
-    DEFAULT = 0
-    FILE = 1
-    ENVIRONMENT = 2
-    FLAG = 3
-
-
-Given = Mapping[str, tuple[Any, Rank]]
-
-
-def completed(given: Given) -> dict[str, Any]:
-    """The options of a connection with those of the context, where one applies, in the places of what ranks below it.
-
-    `given`: address, tls, ca_file, cert_file, key_file, api_key and context_name, each with its rank. `context_name` of
-    the answer is the context in use or None, `api_key` may be a ContextKey. An address of a higher rank than the
-    context names another hub: the context is put aside with its credential, which must not go there.
-    Raises click.ClickException.
-    """
-    values: dict[str, Any] = {name: value for name, (value, _) in given.items()}
-    asked, rank = given["context_name"]
-    ranks = {name: rank if value is not None else Rank.DEFAULT for name, (value, rank) in given.items()}
-    if not asked:
-        rank = Rank.FILE
-        if ranks["address"] > rank or not contexts_file().exists():
-            return {**values, "context_name": None}
-    contexts = read_contexts()
-    name = asked or contexts.current
-    if not name or ranks["address"] > rank:
-        return {**values, "context_name": None}
-    context = contexts.named(name)
-    has_tls_of_its_own = max(ranks[each] for each in ("tls", *_FILES)) > rank
-    if ranks["address"] < rank:
-        values["address"] = context.address
-    if not has_tls_of_its_own:
-        values |= {"tls": context.tls, **{each: _path(getattr(context, each)) for each in _FILES}}
-    elif values["tls"] is not False:
-        values |= {each: _path(getattr(context, each)) for each in _FILES if ranks[each] <= rank}
-    if ranks["api_key"] <= rank and context.credential != "none":
-        values["api_key"] = ContextKey(name, context)
-    return {**values, "context_name": name}
-
-
-def _path(text: str) -> Path | None:
-    return Path(text) if text else None
+def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names for the shell, each with its address; no hub is asked."""
+    try:
+        found = read_contexts().by_name.items()
+    except click.ClickException:
+        return []
+    return [CompletionItem(name, help=each.address) for name, each in found if name.startswith(incomplete)]

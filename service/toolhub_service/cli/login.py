@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from toolhub_service.cli.completion import complete_context
-from toolhub_service.cli.contexts import Context, Login, keep_login, read_contexts
+from toolhub_service.cli.contexts import Context, Login, complete_context, keep_login, read_contexts
 from toolhub_service.cli.output import legible, note
 
 if TYPE_CHECKING:

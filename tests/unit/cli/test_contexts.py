@@ -13,8 +13,9 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from toolhub_service.cli.chosen_context import ContextKey
 from toolhub_service.cli.client import connection_options
-from toolhub_service.cli.contexts import ContextKey, contexts_file
+from toolhub_service.cli.contexts import contexts_file
 from toolhub_service.cli.root import toolhub
 
 Run = Callable[..., Result]

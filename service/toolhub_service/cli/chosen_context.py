@@ -1,0 +1,97 @@
+"""Which context a command uses, and what of it.
+
+What is typed goes before the environment, and that before the context. `--context` is typed, so what it names goes
+before the environment too. Every command imports this module: nothing heavy is imported before a context is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from toolhub_service.cli.contexts import Context, contexts_file, read_contexts, read_private
+
+_FILES: Final = ("ca_file", "cert_file", "key_file")
+_KEY_MAX_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ContextKey:
+    """The credential of a context, read when it is needed."""
+
+    name: str
+    context: Context
+
+    def __call__(self) -> str:
+        """Key or access token; empty where the context has none. Raises click.ClickException."""
+        if self.context.login is not None:
+            from toolhub_service.cli.tokens import access_token
+
+            return access_token(self.name, self.context.login)
+        if self.context.api_key_env:
+            return self._of_environment()
+        return self._of_file() if self.context.api_key_file else ""
+
+    def _of_environment(self) -> str:
+        name = self.context.api_key_env
+        if key := os.environ.get(name, "").strip():
+            return key
+        raise click.ClickException(f"The context {self.name} takes its key from {name}, which is not set: export it.")
+
+    def _of_file(self) -> str:
+        path = Path(self.context.api_key_file)
+        return read_private(path, _KEY_MAX_BYTES, f"The context {self.name} takes its key from {path}").strip()
+
+
+class Rank(IntEnum):
+    """Whose word goes before whose."""
+
+    DEFAULT = 0
+    FILE = 1
+    ENVIRONMENT = 2
+    FLAG = 3
+
+
+Given = Mapping[str, tuple[Any, Rank]]
+
+
+def completed(given: Given) -> dict[str, Any]:
+    """The options of a connection with those of the context, where one applies, in the places of what ranks below it.
+
+    `given`: address, tls, ca_file, cert_file, key_file, api_key and context_name, each with its rank. `context_name` of
+    the answer is the context in use or None, `api_key` may be a ContextKey. An address of a higher rank than the
+    context names another hub: the context is put aside with its credential, which must not go there.
+    Raises click.ClickException.
+    """
+    values: dict[str, Any] = {name: value for name, (value, _) in given.items()}
+    asked, rank = given["context_name"]
+    ranks = {name: rank if value is not None else Rank.DEFAULT for name, (value, rank) in given.items()}
+    if not asked:
+        rank = Rank.FILE
+        if ranks["address"] > rank or not contexts_file().exists():
+            return {**values, "context_name": None}
+    contexts = read_contexts()
+    name = asked or contexts.current
+    if not name or ranks["address"] > rank:
+        return {**values, "context_name": None}
+    context = contexts.named(name)
+    has_tls_of_its_own = max(ranks[each] for each in ("tls", *_FILES)) > rank
+    if ranks["address"] < rank:
+        values["address"] = context.address
+    if not has_tls_of_its_own:
+        values |= {"tls": context.tls, **{each: _path(getattr(context, each)) for each in _FILES}}
+    elif values["tls"] is not False:
+        values |= {each: _path(getattr(context, each)) for each in _FILES if ranks[each] <= rank}
+    if ranks["api_key"] <= rank and context.credential != "none":
+        values["api_key"] = ContextKey(name, context)
+    return {**values, "context_name": name}
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
