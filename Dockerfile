@@ -22,22 +22,17 @@ RUN apt-get update && apt-get install -y --no-install-recommends bubblewrap && r
     && useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin toolhub \
     && install --directory --owner=toolhub --group=toolhub --mode=0700 /data
 COPY --from=build /opt/toolhub /opt/toolhub
-# Beyond loopback nobody is trusted without a credential: `toolhub keys create NAME` makes one in /data. Keys must not cross
-# a network in the clear either: give it TLS, or say TOOLHUB_SERVER_ALLOW_PLAINTEXT=true where the port is published on
-# loopback only, or a mesh encrypts.
+COPY deploy/image.yaml /opt/toolhub/image.yaml
+# A file, for variables would win over the settings of a file that is mounted: TOOLHUB_CONFIG or --config names another one,
+# and TOOLHUB_… changes single settings.
 ENV PATH=/opt/toolhub/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    TOOLHUB_DATA_DIR=/data \
-    TOOLHUB_SERVER_LISTEN=0.0.0.0:50051 \
-    TOOLHUB_SERVER_MCP_LISTEN=0.0.0.0:50052 \
-    TOOLHUB_AUTH_MODES=api-key \
-    TOOLHUB_METRICS_LISTEN=0.0.0.0:9464 \
-    TOOLHUB_LOGS_FORMAT=json
+    TOOLHUB_CONFIG=/opt/toolhub/image.yaml
 USER 10001:10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 50051 50052 9464
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=15s --retries=3 CMD ["toolhub", "health"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15s --retries=3 CMD ["toolhub", "health", "--self"]
 ENTRYPOINT ["toolhub"]
 CMD ["serve"]
