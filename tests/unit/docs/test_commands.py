@@ -23,7 +23,7 @@ def shown_lines() -> Iterator[tuple[str, str]]:
     for page in markdown():
         for block in fences(page, "sh", "bash", "console"):
             for line in block.replace("\\\n", " ").splitlines():
-                if not line.lstrip().startswith("#") and _PROGRAM.search(line):
+                if not line.lstrip().startswith(("#", "helm ")) and _PROGRAM.search(line):
                     yield page.relative_to(ROOT).as_posix(), line.strip()
         for block in fences(page, "text"):
             lines = (line.strip() for line in block.splitlines())
