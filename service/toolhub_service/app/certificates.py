@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import grpc
+import msgspec
 
 from toolhub_service.app.files import Stamp, stamp_of
+from toolhub_service.identity import spiffe
 from toolhub_service.settings.document import Settings, Tls
 
 CERTIFICATE, CLIENT_CA = "certificate", "client_ca"
@@ -46,6 +49,12 @@ class Validity(NamedTuple):
     end_s: float
 
 
+class _Held(NamedTuple):
+    contents: Sequence[bytes]
+    """PEM."""
+    validity: Validity
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What was found where files had changed."""
@@ -60,7 +69,7 @@ class Change:
 class _Followed:
     """Files that belong together."""
 
-    def __init__(self, name: str, files: dict[str, str], check: Callable[[Sequence[bytes]], Validity]) -> None:
+    def __init__(self, name: str, files: dict[str, str], check: Callable[[Sequence[bytes]], _Held]) -> None:
         """`files`: paths by the setting that names each. Raises CertificateInvalid."""
         self.name = name
         self._settings = dict(files)
@@ -87,7 +96,7 @@ class _Followed:
         stamps = self._stamps_now()
         try:
             contents = [_content(name, path) for name, path in zip(self._settings, self.paths, strict=True)]
-            validity = self._check(contents)
+            held = self._check(contents)
         except CertificateInvalid:
             if stamps != self._stamps_now():
                 raise _Changing from None
@@ -95,7 +104,7 @@ class _Followed:
             raise
         if stamps != self._stamps_now():
             raise _Changing
-        self._stamps, self.contents, self.validity = stamps, contents, validity
+        self._stamps, self.held = stamps, held
 
     def _stamps_now(self) -> list[Stamp]:
         return [stamp_of(path) for path in self.paths]
@@ -106,21 +115,30 @@ class LiveCertificates:
 
     def __init__(self, settings: Settings | None = None) -> None:
         """Raises CertificateInvalid."""
-        tls = (settings or Settings()).server.tls
+        settings = settings or Settings()
+        tls, domains = settings.server.tls, settings.auth.spiffe.trust_domains
         self._tls = tls
+        self._names = {f"bundle {domain.name}": domain.name for domain in domains} | {CLIENT_CA: spiffe.CLIENT_CA}
+        # gRPC for Python asks all clients for a certificate or none; elsewhere they may have another credential.
+        self._certificates_are_needed = bool(tls.client_ca_file)
+        self.trusted: Mapping[str, bytes] = {}
+        """CAs (PEM) by trust domain, and those of `spiffe.CLIENT_CA`; another object when they are others."""
         self._groups: list[_Followed] = []
         if tls.certificate_file:
             pair = {"server.tls.key_file": tls.key_file, "server.tls.certificate_file": tls.certificate_file}
             self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, tls)))
+            bundles = {f"bundle {domain.name}": domain.bundle_file for domain in domains}
             if tls.client_ca_file:
-                authorities = {"server.tls.client_ca_file": tls.client_ca_file}
-                self._groups.append(_Followed(CLIENT_CA, authorities, partial(_check_authorities, tls)))
+                bundles = {CLIENT_CA: tls.client_ca_file, **bundles}
+            for name, file in bundles.items():
+                setting = "server.tls.client_ca_file" if name == CLIENT_CA else "auth.spiffe.trust_domains: bundle_file"
+                self._groups.append(_Followed(name, {setting: file}, partial(_check_authorities, setting, file)))
         self._publish()
 
     @property
     def validities(self) -> dict[str, Validity]:
         """Of what is in force, by name."""
-        return {group.name: group.validity for group in self._groups}
+        return {group.name: group.held.validity for group in self._groups}
 
     def reload(self, *, asked: bool, problem_of: Callable[[Path], str]) -> list[Change]:
         """Read what has changed, or everything where that is `asked` for. `problem_of`: why a file must not be read."""
@@ -174,25 +192,26 @@ class LiveCertificates:
             return  # whoever writes them is not done: the next look has them whole
         except CertificateInvalid as invalid:
             problem = str(invalid)
-        yield Change(group.name, group.validity, problem)
+        yield Change(group.name, group.held.validity, problem)
 
     def _publish(self) -> None:
         if not self._groups:
             return
-        key, certificate = self._groups[0].contents
-        self._authorities = b"\n".join(content for group in self._groups[1:] for content in group.contents)
+        key, certificate = self._groups[0].held.contents
+        self.trusted = {self._names[group.name]: group.held.contents[0] for group in self._groups[1:]}
+        self._authorities = b"\n".join(self.trusted.values())
         # gRPC would take an empty text for CAs of which there are none.
         trusted = self._authorities or None
         self._configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], trusted)
         self._context = self._make_context()
 
     def _make_context(self) -> ssl.SSLContext:
-        key, certificate = self._groups[0].contents
+        key, certificate = self._groups[0].held.contents
         context = _pair_context(certificate, key)
         context.minimum_version = _VERSIONS[self._tls.min_version]
         if self._asks_clients:
             context.load_verify_locations(cadata=_ascii(self._authorities))
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_REQUIRED if self._certificates_are_needed else ssl.CERT_OPTIONAL
             # A session that is resumed would bring the client's certificate past CAs that are trusted no more.
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
@@ -223,12 +242,12 @@ def _pair_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     return context
 
 
-def _check_pair(tls: Tls, contents: Sequence[bytes]) -> Validity:
+def _check_pair(tls: Tls, contents: Sequence[bytes]) -> _Held:
     """gRPC would say of files that it cannot use no more than that it cannot listen."""
     key, certificate = contents
     try:
         _pair_context(certificate, key)
-        return _validity(certificate)
+        return _Held(contents, _validity(certificate))
     except (ssl.SSLError, ValueError) as unfit:
         raise CertificateInvalid(
             f"server.tls: {tls.certificate_file} and {tls.key_file} are not a PEM certificate and the key that belongs "
@@ -236,16 +255,33 @@ def _check_pair(tls: Tls, contents: Sequence[bytes]) -> Validity:
         ) from unfit
 
 
-def _check_authorities(tls: Tls, contents: Sequence[bytes]) -> Validity:
-    """The validity of the CA that holds longest: the others are on their way out."""
-    found = [_validity(pem) for pem in _PEM.findall(contents[0])]
+def _check_authorities(setting: str, file: str, contents: Sequence[bytes]) -> _Held:
+    """The validity is that of the CA that holds longest: the others are on their way out."""
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=_ascii(contents[0]))
-    except ssl.SSLError:
+        pem = _bundle(contents[0]) if contents[0].lstrip().startswith(b"{") else contents[0]
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=_ascii(pem))
+        found = [_validity(each) for each in _PEM.findall(pem)]
+    except (ssl.SSLError, ValueError):
         found = []
     if not found:
-        raise CertificateInvalid(f"server.tls.client_ca_file: {tls.client_ca_file} holds no PEM certificate.")
-    return max(found, key=lambda each: each.end_s)
+        raise CertificateInvalid(f"{setting}: {file} holds no PEM certificate.")
+    return _Held([pem], max(found, key=lambda each: each.end_s))
+
+
+def _bundle(content: bytes) -> bytes:
+    """The CAs of a SPIFFE bundle (SPIFFE Trust Domain and Bundle, 4), PEM. Raises ValueError."""
+    keys = msgspec.json.decode(content, type=_Bundle).keys
+    chains = [key.x5c for key in keys if key.use == "x509-svid"]
+    return "".join(ssl.DER_cert_to_PEM_cert(b64decode(chain[0], validate=True)) for chain in chains if chain).encode()
+
+
+class _Key(msgspec.Struct):
+    use: str = ""
+    x5c: tuple[str, ...] = ()
+
+
+class _Bundle(msgspec.Struct):
+    keys: tuple[_Key, ...]
 
 
 def _ascii(pem: bytes) -> str:

@@ -58,7 +58,8 @@ def trusted_files(settings: Settings, config_file: Path | None = None) -> list[P
     databases = (paths.audit, paths.stores, paths.memory)
     trusted += [path.with_name(path.name + end) for path in databases for end in ("", "-wal", "-shm")]
     tls = settings.server.tls
-    named = (tls.certificate_file, tls.key_file, tls.client_ca_file, settings.policy.shadow_file)
+    bundles = [domain.bundle_file for domain in settings.auth.spiffe.trust_domains]
+    named = (tls.certificate_file, tls.key_file, tls.client_ca_file, *bundles, settings.policy.shadow_file)
     secrets = (settings.approvals.webhook_secret_file, settings.server.mcp.state_key_file)
     trusted += [Path(file).expanduser() for file in (*named, *secrets) if file]
     return [*trusted, *_of_sources(paths.sources)]

@@ -149,7 +149,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         long_work = make_long_work(deps, stores, audit, approvals, policy.again, [artifacts.sweep])
         toolbox = make_toolbox(deps, stores, long_work.job_service, artifacts)
         on_refusal.push_async_callback(toolbox.close)
-        budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy)
+        budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
         sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
         searching = make_searching(deps, toolbox.catalog, stores)

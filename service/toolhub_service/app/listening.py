@@ -13,6 +13,9 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.transport.server import Listening
 
 _PORT_MAX = 65_535
+# A certificate counts until it expires, and only a new connection brings a new one. SPIRE renews those of an hour when
+# half of it has gone: whoever connects every ten minutes never calls with one that has expired.
+_SVID_CONNECTION_S = 600.0
 
 
 class ListenRefused(ValueError):
@@ -53,6 +56,9 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
             f"several workers cannot share {address}: each would take the socket away from the others. "
             "Use one worker (server.workers: 1), or listen on a port."
         )
+    by_certificate = not {"spiffe", "xfcc"}.isdisjoint(settings.auth.modes)
+    if by_certificate:
+        _check_certificates(settings)
     if settings.server.mcp.enabled:
         check_mcp(settings)
     wanted = settings.server.max_connections
@@ -63,12 +69,25 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
         address=address,
         credentials=(certificates or open_certificates(settings)).grpc_credentials(),
         share_port=settings.server.workers > 1,
-        max_connection_age_s=settings.server.max_connection_age_s,
+        max_connection_age_s=settings.server.max_connection_age_s or (_SVID_CONNECTION_S if by_certificate else 0.0),
         max_call_s=settings.budget.max_timeout_s,
         max_connection_idle_s=settings.server.max_connection_idle_s,
         max_connections=wanted,
         reflection=settings.server.reflection,
     )
+
+
+def _check_certificates(settings: Settings) -> None:
+    if not settings.server.tls.certificate_file:
+        raise ListenRefused(
+            "auth.modes has spiffe or xfcc, which go by certificates, and there is no TLS: set "
+            "server.tls.certificate_file and server.tls.key_file."
+        )
+    if not settings.auth.spiffe.trust_domains and not settings.server.tls.client_ca_file:
+        raise ListenRefused(
+            "auth.modes has xfcc, and no CA vouches for the proxies: set server.tls.client_ca_file, or "
+            "auth.spiffe.trust_domains for proxies that are known by their SPIFFE id."
+        )
 
 
 def check_mcp(settings: Settings) -> tuple[str, int]:

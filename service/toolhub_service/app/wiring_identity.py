@@ -1,5 +1,5 @@
-"""Wires who calls: by API keys, by tokens, or anybody. Of tokens nothing is fetched, and no library loaded, before the
-first one comes."""
+"""Wires who calls: by API keys, by tokens, by certificates, or anybody. Of tokens nothing is fetched, and no library
+loaded, before the first one comes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.domain.call import Principal, Role
+from toolhub_service.domain.ports import AccessObserver
+from toolhub_service.identity import spiffe
 from toolhub_service.identity.keys import NOT_INSTALLED, FetchFailed, check_url, is_installed
+from toolhub_service.identity.spiffe import Peers
 from toolhub_service.identity.token import IssuerTerms
 from toolhub_service.identity.tokens import Tokens
+from toolhub_service.identity.xfcc import HEADER
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.settings.auth_section import Issuer, Jwt
 from toolhub_service.settings.document import Settings
@@ -20,7 +24,15 @@ from toolhub_service.transport.interceptors.auth import (
     Authenticator,
     AuthLayer,
     BearerTokens,
+    DescribePrincipal,
     InsecureLocal,
+    peer_address,
+)
+from toolhub_service.transport.interceptors.mutual_tls import (
+    ClientCertificates,
+    ForwardedCertificates,
+    Proxies,
+    SpiffePrincipals,
 )
 
 
@@ -39,18 +51,21 @@ class Credentials:
     mcp: AuthLayer
 
 
-def make_credentials(deps: Deps, policy: LivePolicy) -> Credentials:
-    """Raises KeyFileInvalid, and ListenRefused where tokens are to be accepted and cannot be."""
+def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> Credentials:
+    """Raises KeyFileInvalid, and ListenRefused where tokens or certificates are to be accepted and cannot be."""
     terms, url = issuer_terms(deps.settings), deps.settings.server.mcp.public_url
     if terms and not is_installed():
         raise ListenRefused(f"auth.modes has jwt, and {NOT_INSTALLED}.")
     tokens, who = Tokens(terms, deps.clock), describe(policy)
-    keys = ApiKeys(deps.paths.key_file().read(), who, tokens.names)
+    by_certificate = _by_certificate(deps, who, access)
+    # No API key may have the name of a principal that another credential makes: `spiffe:` begins every SPIFFE id.
+    keys = ApiKeys(deps.paths.key_file().read(), who, tokens.names | ({"spiffe"} if by_certificate else set()))
 
     def layer(audiences: frozenset[str] | None, *, needs_tls_1_3: bool = False) -> AuthLayer:
         kinds: dict[str, Authenticator] = {
             "jwt": BearerTokens(tokens, who, audiences),  # first: it leaves alone what is no token
             "api-key": keys,
+            **by_certificate,
             "insecure-local": InsecureLocal(who),
         }
         accepted = [kind for mode, kind in kinds.items() if mode in deps.settings.auth.modes]
@@ -59,6 +74,27 @@ def make_credentials(deps: Deps, policy: LivePolicy) -> Credentials:
     tls = deps.settings.server.tls
     needs_tls_1_3 = bool(tls.certificate_file) and tls.min_version == "1.3"
     return Credentials(keys, tokens, layer(None, needs_tls_1_3=needs_tls_1_3), layer(frozenset({url}) if url else None))
+
+
+def _by_certificate(deps: Deps, who: DescribePrincipal, access: AccessObserver) -> dict[str, Authenticator]:
+    """What goes by the client's certificate, by mode, in the order in which it is asked."""
+    auth, domains = deps.settings.auth, deps.settings.auth.spiffe.trust_domains
+    if not {"spiffe", "xfcc"} & set(auth.modes):
+        return {}
+    if not spiffe.is_installed():
+        raise ListenRefused(f"auth.modes has spiffe or xfcc, and {spiffe.NOT_INSTALLED}.")
+    peers = Peers(lambda: deps.certificates.trusted, lambda: deps.clock.unix_ms() / 1_000)
+    principals = SpiffePrincipals(who, {domain.name: domain.tenant for domain in domains})
+    proxies = Proxies(auth.xfcc.proxies)
+    named = frozenset(auth.xfcc.trust_domains or (domain.name for domain in domains))
+
+    def ignored(peer: str) -> None:
+        access.refused(peer_address(peer), HEADER, "CREDENTIAL_IGNORED")
+
+    return {
+        "xfcc": ForwardedCertificates(peers, proxies, named, principals, ignored),
+        "spiffe": ClientCertificates(peers, principals, proxies),
+    }
 
 
 def describe(policy: LivePolicy) -> Callable[[str], Principal]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from toolhub_service.domain.ports import AccessObserver, Invoker
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import SourceService
 from toolhub_service.identity.tokens import KeysNeeded
-from toolhub_service.mcp_server.admission import AccessRefused, AdmissionTerms
+from toolhub_service.mcp_server.admission import CLIENT_CHAIN, AccessRefused, AdmissionTerms
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.listener import NOT_INSTALLED, Listener, Served, is_installed
 from toolhub_service.mcp_server.resource_server import ProtectedResource
@@ -56,13 +56,20 @@ def _peer(address: str) -> str:
 
 
 class _Sent:
-    """What authenticators read of an RPC: its metadata, which are the headers here."""
+    """What authenticators read of an RPC: its metadata, which are the headers here, and the other end."""
 
-    def __init__(self, headers: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, headers: Sequence[tuple[str, str]], peer: str) -> None:
         self._headers = headers
+        self._peer = peer
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
         return self._headers
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        return {"x509_pem_cert": CLIENT_CHAIN.get()}
+
+    def peer(self) -> str:
+        return f"ipv6:[{self._peer}]:0" if ":" in self._peer else f"ipv4:{self._peer}:0"
 
 
 class McpAccess:
@@ -74,7 +81,7 @@ class McpAccess:
 
     async def __call__(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
         """Raises AccessRefused."""
-        sent = cast(ServicerContext, _Sent(headers))
+        sent = cast(ServicerContext, _Sent(headers, peer))
         try:
             try:
                 self._enter(sent)
@@ -87,7 +94,7 @@ class McpAccess:
     def at_once(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
         """The same for an API key, or nothing at all. Raises AccessRefused."""
         try:
-            self._enter(cast(ServicerContext, _Sent(headers)))
+            self._enter(cast(ServicerContext, _Sent(headers, peer)))
         except KeysNeeded as needed:
             needed.begin()
             raise AccessRefused(503, needed.unmet().message) from needed

@@ -72,6 +72,9 @@ class AccessRefused(Exception):
         """Scopes, with spaces between them, that a good token lacks."""
 
 
+CLIENT_CHAIN: ContextVar[tuple[bytes, ...]] = ContextVar("toolhub_client_chain", default=())
+"""Certificates (PEM) that the client of the request has shown, its own first; the handshake has verified them."""
+
 Identify = Callable[[Sequence[tuple[str, str]], str, str], Awaitable[Principal]]
 """(headers, address of the peer, what is asked) -> who calls. Raises AccessRefused."""
 Invite = Callable[[Scope, Principal], None]

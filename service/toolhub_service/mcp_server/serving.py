@@ -21,7 +21,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.mcp_server.admission import PRINCIPAL, Admission, AdmissionTerms, Identify, Scope
+from toolhub_service.mcp_server.admission import CLIENT_CHAIN, PRINCIPAL, Admission, AdmissionTerms, Identify, Scope
 from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.exchange import Exchange
@@ -154,6 +154,9 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None and (chain := _shown_chain(encrypted)):
+            self.app = _with_chain(self.app, chain)
         self.heard_s = self.loop.time()
         if len(self.connections) > self.max_connections and not self._takes_a_place():
             transport.abort()
@@ -202,3 +205,22 @@ class BoundedProtocol(H11Protocol):
     def _give_up(self) -> None:
         if not self.transport.is_closing():
             self.transport.abort()
+
+
+def _shown_chain(encrypted: ssl.SSLObject) -> tuple[bytes, ...]:
+    """PEM; empty where the client has shown no certificate. Before Python 3.13 what it sent besides its own cannot be
+    had: then a CA that the hub trusts has to have signed that one itself."""
+    own = encrypted.getpeercert(binary_form=True)
+    if own is None:
+        return ()
+    sent: Any = getattr(encrypted, "get_unverified_chain", None)
+    chain: list[bytes] = [own] if sent is None else sent()
+    return tuple(ssl.DER_cert_to_PEM_cert(der).encode() for der in chain)
+
+
+def _with_chain(app: Any, chain: tuple[bytes, ...]) -> Any:
+    async def known(scope: Scope, receive: Any, send: Any) -> None:
+        CLIENT_CHAIN.set(chain)  # each request is a task of its own
+        await app(scope, receive, send)
+
+    return known

@@ -93,15 +93,58 @@ class Jwt(Section, frozen=True):
             raise ValueError("auth.jwt.issuers: no issuer may be named local or spiffe")
 
 
+class TrustDomain(Section, frozen=True):
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9._-]{1,255}$", description="Without `spiffe://`, such as example.org.")]
+    bundle_file: Annotated[
+        str, Meta(min_length=1, description="Its CAs, PEM or a SPIFFE bundle (JSON); read again when it changes.")
+    ]
+    tenant: Annotated[str, Meta(max_length=255, description="Tenant of its workloads; empty: none.")] = ""
+
+
+class Spiffe(Section, frozen=True):
+    trust_domains: Annotated[
+        tuple[TrustDomain, ...],
+        Meta(description="Whose X.509-SVIDs count as client certificates; see [authentication](authentication.md)."),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        names = [domain.name for domain in self.trust_domains]
+        if len(set(names)) < len(names):
+            raise ValueError("auth.spiffe.trust_domains: two have the same name")
+
+
+class Xfcc(Section, frozen=True):
+    proxies: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^(spiffe://.+/.+|dns:[^*]+|sha256:[0-9a-fA-F]{64})$")], ...],
+        Meta(
+            description="Proxies whose x-forwarded-client-cert counts, by their own certificate: SPIFFE id, `dns:NAME` "
+            "signed by server.tls.client_ca_file, or `sha256:HEX` of it (DER)."
+        ),
+    ] = ()
+    trust_domains: Annotated[
+        tuple[str, ...], Meta(description="Of which proxies may name workloads; empty: those of auth.spiffe.")
+    ] = ()
+
+
 class Auth(Section, frozen=True):
     modes: Annotated[
-        tuple[Literal["insecure-local", "api-key", "jwt"], ...],
+        tuple[Literal["insecure-local", "api-key", "jwt", "spiffe", "xfcc"], ...],
         Meta(description="Which credentials are accepted; insecure-local (none at all) only on loopback."),
     ] = ("insecure-local",)
     api_keys_file: Annotated[str, Meta(description="Hashed API keys; empty: <data_dir>/api-keys.yaml.")] = ""
     jwt: Jwt = Jwt()
+    spiffe: Spiffe = Spiffe()
+    xfcc: Xfcc = Xfcc()
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
         if ("jwt" in self.modes) != bool(self.jwt.issuers):
             raise ValueError("auth: `modes` has jwt where jwt.issuers has issuers, and nowhere else")
+        domains, by_certificate = self.spiffe.trust_domains, {"spiffe", "xfcc"} & set(self.modes)
+        if ("spiffe" in self.modes and not domains) or (domains and not by_certificate):
+            raise ValueError("auth: `modes` has spiffe where spiffe.trust_domains has trust domains, and nowhere else")
+        if ("xfcc" in self.modes) != bool(self.xfcc.proxies):
+            raise ValueError("auth: `modes` has xfcc where xfcc.proxies has proxies, and nowhere else")
+        if self.xfcc.proxies and not (domains or self.xfcc.trust_domains):
+            raise ValueError("auth.xfcc.trust_domains: name those of which proxies may name workloads")

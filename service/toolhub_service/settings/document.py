@@ -61,7 +61,11 @@ class Server(Section, frozen=True):
     ] = 0.0
     max_connection_age_s: Annotated[
         float,
-        Meta(description="Seconds after which clients must reconnect, so that load spreads; 0: never.", ge=0),
+        Meta(
+            description="Seconds after which clients must reconnect, so that load spreads; 0: never, or 600 where "
+            "auth.modes has spiffe or xfcc.",
+            ge=0,
+        ),
     ] = 0.0
     max_connection_idle_s: Annotated[
         float, Meta(description="Seconds after which a connection without RPCs is closed.", ge=1, le=86_400)

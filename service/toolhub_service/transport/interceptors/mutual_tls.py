@@ -1,0 +1,137 @@
+"""Identity from client certificates: of the connection itself, or of a proxy's client, as the proxy forwards it.
+
+What a request carries decides over what its connection has: with an API key or token in the metadata neither is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.identity.spiffe import Peer, Peers, trust_domain_of
+from toolhub_service.identity.xfcc import HEADER, XfccInvalid, last_element
+from toolhub_service.transport.interceptors.auth import DescribePrincipal, presented_in
+from toolhub_service.transport.rpc import ServicerContext
+from toolhub_service.transport.status import RpcFailure
+
+_REMEMBERED: Final = 4_096
+
+
+class SpiffePrincipals:
+    """Principals by SPIFFE id: the same object as long as the policy describes the id by the same one."""
+
+    def __init__(self, describe: DescribePrincipal, tenants: Mapping[str, str]) -> None:
+        """`tenants`: by trust domain."""
+        self._describe = describe
+        self._tenants = dict(tenants)
+        self._made: dict[str, tuple[Principal, Principal]] = {}
+
+    def principal(self, spiffe_id: str) -> Principal:
+        described = self._describe(spiffe_id)
+        found = self._made.get(spiffe_id)
+        if found is not None and found[0] is described:
+            return found[1]
+        if len(self._made) >= _REMEMBERED:
+            self._made.pop(next(iter(self._made)))
+        domain = trust_domain_of(spiffe_id)
+        principal = replace(described, issuer=f"spiffe://{domain}", tenant=self._tenants.get(domain, ""))
+        self._made[spiffe_id] = described, principal
+        return principal
+
+
+class ClientCertificates:
+    """The X.509-SVID with which the client has connected."""
+
+    advice = "Connect with an X.509-SVID of a trust domain in auth.spiffe as client certificate."
+
+    def __init__(self, peers: Peers, principals: SpiffePrincipals, proxies: Proxies | None = None) -> None:
+        """`proxies`: who never speak for themselves."""
+        self._peers = peers
+        self._principals = principals
+        self._proxies = proxies
+
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
+        if presented_in(metadata):
+            return None
+        chain = chain_of(context)
+        if not chain:
+            return None
+        peer = self._peers.peer(chain)
+        if peer.problem:
+            raise _refused(peer.problem, "certificate")
+        if not peer.spiffe_id or (self._proxies is not None and self._proxies.has(peer)):
+            return None
+        return self._principals.principal(peer.spiffe_id)
+
+
+class Proxies:
+    """Whose word about their own clients counts."""
+
+    def __init__(self, listed: Sequence[str]) -> None:
+        """`spiffe://…`, `dns:NAME`, or `sha256:HEX` of a certificate (DER)."""
+        self._ids = frozenset(each for each in listed if each.startswith("spiffe://"))
+        self._hosts = frozenset(each[4:].lower() for each in listed if each.startswith("dns:"))
+        self._digests = frozenset(each[7:].lower() for each in listed if each.startswith("sha256:"))
+
+    def has(self, peer: Peer) -> bool:
+        """By its digest even where its SPIFFE id does not count; never once it has expired."""
+        is_named = peer.spiffe_id in self._ids if peer.spiffe_id else False
+        return is_named or bool(self._hosts & peer.hosts) or peer.sha256 in self._digests
+
+
+class ForwardedCertificates:
+    """The SPIFFE id of a proxy's client, in XFCC. From anybody but a listed proxy the header means nothing."""
+
+    advice = "Or connect through a proxy that is listed in auth.xfcc, with a client certificate."
+
+    def __init__(
+        self,
+        peers: Peers,
+        proxies: Proxies,
+        trust_domains: frozenset[str],
+        principals: SpiffePrincipals,
+        ignored: Callable[[str], None],
+    ) -> None:
+        """`ignored` is given the peer of gRPC whose header does not count."""
+        self._peers = peers
+        self._proxies = proxies
+        self._trust_domains = trust_domains
+        self._principals = principals
+        self._ignored = ignored
+
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
+        if HEADER not in metadata:
+            return None
+        chain = chain_of(context)
+        if not chain or not self._proxies.has(self._peers.peer(chain)):
+            self._ignored(context.peer())
+            return None
+        if presented_in(metadata):
+            return None
+        sent = [value for name, value in context.invocation_metadata() or () if name == HEADER]
+        if len(sent) != 1:
+            raise _refused("The proxy has sent several x-forwarded-client-cert.", "xfcc")
+        try:
+            uris = last_element(str(sent[0])).get("uri", [])
+        except XfccInvalid as invalid:
+            raise _refused(f"The proxy's x-forwarded-client-cert cannot be read: {invalid}.", "xfcc") from None
+        if len(uris) != 1:
+            message = f"The certificate of the proxy's client has {len(uris)} URIs; an X.509-SVID has one."
+            raise _refused(message, "xfcc")
+        domain = trust_domain_of(uris[0])
+        if domain not in self._trust_domains:
+            raise _refused("The proxy's client has no SPIFFE id of a trust domain in auth.xfcc.", "xfcc")
+        return self._principals.principal(uris[0])
+
+
+def chain_of(context: ServicerContext) -> tuple[bytes, ...]:
+    """The client's certificate and those that it sent with it, PEM; empty where it has shown none."""
+    known = context.auth_context()
+    return (*known.get("x509_pem_cert", ()), *known.get("x509_pem_cert_chain", ()))
+
+
+def _refused(message: str, problem: str) -> RpcFailure:
+    return RpcFailure(Reason.CREDENTIAL_REFUSED, message, {"problem": problem})
