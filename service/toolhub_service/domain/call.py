@@ -32,6 +32,23 @@ class Role(IdentityEnum):
     """AuditService."""
 
 
+class Tenancy(Protocol):
+    """What a principal of one tenant may know of what others own, by the policy that describes it."""
+
+    @property
+    def name(self) -> str:
+        """The tenant; `-` for who belongs to none, where there are tenants."""
+
+    def holds(self, principal_id: str) -> bool:
+        """Whether this principal is of the same tenant."""
+
+    def shows(self, source: str) -> bool:
+        """Whether the source is the tenant's, or everybody's."""
+
+    def owns(self, source: str) -> bool:
+        """Whether the source is this tenant's alone: its operators may change it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A verified caller."""
@@ -51,6 +68,17 @@ class Principal:
     """Whom its credential names as the customer it belongs to; empty: nobody."""
     groups: frozenset[str] = frozenset()
     """As its issuer names them; they mean nothing without `issuer`."""
+    tenancy: Tenancy | None = field(default=None, repr=False, compare=False)
+    """Bounds what it sees of others; None: its roles alone do, for there are no tenants or it is of the whole hub."""
+
+    def may_know(self, owner: str) -> bool:
+        """Whether roles may show it what that principal owns."""
+        return self.tenancy is None or self.tenancy.holds(owner)
+
+    @property
+    def share(self) -> str:
+        """By what shares of common rooms are counted: tenants, where there are any."""
+        return self.id if self.tenancy is None else f"tenant {self.tenancy.name}"  # no id has a blank
 
 
 # What a tool asks a person in the middle of a call, and the answer it gets (MCP's InputRequiredResult, SEP-2322).

@@ -13,7 +13,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.faces.countbot import countbot
 from toolhub_service.faces.local_tools import LOCAL_TOOLS
 from toolhub_service.faces.permissions import Imported, ImportRefused, cel_text, escaped, rule_id
-from toolhub_service.policy.document import Pattern
+from toolhub_service.policy.patterns import Pattern
 
 STRATEGIES: Final = ("allow", "deny", "require_approval")
 OTHER_NAMES: Final[Mapping[str, Sequence[str]]] = {

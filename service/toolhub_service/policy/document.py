@@ -15,68 +15,7 @@ from msgspec import Meta
 
 from toolhub_service.domain.tool import READ_FS, READ_MEMORY, SEND_MESSAGE, WRITE_FS, WRITE_MEMORY
 from toolhub_service.domain.verdict import Level
-
-# Globs over names: `*` matches any run of characters (also `/`), everything else for itself.
-#
-# Greedy search of the pieces between the stars: linear in the name, so that no pattern can be made to hang.
-
-
-class Pattern:
-    """One glob, split once."""
-
-    __slots__ = ("_first", "_last", "_middle", "text")
-
-    def __init__(self, text: str) -> None:
-        pieces = text.split("*")
-        self.text = text
-        self._first = pieces[0]
-        self._middle = tuple(piece for piece in pieces[1:-1] if piece)
-        self._last: str | None = pieces[-1] if len(pieces) > 1 else None
-
-    @property
-    def is_exact(self) -> bool:
-        return self._last is None
-
-    def matches(self, name: str) -> bool:
-        if self._last is None:
-            return name == self._first
-        end = len(name) - len(self._last)
-        at = len(self._first)
-        if at > end or not name.startswith(self._first) or not name.endswith(self._last):
-            return False
-        for piece in self._middle:
-            found = name.find(piece, at, end)
-            if found < 0:
-                return False
-            at = found + len(piece)
-        return True
-
-
-class Patterns:
-    """Several globs; a name matches when one of them does."""
-
-    __slots__ = ("_all",)
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._all = tuple(Pattern(text) for text in texts)
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
-
-    def match(self, name: str) -> Pattern | None:
-        """The first glob that matches."""
-        for pattern in self._all:
-            if pattern.matches(name):
-                return pattern
-        return None
-
-    def names(self, name: str) -> bool:
-        """Whether the name itself is listed, not merely covered by a star."""
-        return any(pattern.is_exact and pattern.text == name for pattern in self._all)
-
-    def __str__(self) -> str:
-        return ", ".join(pattern.text for pattern in self._all)
-
+from toolhub_service.policy.tenants import TenantRule
 
 Glob = Annotated[str, Meta(min_length=1, max_length=256)]
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
@@ -168,7 +107,8 @@ class LimitRule(Section, frozen=True, kw_only=True):
     principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
     tools: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over tool names.")] = ANYONE
     per: Annotated[
-        Literal["principal", "tool", "principal_tool", "global"], Meta(description="What gets its own counter.")
+        Literal["principal", "tool", "principal_tool", "tenant", "global"],
+        Meta(description="What gets its own counter; who has no tenant has one alone."),
     ] = "principal"
     rate_per_s: (
         Annotated[float, Meta(gt=0, le=1e6, description="Calls per second on average; unset: no limit.")] | None
@@ -298,6 +238,9 @@ class PolicyDocument(Section, frozen=True, kw_only=True):
     ] = "starter"
     grants: Annotated[tuple[Grant, ...], Meta(max_length=10_000, description="Who holds which capabilities.")] = ()
     roles: Annotated[tuple[Roles, ...], Meta(max_length=10_000, description="Who may use which services.")] = ()
+    tenants: Annotated[
+        tuple[TenantRule, ...], Meta(max_length=10_000, description="Who belongs together, and sees nothing of others.")
+    ] = ()
     rules: Annotated[tuple[Rule, ...], Meta(max_length=10_000, description="Exceptions to the grants.")] = ()
     limits: Annotated[tuple[LimitRule, ...], Meta(max_length=10_000, description="Rates, concurrency, quotas.")] = ()
     egress: Annotated[
@@ -341,7 +284,7 @@ def document_schema() -> dict[str, Any]:
 
 # Keys that the first version had not. An approval holds for one revision: that a hub is updated must not change it.
 # A key of this list whose default changes its meaning has to leave it.
-_ADDED = ("approval_by_default", "blocked_cidrs", "denied_commands")
+_ADDED = ("approval_by_default", "blocked_cidrs", "denied_commands", "tenants")
 _ADDED_TO_EGRESS = ("retry_with_key",)
 _ADDED_TO_SANDBOX = ("minimum", "minimum_for")
 _fields = cache(msgspec.structs.fields)

@@ -24,7 +24,10 @@ from toolhub_service.guards.command_grammar import SAFE_COMMANDS, compiles
 from toolhub_service.guards.commands import rule_faults
 from toolhub_service.guards.urls import canonical_host, canonical_path
 from toolhub_service.guards.yaml_faults import yaml_fault
-from toolhub_service.policy.document import Command, Egress, Pattern, PolicyDocument, SandboxRule
+from toolhub_service.policy.document import Command, Egress, PolicyDocument, SandboxRule
+from toolhub_service.policy.patterns import Pattern
+from toolhub_service.policy.tenants import PLACEHOLDER
+from toolhub_service.policy.tenants import unsound as unsound_tenants
 
 # Names in a policy that fit nothing known: a misspelt tool in a DENY rule forbids nothing, and says nothing.
 #
@@ -62,6 +65,13 @@ def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str
         for index, entry in enumerate(getattr(document, section)):
             yield from principals.strange(f"{section}[{index}].principals", entry.principals)
     yield from principals.strange("impersonate", document.impersonate)
+    # A misspelt source stays everybody's.
+    namespaces = {tool.partition("/")[0] for tool in known.tools}
+    sources = _Names("source", frozenset(namespaces | known.unread) if known.tools else frozenset())
+    for index, tenant in enumerate(document.tenants):
+        if tenant.name != PLACEHOLDER:
+            yield from principals.strange(f"tenants[{index}].principals", tenant.principals)
+        yield from sources.strange(f"tenants[{index}].sources", tenant.sources)
 
 
 class _Names:
@@ -154,6 +164,7 @@ Problem = tuple[str, str]
 def unsound(document: PolicyDocument) -> Iterator[Problem]:
     """Every problem, in the order of the file."""
     yield from _useless_stars(document)
+    yield from unsound_tenants(document.tenants)
     yield from _doubled("rules", [rule.id for rule in document.rules])
     yield from _doubled("limits", [limit.id for limit in document.limits])
     for index, limit in enumerate(document.limits):

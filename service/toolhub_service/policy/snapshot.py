@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from toolhub_service.domain.call import PlannedCall, Principal, Role
+from toolhub_service.domain.call import PlannedCall, Principal, Role, Tenancy
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolSpec
@@ -106,7 +106,14 @@ class PolicySnapshot:
         known = self.principals.get(id)
         if known is None:
             roles = frozenset(Role(name) for name in self.table.roles_of(id))
-            known = Principal(id=id, roles=roles, may_impersonate=self.table.may_impersonate(id))
+            tenancy = None if self.table.tenants is None else self.table.tenants.tenancy(id)
+            known = Principal(
+                id=id,
+                roles=roles,
+                may_impersonate=self.table.may_impersonate(id),
+                tenant="" if tenancy is None else tenancy.name,
+                tenancy=tenancy,
+            )
             if len(self.principals) >= MAX_PRINCIPALS:
                 self.principals.pop(next(iter(self.principals)), None)
             self.principals[id] = known
@@ -235,9 +242,15 @@ class LivePolicy:
         """One that was verified earlier, such as a job's, under the policy in force now: what its credential said of it
         stays, and narrows its roles as it did then."""
         known = self.principal(kept.id)
-        if kept == Principal(kept.id, kept.roles, kept.may_impersonate):
+        if kept == Principal(kept.id, kept.roles, kept.may_impersonate, tenant=known.tenant):
             return known
-        return replace(kept, roles=known.roles & kept.roles, may_impersonate=known.may_impersonate)
+        return replace(
+            kept,
+            roles=known.roles & kept.roles,
+            may_impersonate=known.may_impersonate,
+            tenant=known.tenant or kept.tenant,
+            tenancy=known.tenancy,
+        )
 
     @property
     def shadow_revision(self) -> str:
@@ -259,6 +272,11 @@ class LivePolicy:
 
     def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
         return self._snapshot.could_allow(principal_id, spec)
+
+    def tenancy(self, name: str) -> Tenancy | None:
+        """What principals of the tenant see of others; None where the policy has no tenants."""
+        tenants = self._snapshot.table.tenants
+        return None if tenants is None else tenants.named(name)
 
     def replace(self, source: Source) -> Change:
         """Put a new document in force, whole or not at all."""

@@ -21,8 +21,10 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ToolSpec, canonical_capabilities
 from toolhub_service.domain.verdict import Constraints, DeniedCommand, Effect, Limit, Verdict
 from toolhub_service.policy.conditions import Condition
-from toolhub_service.policy.document import Approval, LimitRule, Patterns, PolicyDocument, Rule
+from toolhub_service.policy.document import Approval, LimitRule, PolicyDocument, Rule
 from toolhub_service.policy.parsing import Lines, command_rules, egress_rule, invalid, sandbox
+from toolhub_service.policy.patterns import Patterns
+from toolhub_service.policy.tenants import EVERY, UNASSIGNED, Tenants
 
 # The capability gate: which capabilities a principal holds, and which of a tool's it lacks.
 #
@@ -63,6 +65,7 @@ def narrowed(context: ExecContext, most: frozenset[str]) -> ExecContext:
 PRECEDENCE = (Effect.DENY, Effect.REQUIRE_APPROVAL, Effect.REQUIRE_PLAN, Effect.ALLOW)
 PLAN_RULE_ID = "destructive_requires_plan"
 APPROVAL_RULE_ID = "approval_by_default"
+TENANTS_RULE_ID = "tenants"
 PLAN_REMEDY = "Invoke with mode DRY_RUN first, check the plan, then invoke with its plan_digest and the same arguments."
 APPROVAL_REMEDY = "Wait until a person has decided, then invoke again with the approval_id and the same arguments."
 
@@ -163,6 +166,7 @@ class Table:
             for rule in document.egress
         )
         self._impersonate = Patterns(document.impersonate)
+        self.tenants = Tenants(document.tenants) if document.tenants else None
         self._approved = Patterns(sorted(canonical_capabilities(document.approval_by_default)))
         self._commands = command_rules(document.commands)
         self._denied_commands = tuple(DeniedCommand(rule.id, rule.pattern) for rule in document.denied_commands)
@@ -184,8 +188,9 @@ class Table:
         return Constraints(egress, self._commands, self._denied_commands, self._sandbox)
 
     def limits(self, principal_id: str, tool: str) -> tuple[Limit, ...]:
+        tenant = "" if self.tenants is None else self.tenants.of(principal_id)
         return tuple(
-            _limit(limit, principal_id, tool)
+            _limit(limit, principal_id, tool, tenant)
             for who, what, limit in self._limits
             if who.match(principal_id) and what.match(tool)
         )
@@ -205,13 +210,15 @@ class Table:
         )
         default = self.default(needs)
         rules = [rule for rule in self.rules if rule.applies_to(principal_id, spec, needs)]
-        denies = [rule for rule in rules if rule.denies]
+        denies = _bound([rule for rule in rules if rule.denies], granted)
+        if self.tenants is not None and not self.tenants.shows(self.tenants.of(principal_id), spec.source):
+            denies = (_hidden(granted, spec.name),)
         others = [rule for rule in rules if not (rule.denies or rule.is_vague_about(spec.name, default))]
         return Row(
             needs=needs,
             missing=holdings.lack(needs),
             is_known="agent" in self.roles_of(principal_id),
-            denies=_bound(denies, granted),
+            denies=denies,
             others=_bound(others, granted),
             fallback=_by_default(granted, default),
             is_guarded=bool(spec.guarded),
@@ -263,6 +270,19 @@ def _bound(rules: list[CompiledRule], granted: Verdict) -> tuple[BoundRule, ...]
     return tuple(bound)
 
 
+def _hidden(granted: Verdict, tool: str) -> BoundRule:
+    """For who may not know of the tool. No entrance comes as far: step 1 does not find it."""
+    verdict = replace(
+        granted,
+        effect=Effect.DENY,
+        rule_id=TENANTS_RULE_ID,
+        reason=f"There is no tool named {tool!r}.",
+        remedy="",
+        kind=ErrorKind.TOOL_NOT_FOUND,
+    )
+    return BoundRule(None, verdict)
+
+
 def _verdict(rule: Rule, granted: Verdict) -> Verdict:
     effect = Effect[rule.effect]
     details: dict[str, JsonValue] = {}
@@ -309,8 +329,11 @@ def _by_default(granted: Verdict, default: Default) -> Verdict:
     )
 
 
-def _limit(limit: LimitRule, principal_id: str, tool: str) -> Limit:
+def _limit(limit: LimitRule, principal_id: str, tool: str, tenant: str) -> Limit:
+    """`tenant`: empty where there are none."""
     parts = [limit.id]
+    if limit.per == "tenant":  # `@` is quoted in the name of a principal
+        parts.append(quote(principal_id) if tenant in ("", EVERY, UNASSIGNED) else f"@{quote(tenant)}")
     # Quoted, for `|` divides the parts: no name can stand for another principal's counter.
     if limit.per in ("principal", "principal_tool"):
         parts.append(quote(principal_id))

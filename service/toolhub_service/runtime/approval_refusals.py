@@ -11,7 +11,7 @@ from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, Tool
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.verdict import Verdict
-from toolhub_service.policy.document import Patterns
+from toolhub_service.policy.patterns import Patterns
 from toolhub_service.policy.table import APPROVAL_REMEDY
 from toolhub_service.runtime.approval_record import was_withdrawn
 from toolhub_service.runtime.steps import details_of

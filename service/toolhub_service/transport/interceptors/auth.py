@@ -243,7 +243,7 @@ def _narrowed(described: Principal, identity: Identity) -> Principal:
         issuer=identity.issuer,
         actors=identity.actors,
         permissions=identity.permissions,
-        tenant=identity.tenant,
+        tenant=described.tenant or identity.tenant,
         groups=identity.groups,
     )
 

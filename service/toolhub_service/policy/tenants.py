@@ -1,0 +1,171 @@
+"""Tenants: which principals belong together, and which sources are theirs alone.
+
+The tenant is a function of a principal's id, by the policy in force. Jobs, approvals, artifacts and audit events name
+who owns them by that id, so that what was kept before tenants were configured belongs to one from then on, on every
+hub, and nothing has to be stored twice (docs/decisions/0060).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from toolhub_service.policy.patterns import Patterns
+
+EVERY: Final = "*"
+"""Not a tenant: its principals belong to none, and see all."""
+UNASSIGNED: Final = "-"
+"""Whom no entry names, where there are tenants: they see nothing of any tenant, and none sees anything of theirs."""
+PLACEHOLDER: Final = "{tenant}"
+# A tenant as a token's claim or a SPIFFE trust domain names it: it ends at any other character.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_REMEMBERED_MAX: Final = 16_384
+
+TenantGlob = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class TenantRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first entry that names a principal says which tenant it belongs to. Entries of one name add up."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,127}|\*|\{tenant\})$",
+            description="The tenant. `{tenant}`: what stands in the place of `{tenant}` in the principal's id. `*`: no "
+            "tenant, but the operators of the whole hub, who see all.",
+        ),
+    ]
+    principals: Annotated[
+        tuple[TenantGlob, ...],
+        Meta(
+            description="Globs over principal ids. With `name: {tenant}`, such as `corp:{tenant}/*` or "
+            "`spiffe://{tenant}/*`."
+        ),
+    ] = ()
+    sources: Annotated[
+        tuple[TenantGlob, ...],
+        Meta(
+            description="Globs over names of sources that no other tenant sees, unless it lists them, too. A source "
+            "that no entry lists is everybody's."
+        ),
+    ] = ()
+
+
+def unsound(rules: Sequence[TenantRule]) -> Iterator[tuple[str, str]]:
+    """Path and sentence of what is wrong with them."""
+    for index, rule in enumerate(rules):
+        path = f"$.tenants[{index}]"
+        is_open = rule.name == PLACEHOLDER
+        for place, text in enumerate(rule.principals):
+            before, found, after = text.partition(PLACEHOLDER)
+            if not is_open and found:
+                yield f"{path}.principals[{place}]", f"`{PLACEHOLDER}` needs `name: '{PLACEHOLDER}'`"
+            elif is_open and not (found and before and "*" not in before and PLACEHOLDER not in after):
+                yield f"{path}.principals[{place}]", f"needs `{PLACEHOLDER}` once, behind a text without stars"
+            elif is_open and after and re.match(r"[A-Za-z0-9._*-]", after):
+                yield f"{path}.principals[{place}]", f"`{PLACEHOLDER}` must end the id or stand before a sign such as /"
+        if rule.sources and rule.name in (EVERY, PLACEHOLDER):
+            yield f"{path}.sources", "sources belong to tenants that have a name of their own"
+
+
+class Tenancy:
+    """Implements `domain.call.Tenancy`."""
+
+    __slots__ = ("_tenants", "name")
+
+    def __init__(self, name: str, tenants: Tenants) -> None:
+        self.name = name
+        self._tenants = tenants
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it lets see the same, whichever policy it is of."""
+        return isinstance(other, Tenancy) and (self.name, self._tenants.rules) == (other.name, other._tenants.rules)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def holds(self, principal_id: str) -> bool:
+        return self._tenants.of(principal_id) == self.name
+
+    def shows(self, source: str) -> bool:
+        return self._tenants.shows(self.name, source)
+
+    def owns(self, source: str) -> bool:
+        return self._tenants.owners(source) == {self.name}
+
+
+class Tenants:
+    """The entries of one policy."""
+
+    def __init__(self, rules: Sequence[TenantRule]) -> None:
+        """`rules` are sound."""
+        self.rules = tuple(rules)
+        self._fixed = [(rule.name, Patterns(rule.principals)) for rule in rules]
+        self._sources = [(rule.name, Patterns(rule.sources)) for rule in rules if rule.sources]
+        # Tokens may name any number of principals: what is remembered of them has a bound.
+        self._of: dict[str, str] = {}
+        self._owners: dict[str, frozenset[str]] = {}
+        self._tenancies: dict[str, Tenancy] = {}
+
+    def of(self, principal_id: str) -> str:
+        """The name of its tenant, UNASSIGNED, or EVERY; empty for nobody's id."""
+        known = self._of.get(principal_id)
+        if known is None:
+            known = self._find(principal_id) if principal_id else ""
+            if len(self._of) >= _REMEMBERED_MAX:
+                self._of.pop(next(iter(self._of)), None)
+            self._of[principal_id] = known
+        return known
+
+    def tenancy(self, principal_id: str) -> Tenancy | None:
+        """What it may see of others; None: all."""
+        name = self.of(principal_id)
+        return None if name == EVERY else self.named(name)
+
+    def named(self, name: str) -> Tenancy:
+        """Of a tenant, whether or not there is anybody of it."""
+        known = self._tenancies.get(name)
+        if known is None:
+            if len(self._tenancies) >= _REMEMBERED_MAX:
+                self._tenancies.pop(next(iter(self._tenancies)), None)
+            known = self._tenancies[name] = Tenancy(name, self)
+        return known
+
+    def owners(self, source: str) -> frozenset[str]:
+        """The tenants whose source it is; empty: everybody's."""
+        known = self._owners.get(source)
+        if known is None:
+            known = frozenset(name for name, patterns in self._sources if patterns.match(source))
+            if len(self._owners) >= _REMEMBERED_MAX:
+                self._owners.pop(next(iter(self._owners)), None)
+            self._owners[source] = known
+        return known
+
+    def shows(self, tenant: str, source: str) -> bool:
+        """Whether principals of that tenant see what the source offers."""
+        owners = self.owners(source)
+        return not owners or tenant in owners or tenant == EVERY
+
+    def _find(self, principal_id: str) -> str:
+        for rule, (name, patterns) in zip(self.rules, self._fixed, strict=True):
+            if name != PLACEHOLDER:
+                if patterns.match(principal_id):
+                    return name
+            elif found := next(filter(None, (_named_in(text, principal_id) for text in rule.principals)), ""):
+                return found
+        return UNASSIGNED
+
+
+def _named_in(pattern: str, principal_id: str) -> str:
+    """What stands in the place of `{tenant}`; empty where the pattern does not match."""
+    before, _, after = pattern.partition(PLACEHOLDER)
+    if not principal_id.startswith(before):
+        return ""
+    found = _NAME.match(principal_id, len(before))
+    if found is None or not Patterns([after]).match(principal_id[found.end() :]):
+        return ""
+    return found.group()
