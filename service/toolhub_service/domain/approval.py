@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from toolhub_service.domain.call import Call, PlannedCall, Question
+from toolhub_service.domain.call import Call, Owners, PlannedCall, Question
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import IdentityEnum
 from toolhub_service.domain.verdict import Verdict
@@ -115,6 +115,7 @@ class ApprovalFilter(Struct, frozen=True, gc=False):
     principal: str = ""
     tool: str = ""
     """A name or a glob (fnmatch, case-sensitive)."""
+    owners: Owners | None = None
 
 
 # The port of approvals: where they are kept.

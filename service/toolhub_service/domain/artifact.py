@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.call import Call, Owners
 
 OCTETS = "application/octet-stream"
 
@@ -57,6 +57,7 @@ class ArtifactFilter(Struct, frozen=True, gc=False):
     sha256: str = ""
     task_id: str = ""
     call_id: str = ""
+    owners: Owners | None = None
 
 
 # Ports of large values: what is known of them, their bytes, and how a call keeps and reads them.
@@ -74,10 +75,16 @@ class ArtifactRecords(Protocol):
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]: ...
 
     async def page(
-        self, principal: str, sha256: str, *, after: tuple[int, str] | None, limit: int
+        self,
+        principal: str,
+        sha256: str,
+        *,
+        after: tuple[int, str] | None,
+        limit: int,
+        owners: Owners | None = None,
     ) -> Sequence[Artifact]:
         """Those that expire last first, strictly after the cursor (expires_at_unix_ms, artifact_id), expired ones, too;
-        an empty principal or digest matches all."""
+        an empty principal or digest, or None for `owners`, matches all."""
 
     async def remove(self, artifact_id: str) -> bool:
         """Forget one. True when no other artifact has the same sha256, so that its bytes may go."""

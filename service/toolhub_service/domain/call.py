@@ -32,6 +32,10 @@ class Role(IdentityEnum):
     """AuditService."""
 
 
+Owners = Callable[[str], bool]
+"""Whether what the principal of that id owns is meant."""
+
+
 class Tenancy(Protocol):
     """What a principal of one tenant may know of what others own, by the policy that describes it."""
 
@@ -74,6 +78,15 @@ class Principal:
     def may_know(self, owner: str) -> bool:
         """Whether roles may show it what that principal owns."""
         return self.tenancy is None or self.tenancy.holds(owner)
+
+    def may_know_source(self, source: str) -> bool:
+        """Whether the source is there for it at all."""
+        return self.tenancy is None or self.tenancy.shows(source)
+
+    @property
+    def owners(self) -> Owners | None:
+        """Whose records roles may show it; None: everybody's."""
+        return None if self.tenancy is None else self.tenancy.holds
 
     @property
     def share(self) -> str:

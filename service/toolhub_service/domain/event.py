@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from toolhub_service.domain.call import Owners
+
 
 class EventType(Enum):
     TOOL_CALLED = "TOOL_CALLED"
@@ -99,6 +101,8 @@ class EventFilter(Struct, frozen=True, gc=False):
     from_unix_ms: int = 0
     to_unix_ms: int = 0
     """Exclusive; 0: no end."""
+    owners: Owners | None = None
+    """Whose events; those of nobody, such as the hub's own, pass only with None."""
 
 
 class ChainFault(Struct, frozen=True, gc=False):

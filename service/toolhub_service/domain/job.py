@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolhub_service.domain.artifact import ArtifactRef
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.call import Call, Owners
 from toolhub_service.domain.result import FINAL_STATES, JobRef, JobState, Progress, ToolResult
 
 
@@ -110,11 +110,13 @@ class JobFilter(Struct, frozen=True, gc=False):
     """A name or a glob (fnmatch, case-sensitive)."""
     request_id: str = ""
     task_id: str = ""
+    owners: Owners | None = None
 
     def matches(self, job: Job) -> bool:
         call = job.call
         return (
-            self.principal in ("", call.principal.id)
+            (self.owners is None or self.owners(call.principal.id))
+            and self.principal in ("", call.principal.id)
             and (not self.states or job.state in self.states)
             and (not self.tool or fnmatchcase(call.tool, self.tool))
             and self.request_id in ("", call.context.request_id)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
@@ -91,6 +92,8 @@ class PinFilter(Struct, frozen=True, gc=False):
     tool: str = ""
     """A name or a glob."""
     states: frozenset[PinState] = frozenset()
+    sources: Callable[[str], bool] | None = None
+    """Whether pins of that source are meant."""
 
 
 def pin_digest(source: str, definition: JsonObject) -> str:
@@ -194,6 +197,13 @@ class SourceStatus:
     @property
     def partial(self) -> bool:
         return self.state is SourceState.PARTIAL
+
+
+def known_to(principal: Principal, statuses: Sequence[SourceStatus]) -> Sequence[SourceStatus]:
+    """Of those sources alone that are there for it."""
+    if principal.tenancy is None:
+        return statuses
+    return [status for status in statuses if principal.tenancy.shows(status.name)]
 
 
 # Ports of tools from elsewhere: where they are discovered, and where decisions about them are kept.

@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
+from toolhub_service.domain.source import known_to
 from toolhub_service.domain.tool import Annotations, ToolState
 from toolhub_service.mcp_server.calling import Answered, Calling
 from toolhub_service.mcp_server.calls import Context, failed, is_id, text_of
@@ -179,7 +180,7 @@ class OwnTools:
             _ACTIVE,
             PageRequest(args.limit),
             viewer=viewer,
-            sources=engine.sources(),
+            sources=known_to(principal, engine.sources()),
             meaning=meaning,
         )
         in_stubs = self._offer.mode_for(principal) == "program" if args.stubs is None else args.stubs

@@ -105,9 +105,9 @@ class Resources:
         """(media type, bytes). Raises MCPError."""
         if not is_id(artifact_id):
             raise no_resource(uri, code)
-        may_read_all = Role.AUDITOR in principal.roles
+        auditor = principal if Role.AUDITOR in principal.roles else None
         try:
-            artifact = await self._engine.artifacts.open(principal.id, artifact_id, may_read_all=may_read_all)
+            artifact = await self._engine.artifacts.open(principal.id, artifact_id, auditor=auditor)
             if artifact.size_bytes > most:
                 message = f"It has {artifact.size_bytes:,} bytes, of which {most:,} can be read over MCP."
                 raise MCPError(code, f"{message} Use `toolhub artifacts get {artifact_id}`.", {"uri": uri})

@@ -82,6 +82,15 @@ class Totals:
     by_source: Mapping[str, int]
 
 
+def totals_of(tools: Sequence[ToolSpec]) -> Totals:
+    return Totals(
+        tools=len(tools),
+        by_kind=Counter(spec.kind for spec in tools),
+        by_state=Counter(spec.state for spec in tools),
+        by_source=Counter(spec.source for spec in tools),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     revision: str
@@ -147,13 +156,7 @@ class ToolCatalog:
         """Every tool, the revision and the totals; the same object until something changes."""
         if self._snapshot is None:
             tools = tuple(sorted(self._tools.values(), key=lambda spec: spec.name))
-            totals = Totals(
-                tools=len(tools),
-                by_kind=Counter(spec.kind for spec in tools),
-                by_state=Counter(spec.state for spec in tools),
-                by_source=Counter(spec.source for spec in tools),
-            )
-            self._snapshot = Snapshot(self.revision, tools, totals)
+            self._snapshot = Snapshot(self.revision, tools, totals_of(tools))
         return self._snapshot
 
     def register(self, spec: ToolSpec, *, replace: bool = False) -> None:
@@ -210,7 +213,7 @@ class ToolCatalog:
         """Change whether a tool may be called, built-in ones too. Raises HubFailure NOT_FOUND."""
         spec = self._tools.get(name)
         if spec is None:
-            raise _unknown(name)
+            raise unknown_tool(name)
         self._apply(_Batch(put={name: replace(spec, state=state, state_reason=reason)}))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -279,7 +282,7 @@ class ToolCatalog:
 
     def _judge_removal(self, name: str, batch: _Batch) -> None:
         if name not in self._tools or name in batch.remove:
-            raise _unknown(name)
+            raise unknown_tool(name)
         check_not_reserved(name)
         batch.remove.add(name)
 
@@ -327,7 +330,8 @@ def _taken(name: str, why: str) -> HubFailure:
     return HubFailure(Reason.TOOL_EXISTS, f"the name `{name}` is taken: {why}", tool=name)
 
 
-def _unknown(name: str) -> HubFailure:
+def unknown_tool(name: str) -> HubFailure:
+    """What operators are told of a name that no tool has."""
     return HubFailure(Reason.TOOL_NOT_FOUND, f"there is no tool `{name[:128]}`", tool=name[:128])
 
 

@@ -175,7 +175,7 @@ class Sources:
     async def remove(self, name: str, *, forget: bool = False) -> None:
         """Close it and take its tools away; `forget`: its pins, too. Raises HubFailure NOT_FOUND, and as `PinStore`."""
         if name not in self._controllers and name not in self._not_read:
-            raise _unknown(name)
+            raise unknown_source(name)
         self._not_read.pop(name, None)
         self._shadows.release(name)
         controller, tools = self._controllers.pop(name, None), self._tools.pop(name, None)
@@ -221,7 +221,7 @@ class Sources:
         known = {status.name for status in self.statuses()}
         unknown = next((name for name in sources if name not in known), None)
         if unknown is not None:
-            raise _unknown(unknown)
+            raise unknown_source(unknown)
         wanted = set(sources) or known
         await asyncio.gather(
             *(controller.refresh() for name, controller in self._controllers.items() if name in wanted)
@@ -309,7 +309,7 @@ class Sources:
     def _controller(self, name: str) -> SourceController:
         controller = self._controllers.get(name)
         if controller is None:
-            raise _unknown(name)
+            raise unknown_source(name)
         return controller
 
     def _check_name(self, name: str) -> None:
@@ -326,6 +326,7 @@ def _taken(name: str, known: str) -> HubFailure:
     return HubFailure(Reason.SOURCE_EXISTS, message, source=name, known=known)
 
 
-def _unknown(name: str) -> HubFailure:
+def unknown_source(name: str) -> HubFailure:
+    """What operators are told of a name that no source has."""
     message = f"there is no source `{name[:64]}`: `toolhub sources list` names those there are"
     return HubFailure(Reason.SOURCE_NOT_FOUND, message, source=name[:64])

@@ -109,6 +109,8 @@ class Viewer:
     """Whether policy could allow the caller some call of a tool."""
     revision: Hashable = None
     """Of the policy behind `allowed`; None: verdicts are asked anew each time."""
+    knows: Test | None = None
+    """Whether the caller may know that a tool is there at all; None: of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ def list_tools(
     fingerprint = where.fingerprint(page.question, viewer.scope if viewer else "")
     place = read_token(page.token, fingerprint)
     meant = list(filter(where.compiled(), catalog.all()))
+    if viewer is not None and viewer.knows is not None:
+        meant = list(filter(viewer.knows, meant))
     shown = [spec for spec in meant if viewer.allowed(spec)] if viewer else meant
     start = bisect_right(shown, place.after, key=lambda spec: spec.name) if place else 0
     tools = tuple(shown[start : start + size])

@@ -13,6 +13,8 @@ from contextlib import aclosing
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.reasons import Reason
@@ -166,7 +168,7 @@ class ApprovalTail(AsyncIterator[Approval]):
     async def _standing(self) -> AsyncGenerator[Approval, None]:
         """Every PENDING approval, then what has become of those that were open when they were sent last."""
         listed: set[str] = set()
-        where = ApprovalFilter(frozenset({ApprovalState.PENDING}), self._where.principal, self._where.tool)
+        where = replace(self._where, states=frozenset({ApprovalState.PENDING}))
         after: tuple[int, str] | None = None
         while self._end is None:
             page, _ = await self._store.page(where, after=after, limit=_PAGE)
@@ -186,9 +188,7 @@ class ApprovalTail(AsyncIterator[Approval]):
 
     async def _ended(self) -> AsyncGenerator[Approval, None]:
         """The latest of those that are no longer PENDING, among them whatever was decided since an earlier watch."""
-        where = ApprovalFilter(
-            frozenset(ApprovalState) - {ApprovalState.PENDING}, self._where.principal, self._where.tool
-        )
+        where = replace(self._where, states=frozenset(ApprovalState) - {ApprovalState.PENDING})
         after: tuple[int, str] | None = None
         for _ in range(_ENDED_MAX // _PAGE):
             page, _ = await self._store.page(where, after=after, limit=_PAGE)
@@ -207,6 +207,8 @@ class ApprovalTail(AsyncIterator[Approval]):
     def _wants(self, approval: Approval) -> bool:
         binding, where = approval.binding, self._where
         if where.principal and binding.principal != where.principal:
+            return False
+        if where.owners is not None and not where.owners(binding.principal):
             return False
         return not where.tool or fnmatchcase(binding.tool, where.tool)
 

@@ -184,7 +184,7 @@ class Approvals:
         after: Approval | None = None
         while True:
             approval = await self._store.get(approval_id)
-            if approval is None:
+            if approval is None or not principal.may_know(approval.binding.principal):
                 raise refusals.not_found(approval_id)
             if approval == after:  # kept at the last attempt, only the store's answer was lost
                 await self._ledger.decided(after)
@@ -205,7 +205,8 @@ class Approvals:
     async def get(self, principal: Principal, approval_id: str) -> Approval:
         """Approvers see every approval, others their own. Raises HubFailure NOT_FOUND."""
         approval = await self._store.get(approval_id)
-        if approval is None or whose(principal) not in ("", approval.binding.principal):
+        owner = "" if approval is None else approval.binding.principal
+        if approval is None or whose(principal) not in ("", owner) or not principal.may_know(owner):
             raise refusals.not_found(approval_id)
         return await self._ledger.current(approval)
 
@@ -243,7 +244,8 @@ class Approvals:
         if own and where.principal not in ("", own):
             return (), 0
         await self.expire_due(self._clock.unix_ms())
-        return await self._store.page(replace(where, principal=own or where.principal), after=after, limit=limit)
+        seen = replace(where, principal=own) if own else replace(where, owners=principal.owners)
+        return await self._store.page(seen, after=after, limit=limit)
 
     async def expire_due(self, now_unix_ms: int) -> int:
         """Persist which approvals are over; how many were found to be."""
@@ -330,7 +332,7 @@ def _is_done(approval: Approval, call: Call) -> bool:
 
 
 def whose(principal: Principal) -> str:
-    """Whose approvals the principal may see: everybody's (empty) with the role approver, else its own."""
+    """Whose approvals the principal may see: everybody's of its tenant (empty) with the role approver, else its own."""
     return "" if Role.APPROVER in principal.roles else principal.id
 
 

@@ -25,7 +25,7 @@ from toolhub_service.domain.artifact import (
     Blobs,
     BlobWriter,
 )
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness
@@ -146,7 +146,9 @@ class Artifacts:
         now_unix_ms, found = self._clock.unix_ms(), list[Artifact]()
         at_once = _LISTED_AT_ONCE if where.task_id or where.call_id else limit + 1
         for _ in range(_LISTED_MOST // _LISTED_AT_ONCE):
-            records = await self._records.page(where.principal, where.sha256, after=after, limit=at_once)
+            records = await self._records.page(
+                where.principal, where.sha256, after=after, limit=at_once, owners=where.owners
+            )
             for artifact in records:
                 if artifact.expires_at_unix_ms <= now_unix_ms:
                     return found, None
@@ -165,13 +167,13 @@ class Artifacts:
         await self._leave_to_the_sweeper(replace(artifact, principal=""))
         await self._records.remove(artifact.artifact_id)
 
-    async def open(self, principal_id: str, artifact_id: str, *, may_read_all: bool = False) -> Artifact:
-        """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's; auditors may read all."""
+    async def open(self, principal_id: str, artifact_id: str, *, auditor: Principal | None = None) -> Artifact:
+        """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's; auditors may read all of their tenant."""
         artifact = await self._records.get(artifact_id)
         if (
             artifact is None
             or artifact.expires_at_unix_ms <= self._clock.unix_ms()
-            or not (may_read_all or artifact.principal == principal_id)
+            or not (artifact.principal == principal_id or (auditor and auditor.may_know(artifact.principal)))
         ):
             message = "You have no such artifact: it never existed, or it expired. Create or upload it again."
             raise refuse(ErrorKind.NOT_FOUND, message)

@@ -113,6 +113,9 @@ def all_read(_tool: str) -> str:
 def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread = all_read) -> ToolSpec:
     """The tool's definition. Raises TOOL_NOT_FOUND (with near names), TOOL_QUARANTINED or TOOL_UNAVAILABLE."""
     spec = catalog.get(call.tool)
+    tenancy = call.principal.tenancy
+    if tenancy is not None and not tenancy.shows(_source(call.tool, spec)):
+        raise not_found(call, catalog, policy)
     if spec is None:
         reason = unread(call.tool)
         raise _not_there_yet(call, reason) if reason else not_found(call, catalog, policy)
@@ -133,6 +136,11 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread =
         reason=spec.state_reason,
         state=spec.state.value,
     )
+
+
+def _source(tool: str, spec: ToolSpec | None) -> str:
+    """Whose a name is, whether or not there is a tool of it."""
+    return tool.partition("/")[0] if spec is None else spec.source
 
 
 def _changed(call: Call, spec: ToolSpec) -> ToolFailure:
@@ -163,7 +171,10 @@ def not_found(
     `shown`: how an entrance that has names of its own names a tool. The name that was asked for is not repeated then:
     the call has it in another spelling where there is such a tool.
     """
-    specs = catalog.all()
+    specs: Sequence[ToolSpec] = catalog.all()
+    tenancy = call.principal.tenancy
+    if tenancy is not None:  # before they are counted: what is not there takes no place of what is
+        specs = [spec for spec in specs if tenancy.shows(spec.source)]
     close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_CLOSE_MAX, cutoff=0.6)
     close += [name for name in _of_the_same_words(call.tool, specs) if name not in close]
     visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.artifact import Artifact
+from toolhub_service.domain.call import Owners
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.reasons import Reason
@@ -111,6 +112,8 @@ class Where:
     among: Mapping[str, Collection[str]] = field(default_factory=dict)
     like: Mapping[str, str] = field(default_factory=dict)
     """A name or a glob (fnmatch, case-sensitive)."""
+    judged: Mapping[str, Owners] = field(default_factory=dict)
+    """Only rows with a value that is let through."""
 
     def matches(self, row: Row) -> bool:
         # Loops, for a page judges many rows: `all` over generators takes three times as long.
@@ -120,10 +123,17 @@ class Where:
         for column, values in self.among.items():
             if values and row[column] not in values:
                 return False
-        for column, glob in self.like.items():  # noqa: SIM110 — the third of three
+        for column, glob in self.like.items():
             if glob and not fnmatchcase(row[column], glob):
                 return False
+        for column, passes in self.judged.items():  # noqa: SIM110 — the fourth of four
+            if not passes(row[column]):
+                return False
         return True
+
+
+def of_owners(owners: Owners | None) -> Mapping[str, Owners]:
+    return {} if owners is None else {"principal": owners}
 
 
 class RecordStore(Protocol[R]):
@@ -276,7 +286,8 @@ def job_facts(job: Job) -> dict[str, str]:
 
 def jobs_where(where: JobFilter) -> Where:
     equals = {"principal": where.principal, "request_id": where.request_id, "task_id": where.task_id}
-    return Where(equals, {"state": {state.value for state in where.states}}, {"tool": where.tool})
+    states = {state.value for state in where.states}
+    return Where(equals, {"state": states}, {"tool": where.tool}, of_owners(where.owners))
 
 
 class Records(Generic[R]):
@@ -308,7 +319,8 @@ class Approvals(Records[Approval]):
         self, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Approval], int]:
         states = {state.value for state in where.states}
-        terms = Where({"principal": where.principal}, {"state": states}, {"tool": where.tool})
+        tools, owners = {"tool": where.tool}, of_owners(where.owners)
+        terms = Where({"principal": where.principal}, {"state": states}, tools, owners)
         return await self._records.page(terms, after=after, limit=limit)
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Approval]:
@@ -334,9 +346,15 @@ class Artifacts(Records[Artifact]):
         return await self._records.expired(now_unix_ms, limit)
 
     async def page(
-        self, principal: str, sha256: str, *, after: tuple[int, str] | None, limit: int
+        self,
+        principal: str,
+        sha256: str,
+        *,
+        after: tuple[int, str] | None,
+        limit: int,
+        owners: Owners | None = None,
     ) -> Sequence[Artifact]:
-        where = Where({"principal": principal, "sha256": sha256})
+        where = Where({"principal": principal, "sha256": sha256}, judged=of_owners(owners))
         found, _ = await self._records.page(where, after=after, limit=limit)
         return found
 
@@ -366,7 +384,8 @@ class Pins(Records[Pin]):
         self, where: PinFilter, *, after: tuple[int, str, str, str] | None, limit: int
     ) -> tuple[Sequence[Pin], int]:
         states = {state.value for state in where.states}
-        terms = Where({"source": where.source}, {"state": states}, {"tool": where.tool})
+        judged = {} if where.sources is None else {"source": where.sources}
+        terms = Where({"source": where.source}, {"state": states}, {"tool": where.tool}, judged)
         return await self._records.page(terms, after=after, limit=limit)
 
     async def revision(self) -> int:

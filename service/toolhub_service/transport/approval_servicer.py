@@ -73,7 +73,9 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
     async def WatchApprovals(
         self, request: pb.WatchApprovalsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.WatchApprovalsResponse]:
-        where = ApprovalFilter(principal=whose(current_principal()), tool=request.tool)
+        principal = current_principal()
+        own = whose(principal)
+        where = ApprovalFilter(principal=own, tool=request.tool, owners=None if own else principal.owners)
         async with aclosing(self.news.watch(where, int(request.resume_token or 0))) as tail:
             await context.send_initial_metadata(())  # from here on nothing is missed
             async for approval in tail:

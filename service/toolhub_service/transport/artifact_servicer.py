@@ -71,7 +71,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         self, request: pb.ListArtifactsRequest, context: ServicerContext
     ) -> pb.ListArtifactsResponse:
         principal = current_principal()
-        where = to_artifact_filter(request, principal.id, may_read_all=Role.AUDITOR in principal.roles)
+        where = to_artifact_filter(request, principal)
         cursor = read_cursor(request.page_token)
         found, after = await self.artifacts.page(
             where, after=cursor and cursor[:2], limit=page_limit(request.page_size)
@@ -122,7 +122,8 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
     async def _open(self, artifact_id: str) -> Artifact:
         principal = current_principal()
-        return await self.artifacts.open(principal.id, artifact_id, may_read_all=Role.AUDITOR in principal.roles)
+        auditor = principal if Role.AUDITOR in principal.roles else None
+        return await self.artifacts.open(principal.id, artifact_id, auditor=auditor)
 
 
 async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext) -> AsyncIterator[bytes]:

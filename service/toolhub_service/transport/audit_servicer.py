@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import audit_service_pb2_grpc, event_pb2
+from toolhub_service.domain.call import Role
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.domain.ports import AccessObserver, AuditLog, EventTail
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.convert.records import from_event, from_verification, to_filter
 from toolhub_service.transport.page_tokens import PAGE_MAX, Cursor, page_limit, page_of, read_cursor, write_cursor
-from toolhub_service.transport.rpc import ServicerContext, caller_id
+from toolhub_service.transport.rpc import ServicerContext, caller_id, current_principal
 from toolhub_service.transport.status import RpcFailure
 
 
@@ -29,7 +31,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: ServicerContext) -> pb.ListEventsResponse:
         limit, after = page_limit(request.page_size), read_cursor(request.page_token)
-        events = await self.audit.read(to_filter(request.filter), after=after, limit=limit + 1)
+        events = await self.audit.read(_seen(request.filter), after=after, limit=limit + 1)
         page, token = page_of(events, limit, _cursor)
         await self._audit_read("ListEvents", request.filter, len(page))
         return pb.ListEventsResponse(events=[from_event(event) for event in page], next_page_token=token)
@@ -37,7 +39,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     async def TailEvents(
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
-        where = to_filter(request.filter)
+        where = _seen(request.filter)
         await self._audit_read("TailEvents", request.filter, 0)
         async with self._followed(where) as tail:
             await context.send_initial_metadata(())  # from here on nothing is missed
@@ -71,6 +73,14 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
                 self._tails.discard(tail)
 
     async def VerifyAudit(self, request: pb.VerifyAuditRequest, context: ServicerContext) -> pb.VerifyAuditResponse:
+        if (principal := current_principal()).tenancy is not None:
+            raise HubFailure(
+                Reason.ROLE_MISSING,
+                f"The chains of the audit log hold the events of all tenants, and {principal.id} is not an auditor of "
+                "the whole hub: ask one of those to verify it.",
+                role=Role.AUDITOR.value,
+                service="toolhub.v1.AuditService",
+            )
         verification = await self.audit.verify()
         await self._audit_read("VerifyAudit", event_pb2.EventFilter(writer=request.writer), verification.events_checked)
         if request.writer:
@@ -87,6 +97,11 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         text = MessageToJson(timeless, preserving_proto_field_name=True, indent=None, sort_keys=True)
         span = to_filter(where)
         await self.access.audit_read(caller_id(), method, text, events, span.from_unix_ms, span.to_unix_ms)
+
+
+def _seen(asked: event_pb2.EventFilter) -> EventFilter:
+    """What of it the caller may see."""
+    return replace(to_filter(asked), owners=current_principal().owners)
 
 
 def _cursor(event: ChainedEvent) -> Cursor:

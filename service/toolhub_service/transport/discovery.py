@@ -18,7 +18,7 @@ from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import SourceState, SourceStatus
+from toolhub_service.domain.source import SourceState, SourceStatus, known_to
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.registry.embedding import ToolMeanings
@@ -57,7 +57,7 @@ class Discovery:
             where,
             PageRequest(request.page_size, request.page_token),
             viewer=self.viewer(principal),
-            sources=self.sources(),
+            sources=known_to(principal, self.sources()),
             fitting=tools,
         )
         return pb.ListToolsResponse(
@@ -83,7 +83,7 @@ class Discovery:
             _checked_filter(request.filter, principal),
             PageRequest(request.page_size, request.page_token),
             viewer=self.viewer(principal),
-            sources=self.sources(),
+            sources=known_to(principal, self.sources()),
             meaning=meaning,
             fitting=hits,
         )
@@ -116,10 +116,12 @@ class Discovery:
         return pb.GetToolResponse(tool=from_spec(spec, full=True, for_operator=_is_operator(principal)))
 
     def viewer(self, principal: Principal) -> Viewer:
+        tenancy = principal.tenancy
         return Viewer(
             scope=principal.id,
             allowed=lambda spec: self.policy.could_allow(principal.id, spec),
             revision=self.policy.revision,
+            knows=None if tenancy is None else lambda spec: tenancy.shows(spec.source),
         )
 
 
@@ -190,16 +192,20 @@ class ToolWatches:
         return watch
 
     async def messages(
-        self, request: registry_service_pb2.WatchToolsRequest, *, full: bool
+        self, request: registry_service_pb2.WatchToolsRequest, principal: Principal, *, full: bool
     ) -> AsyncGenerator[registry_service_pb2.WatchToolsResponse, None]:
-        """The messages of one watch: the revision at once, then what changes. Raises RpcFailure UNAVAILABLE."""
+        """The messages of an operator's watch: the revision at once, then what changes of what is there for it. Raises
+        RpcFailure UNAVAILABLE."""
+        sees = None if principal.tenancy is None else lambda spec: principal.may_know_source(spec.source)
         with self.watch() as watch:
             revision = self._catalog.revision
             yield registry_service_pb2.WatchToolsResponse(revision=revision, reset=request.known_revision != revision)
             while True:
                 steps = await watch.next()
+                if steps and sees is not None:
+                    steps = [(name, seen) for name, step in steps if (seen := _seen(step, sees)) != _UNSEEN]
                 if steps == []:
-                    continue  # all of it was undone before it was sent
+                    continue  # all of it was undone before it was sent, or is others'
                 yield _message(self._catalog.revision, steps, full=full)
 
     async def visible(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Principal
+from toolhub_service.domain.source import known_to
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.export import Dialect, Export
 from toolhub_service.registry.listing import UNCOUNTED, PageRequest, ToolPage, list_tools
@@ -65,7 +66,7 @@ def _export_page(
         to_filter(request.filter),
         PageRequest(request.page_size, request.page_token, UNCOUNTED, f"export {form}"),
         viewer=replace(viewer, allowed=lambda spec: spec.state is ToolState.ACTIVE and viewer.allowed(spec)),
-        sources=discovery.sources(),
+        sources=known_to(principal, discovery.sources()),
         fitting=tools,
     )
 

@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 
 from toolhub.v1 import pin_pb2, registry_service_pb2_grpc, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
+from toolhub_service.domain.call import Role
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import Pin, SourceService, SourceStatus
+from toolhub_service.domain.source import Pin, SourceService, SourceStatus, known_to
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.listing import UNCOUNTED, PageRequest, list_tools
+from toolhub_service.registry.catalog import ToolCatalog, totals_of, unknown_tool
+from toolhub_service.registry.discovery import unknown_source
+from toolhub_service.registry.listing import UNCOUNTED, PageRequest, Viewer, list_tools
+from toolhub_service.registry.pin_ledger import find_pin
 from toolhub_service.registry.search import ToolFilter
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
 from toolhub_service.transport.convert.tool import from_source, from_spec, from_totals, is_full, to_spec
@@ -61,14 +64,22 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     async def UnregisterTool(
         self, request: pb.UnregisterToolRequest, context: ServicerContext
     ) -> pb.UnregisterToolResponse:
-        spec = self.catalog.get(request.name)
-        if not await self.sources.unregister(request.name):
+        spec, tenancy = self.catalog.get(request.name), current_principal().tenancy
+        source = request.name.partition("/")[0] if spec is None else spec.source
+        if tenancy is not None and not tenancy.shows(source):
+            spec = None
+        elif spec is not None:
+            _check_changes(source)
+        is_there = tenancy is None or tenancy.owns(source)
+        if not (is_there and await self.sources.unregister(request.name)):
             if not self.alone:
                 raise HubFailure(
                     Reason.SEVERAL_WORKERS,
                     "This hub runs several workers, and only one of them would remove the tool. Exclude it in the "
                     "configuration of its source (`tools: {NAME: {offered: false}}`).",
                 )
+            if not is_there:
+                raise unknown_tool(request.name)
             self.catalog.unregister(request.name)
         await self._audit(EventType.TOOL_UNREGISTERED, [spec] if spec else [])
         return pb.UnregisterToolResponse(revision=self.catalog.revision)
@@ -79,7 +90,11 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             lambda spec: from_spec(spec, full=full), tool_pb2.ToolSpec.ByteSize
         )
         asked = PageRequest(request.page_size, request.page_token, UNCOUNTED, "snapshot")
-        page = list_tools(self.catalog, _EVERY, asked, fitting=tools)
+        viewer, totals = None, self.catalog.snapshot().totals
+        if (tenancy := current_principal().tenancy) is not None:
+            viewer = Viewer(f"tenant {tenancy.name}", lambda spec: tenancy.shows(spec.source), knows=_any)
+            totals = totals_of([spec for spec in self.catalog.all() if tenancy.shows(spec.source)])
+        page = list_tools(self.catalog, _EVERY, asked, viewer=viewer, fitting=tools)
         if page.changed:
             raise HubFailure(
                 Reason.CATALOG_CHANGED,
@@ -88,18 +103,23 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         return pb.GetSnapshotResponse(
             revision=page.revision,
             tools=tools.rendered,
-            totals=from_totals(self.catalog.snapshot().totals),
-            sources=_statuses(self.sources.statuses()),
+            totals=from_totals(totals),
+            sources=self._statuses(),
             next_page_token=page.next_token,
         )
 
     async def ListSources(self, request: pb.ListSourcesRequest, context: ServicerContext) -> pb.ListSourcesResponse:
-        return pb.ListSourcesResponse(sources=_statuses(self.sources.statuses()))
+        return pb.ListSourcesResponse(sources=self._statuses())
 
     async def RefreshSources(
         self, request: pb.RefreshSourcesRequest, context: ServicerContext
     ) -> pb.RefreshSourcesResponse:
-        statuses = await self.sources.refresh(list(request.sources))
+        asked, principal = list(request.sources), current_principal()
+        if principal.tenancy is not None:
+            if (hidden := next((name for name in asked if not principal.may_know_source(name)), None)) is not None:
+                raise unknown_source(hidden)
+            asked = asked or [status.name for status in known_to(principal, self.sources.statuses())]
+        statuses = await self.sources.refresh(asked)
         return pb.RefreshSourcesResponse(sources=_statuses(statuses), revision=self.catalog.revision)
 
     async def ListPins(self, request: pb.ListPinsRequest, context: ServicerContext) -> pb.ListPinsResponse:
@@ -107,7 +127,8 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         whole = request.view == tool_pb2.TOOL_VIEW_FULL
         limit = page_limit(request.page_size, _WHOLE_PINS_MAX if whole else PAGE_MAX)
         after = read_pin_cursor(request.page_token)
-        found, total = await self.sources.pins(to_pin_filter(request), after=after, limit=limit + 1)
+        where = to_pin_filter(request, current_principal())
+        found, total = await self.sources.pins(where, after=after, limit=limit + 1)
         shown = await self._whole_pins(found[:limit]) if whole else [from_pin(pin) for pin in found[:limit]]
         token = ""
         if len(shown) < len(found):
@@ -116,6 +137,10 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         return pb.ListPinsResponse(pins=shown, next_page_token=token, total_size=total)
 
     async def DecidePin(self, request: pb.DecidePinRequest, context: ServicerContext) -> pb.DecidePinResponse:
+        if current_principal().may_know_source(request.source):
+            _check_changes(request.source)
+        else:
+            find_pin((), request.source, request.tool, request.digest)
         pin = await self.sources.decide(
             request.source,
             request.tool,
@@ -133,15 +158,22 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     async def WatchTools(
         self, request: pb.WatchToolsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.WatchToolsResponse]:
-        async with aclosing(self.news.messages(request, full=is_full(request.view, default=False))) as messages:
+        full = is_full(request.view, default=False)
+        async with aclosing(self.news.messages(request, current_principal(), full=full)) as messages:
             async for message in messages:
                 yield message
 
     async def _register(self, messages: Iterable[tool_pb2.ToolSpec], *, upsert: bool) -> list[tool_pb2.ToolSpec]:
         wanted = [to_spec(message) for message in messages]
+        for spec in wanted:
+            _check_changes(spec.source)
         specs = await self.sources.register(wanted, replace=upsert, by=current_principal().id)
         await self._audit(EventType.TOOL_REGISTERED, specs)
         return [from_spec(spec, full=True) for spec in specs]
+
+    def _statuses(self) -> list[source_pb2.SourceStatus]:
+        """Of the sources that are there for the caller."""
+        return _statuses(known_to(current_principal(), self.sources.statuses()))
 
     async def _whole_pins(self, pins: Sequence[Pin]) -> list[pin_pb2.Pin]:
         """As many from the beginning as a page holds, one at least."""
@@ -169,6 +201,26 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
                     outcome="ok",
                 )
             )
+
+
+def _any(_: ToolSpec) -> bool:
+    return True
+
+
+def _check_changes(source: str) -> None:
+    """Raises HubFailure NOT_FOUND for a source that is not there for the caller, PERMISSION_DENIED for one that it
+    shares with other tenants: what its operators decide would hold for those, too."""
+    principal = current_principal()
+    if not principal.may_know_source(source):
+        raise unknown_source(source)
+    if principal.tenancy is not None and not principal.tenancy.owns(source):
+        raise HubFailure(
+            Reason.ROLE_MISSING,
+            f"The source `{source}` is not your tenant's alone. Ask an operator of the whole hub, who can also list it "
+            "under `sources` of your tenant in policy.yaml.",
+            role=Role.OPERATOR.value,
+            service="toolhub.v1.RegistryService",
+        )
 
 
 def _statuses(statuses: Sequence[SourceStatus]) -> list[source_pb2.SourceStatus]:

@@ -17,12 +17,11 @@ from toolhub_service.policy.document import (
     STARTER,
     DeniedCommandRule,
     Egress,
-    Pattern,
-    Patterns,
     PolicyDocument,
     canonical_bytes,
     complete,
 )
+from toolhub_service.policy.patterns import Pattern, Patterns
 from toolhub_service.policy.snapshot import PolicySnapshot
 
 FIRST_REVISION = "bf1a18114255bd16e1c1417ee3866b77d573acaf8a8db2c9885e5d46f4d330e4"

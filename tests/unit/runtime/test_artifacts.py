@@ -16,12 +16,14 @@ from tests.fakes.artifacts import MAX_BYTES, QUOTA_BYTES, TTL_S, FewRecords, Kep
 from tests.fakes.outcomes import outcome_of
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.artifact import OCTETS, Artifact
+from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.runtime.artifact_uploads import ArtifactHeader
 from toolhub_service.runtime.artifacts import Artifacts
 
 DATA = b"some output\n" * 1_000
+AUDITOR = Principal("auditor", frozenset({Role.AUDITOR}))
 MEGABYTE = b"m" * 1024 * 1024
 
 
@@ -84,10 +86,10 @@ async def test_foreign_unknown_and_expired_artifacts_are_reported_alike(kept: Ke
         await outcome_of(kept.artifacts.open("agent-a", "art_" + "0" * 32)),
         await outcome_of(kept.artifacts.open("agent-a", "../../etc/passwd")),
     ]
-    assert await kept.artifacts.open("auditor", artifact.artifact_id, may_read_all=True) == artifact
+    assert await kept.artifacts.open("auditor", artifact.artifact_id, auditor=AUDITOR) == artifact
     kept.clock.advance(TTL_S)
     errors.append(await outcome_of(kept.artifacts.open("agent-a", artifact.artifact_id)))
-    errors.append(await outcome_of(kept.artifacts.open("auditor", artifact.artifact_id, may_read_all=True)))
+    errors.append(await outcome_of(kept.artifacts.open("auditor", artifact.artifact_id, auditor=AUDITOR)))
     assert errors[0].kind is ErrorKind.NOT_FOUND
     assert all(error == errors[0] for error in errors)
 

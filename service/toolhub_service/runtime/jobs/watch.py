@@ -343,8 +343,8 @@ _SEE_ALL = frozenset({Role.OPERATOR, Role.AUDITOR})
 
 def visible(principal: Principal, where: JobFilter) -> JobFilter | None:
     """The filter cut down to what the principal may see; None where that is nothing."""
-    if principal.roles & _SEE_ALL:
-        return where
+    if principal.roles & _SEE_ALL and principal.may_know(where.principal or principal.id):
+        return replace(where, owners=principal.owners)
     return replace(where, principal=principal.id) if where.principal in ("", principal.id) else None
 
 
@@ -357,7 +357,8 @@ class PrincipalJobs:
 
     async def get(self, principal: Principal, job_id: str) -> Job:
         job = await self._ledger.store.get(job_id)
-        if job is None or not (job.call.principal.id == principal.id or principal.roles & _SEE_ALL):
+        owner = "" if job is None else job.call.principal.id
+        if job is None or not (owner == principal.id or (principal.roles & _SEE_ALL and principal.may_know(owner))):
             raise unknown(job_id)
         return job
 

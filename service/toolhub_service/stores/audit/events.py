@@ -238,6 +238,8 @@ def matches(where: EventFilter, chained_event: ChainedEvent) -> bool:
 
 def is_for(where: EventFilter, event: Event) -> bool:
     """Whether the event is for whom the filter names."""
+    if where.owners is not None and not where.owners(event.principal):
+        return False
     return all(getattr(where, name) in ("", getattr(event, name)) for name in _FOR_WHOM)
 
 

@@ -23,7 +23,7 @@ from toolhub.v1 import (
 )
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, Binding
 from toolhub_service.domain.artifact import Artifact, ArtifactFilter
-from toolhub_service.domain.call import Call, ExecContext, Role
+from toolhub_service.domain.call import Call, ExecContext, Principal, Role
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, refuse
 from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
 from toolhub_service.domain.job import Job, JobFilter, JobStatus
@@ -80,7 +80,7 @@ def to_job_filter(request: job_service_pb2.ListJobsRequest) -> JobFilter:
     return _JOB_FILTER(request, states=JOB_STATES.filtered(request.states))
 
 
-to_watched = Reader(JobFilter, job_service_pb2.WatchJobsRequest, apart={"states"})
+to_watched = Reader(JobFilter, job_service_pb2.WatchJobsRequest, apart={"states", "owners"})
 
 
 def shows_struct(encoding: int) -> bool:
@@ -92,7 +92,7 @@ def shows_struct(encoding: int) -> bool:
 
 _KIND_NAMES = {kind.value: kind for kind in ErrorKind}
 _EVENT = Writer(event_pb2.Event, Event, ChainedEvent, apart={"error_kind", "duration"})
-_EVENT_FILTER = Reader(EventFilter, event_pb2.EventFilter, apart={"types", "from_unix_ms", "to_unix_ms"})
+_EVENT_FILTER = Reader(EventFilter, event_pb2.EventFilter, apart={"types", "from_unix_ms", "to_unix_ms", "owners"})
 _VERIFICATION = Writer(
     audit_service_pb2.VerifyAuditResponse,
     Verification,
@@ -132,7 +132,7 @@ def from_verification(verification: Verification) -> audit_service_pb2.VerifyAud
 # Approvals
 
 _APPROVAL = Writer(approval_pb2.Approval, Approval, Binding, apart={"args_summary_json", "question"})
-_APPROVAL_FILTER = Reader(ApprovalFilter, approval_service_pb2.ListApprovalsRequest, apart={"states"})
+_APPROVAL_FILTER = Reader(ApprovalFilter, approval_service_pb2.ListApprovalsRequest, apart={"states", "owners"})
 
 
 def from_approval(approval: Approval) -> approval_pb2.Approval:
@@ -184,17 +184,18 @@ def _from_question(approval: Approval) -> approval_pb2.Question | None:
 
 from_artifact = Writer(artifact_pb2.Artifact, Artifact)
 to_header = Reader(ArtifactHeader, artifact_service_pb2.ArtifactHeader)
-_ARTIFACT_FILTER = Reader(ArtifactFilter, artifact_service_pb2.ListArtifactsRequest, apart={"principal"})
+_ARTIFACT_FILTER = Reader(ArtifactFilter, artifact_service_pb2.ListArtifactsRequest, apart={"principal", "owners"})
 
 
-def to_artifact_filter(
-    request: artifact_service_pb2.ListArtifactsRequest, caller_id: str, *, may_read_all: bool
-) -> ArtifactFilter:
+def to_artifact_filter(request: artifact_service_pb2.ListArtifactsRequest, caller: Principal) -> ArtifactFilter:
     """Raises HubFailure PERMISSION_DENIED for another's, unless all may be read."""
-    if not may_read_all and request.principal not in ("", caller_id):
-        lacks = f"{caller_id} lacks the role `auditor`, which listing what others own requires."
+    may_read_all = Role.AUDITOR in caller.roles
+    if not may_read_all and request.principal not in ("", caller.id):
+        lacks = f"{caller.id} lacks the role `auditor`, which listing what others own requires."
         raise HubFailure(Reason.ROLE_MISSING, lacks, role=Role.AUDITOR.value)
-    return _ARTIFACT_FILTER(request, principal=request.principal if may_read_all else caller_id)
+    if may_read_all:
+        return _ARTIFACT_FILTER(request, principal=request.principal, owners=caller.owners)
+    return _ARTIFACT_FILTER(request, principal=caller.id, owners=None)
 
 
 # Pins
@@ -238,7 +239,7 @@ PIN_STATES = WireEnum(PinState, pin_pb2.PinState, "PIN_STATE")
 PIN_CHANGES = WireEnum(PinChange, pin_pb2.PinChange, "PIN_CHANGE", unspecified=PinChange.NONE)
 # As in a list: without diff, definition and tool.
 from_pin = Writer(pin_pb2.Pin, Pin, apart={"diff", "tool_spec", "definition_json"})
-_PIN_FILTER = Reader(PinFilter, registry_service_pb2.ListPinsRequest, apart={"states"})
+_PIN_FILTER = Reader(PinFilter, registry_service_pb2.ListPinsRequest, apart={"states", "sources"})
 _DEFINITION_MAX_BYTES = 256 * 1024
 
 
@@ -257,5 +258,6 @@ def from_whole_pin(pin: Pin, approved: Pin | None) -> pin_pb2.Pin:
     return message
 
 
-def to_pin_filter(request: registry_service_pb2.ListPinsRequest) -> PinFilter:
-    return _PIN_FILTER(request, states=PIN_STATES.filtered(request.states))
+def to_pin_filter(request: registry_service_pb2.ListPinsRequest, caller: Principal) -> PinFilter:
+    sources = None if caller.tenancy is None else caller.tenancy.shows
+    return _PIN_FILTER(request, states=PIN_STATES.filtered(request.states), sources=sources)

@@ -1,0 +1,92 @@
+"""Which tenant a principal belongs to, by its id alone, and which sources a tenant sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolhub_service.policy.parsing import InvalidPolicy
+from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
+from toolhub_service.policy.tenants import UNASSIGNED, Tenants
+
+POLICY = """
+extends: none
+tenants:
+  - {name: "*", principals: [ops]}
+  - {name: acme, principals: ["acme-*", "corp:acme/*"], sources: [acme-crm, shared]}
+  - {name: globex, principals: ["globex-*"], sources: [shared]}
+  - {name: "{tenant}", principals: ["corp:{tenant}/*", "spiffe://{tenant}/*", "{tenant}x"]}
+"""
+
+
+def tenants(text: str = POLICY.replace(', "{tenant}x"', "")) -> Tenants:
+    found = PolicySnapshot.load(text).table.tenants
+    assert found is not None
+    return found
+
+
+def test_a_principal_belongs_to_the_tenant_of_the_first_entry_that_names_it() -> None:
+    named = {
+        "acme-bot": "acme",
+        "corp:acme/alice": "acme",
+        "corp:globex/alice": "globex",
+        "corp:globex/acme/alice": "globex",
+        "spiffe://initech.example/ns/a": "initech.example",
+        "spiffe://initech.example": UNASSIGNED,
+        "corp:alice": UNASSIGNED,
+        "corp:-/alice": UNASSIGNED,
+        "corp:*/alice": UNASSIGNED,
+        "corp:/alice": UNASSIGNED,
+        f"corp:{'a' * 129}/alice": UNASSIGNED,
+        "xcorp:acme/alice": UNASSIGNED,
+        "ops": "*",
+        "": "",
+    }
+    assert {id: tenants().of(id) for id in named} == named
+
+
+def test_a_source_is_seen_by_the_tenants_that_list_it_or_by_all_where_none_does() -> None:
+    shown = {
+        source: [name for name in ("acme", "globex", UNASSIGNED, "*") if tenants().shows(name, source)]
+        for source in ("acme-crm", "shared", "core")
+    }
+    assert shown == {
+        "acme-crm": ["acme", "*"],
+        "shared": ["acme", "globex", "*"],
+        "core": ["acme", "globex", UNASSIGNED, "*"],
+    }
+    own = {source for source in ("acme-crm", "shared", "core") if tenants().named("acme").owns(source)}
+    assert own == {"acme-crm"}
+
+
+def test_a_tenancy_stays_the_same_until_the_entries_change() -> None:
+    text = POLICY.replace(', "{tenant}x"', "")
+    policy = LivePolicy(PolicySnapshot.load(text))
+    before = policy.principal("acme-bot").tenancy
+    assert before is not None
+    policy.replace(text + "rules: [{id: a, effect: DENY}]\n")
+    assert policy.principal("acme-bot").tenancy == before
+    policy.replace(text.replace("shared", "others"))
+    assert policy.principal("acme-bot").tenancy != before
+    policy.replace("extends: none")
+    assert policy.principal("acme-bot").tenancy is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("{name: '{tenant}', principals: ['corp:*']}", "needs `{tenant}` once"),
+        ("{name: '{tenant}', principals: ['{tenant}/*']}", "needs `{tenant}` once"),
+        ("{name: '{tenant}', principals: ['c*:{tenant}/*']}", "needs `{tenant}` once"),
+        ("{name: '{tenant}', principals: ['corp:{tenant}*']}", "must end the id"),
+        ("{name: '{tenant}', principals: ['corp:{tenant}/{tenant}']}", "needs `{tenant}` once"),
+        ("{name: acme, principals: ['corp:{tenant}/*']}", "needs `name: '{tenant}'`"),
+        ("{name: '*', principals: [ops], sources: [a]}", "have a name of their own"),
+        ("{name: '-', principals: [ops]}", "matching regex"),
+        ("{name: 'a b', principals: [ops]}", "matching regex"),
+        ("{principals: [ops]}", "name"),
+    ],
+)
+def test_an_entry_that_could_mean_two_things_is_refused(entry: str, says: str) -> None:
+    with pytest.raises(InvalidPolicy, match="tenants") as refused:
+        PolicySnapshot.load(f"extends: none\ntenants: [{entry}]\n")
+    assert says in str(refused.value)
