@@ -168,7 +168,7 @@ class Artifacts:
         await self._records.remove(artifact.artifact_id)
 
     async def open(self, principal_id: str, artifact_id: str, *, auditor: Principal | None = None) -> Artifact:
-        """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's; auditors may read all of their tenant."""
+        """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's; auditors may read their tenant's."""
         artifact = await self._records.get(artifact_id)
         if (
             artifact is None

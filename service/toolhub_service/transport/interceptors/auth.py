@@ -74,6 +74,9 @@ class StreamRights:
         # A policy describes a principal once: another object is the word of another policy.
         if principal is not None and principal is not self._caller.principal:
             check_kept(self._method, principal, self._roles)
+            if principal.tenancy != self._caller.principal.tenancy:  # what it follows was chosen by the one before
+                message = f"The tenant of {principal.id}, or what it sees, is another since the stream was opened."
+                raise RpcFailure(Reason.ROLE_MISSING, f"{message} Open it again.")
             self._caller.principal = principal
 
 
