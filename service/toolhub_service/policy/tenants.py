@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from toolhub_service.domain.source import FIRST_USE
 from toolhub_service.policy.patterns import Patterns
 
 EVERY: Final = "*"
@@ -23,6 +24,7 @@ UNASSIGNED: Final = "-"
 PLACEHOLDER: Final = "{tenant}"
 # A tenant as a token's claim or a SPIFFE trust domain names it: it ends at any other character.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NOBODY: Final = frozenset({"", FIRST_USE})
 _REMEMBERED_MAX: Final = 16_384
 
 TenantGlob = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -115,7 +117,7 @@ class Tenants:
         """The name of its tenant, UNASSIGNED, or EVERY; empty for nobody's id."""
         known = self._of.get(principal_id)
         if known is None:
-            known = self._find(principal_id) if principal_id else ""
+            known = "" if principal_id in _NOBODY else self._find(principal_id)
             if len(self._of) >= _REMEMBERED_MAX:
                 self._of.pop(next(iter(self._of)), None)
             self._of[principal_id] = known

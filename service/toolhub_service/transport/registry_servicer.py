@@ -69,7 +69,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         if tenancy is not None and not tenancy.shows(source):
             spec = None
         elif spec is not None:
-            _check_changes(source)
+            self._check_changes(source)
         is_there = tenancy is None or tenancy.owns(source)
         if not (is_there and await self.sources.unregister(request.name)):
             if not self.alone:
@@ -137,10 +137,9 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         return pb.ListPinsResponse(pins=shown, next_page_token=token, total_size=total)
 
     async def DecidePin(self, request: pb.DecidePinRequest, context: ServicerContext) -> pb.DecidePinResponse:
-        if current_principal().may_know_source(request.source):
-            _check_changes(request.source)
-        else:
+        if not self._is_there(request.source):
             find_pin((), request.source, request.tool, request.digest)
+        self._check_changes(request.source)
         pin = await self.sources.decide(
             request.source,
             request.tool,
@@ -166,7 +165,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     async def _register(self, messages: Iterable[tool_pb2.ToolSpec], *, upsert: bool) -> list[tool_pb2.ToolSpec]:
         wanted = [to_spec(message) for message in messages]
         for spec in wanted:
-            _check_changes(spec.source)
+            self._check_changes(spec.name.partition("/")[0])
         specs = await self.sources.register(wanted, replace=upsert, by=current_principal().id)
         await self._audit(EventType.TOOL_REGISTERED, specs)
         return [from_spec(spec, full=True) for spec in specs]
@@ -174,6 +173,28 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     def _statuses(self) -> list[source_pb2.SourceStatus]:
         """Of the sources that are there for the caller."""
         return _statuses(known_to(current_principal(), self.sources.statuses()))
+
+    def _is_there(self, source: str) -> bool:
+        """For the caller. Where there are no tenants, or for who sees all, that is not looked at."""
+        tenancy = current_principal().tenancy
+        if tenancy is None or tenancy.owns(source):
+            return True
+        return tenancy.shows(source) and any(status.name == source for status in self.sources.statuses())
+
+    def _check_changes(self, source: str) -> None:
+        """Raises HubFailure NOT_FOUND for a source that is not there for the caller, PERMISSION_DENIED for one that it
+        shares with other tenants: what its operators decide would hold for those, too."""
+        if not self._is_there(source):
+            raise unknown_source(source)
+        tenancy = current_principal().tenancy
+        if tenancy is not None and not tenancy.owns(source):
+            raise HubFailure(
+                Reason.ROLE_MISSING,
+                f"The source `{source}` is not your tenant's alone. Ask an operator of the whole hub, who can also "
+                "list it under `sources` of your tenant in policy.yaml.",
+                role=Role.OPERATOR.value,
+                service="toolhub.v1.RegistryService",
+            )
 
     async def _whole_pins(self, pins: Sequence[Pin]) -> list[pin_pb2.Pin]:
         """As many from the beginning as a page holds, one at least."""
@@ -205,22 +226,6 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
 
 def _any(_: ToolSpec) -> bool:
     return True
-
-
-def _check_changes(source: str) -> None:
-    """Raises HubFailure NOT_FOUND for a source that is not there for the caller, PERMISSION_DENIED for one that it
-    shares with other tenants: what its operators decide would hold for those, too."""
-    principal = current_principal()
-    if not principal.may_know_source(source):
-        raise unknown_source(source)
-    if principal.tenancy is not None and not principal.tenancy.owns(source):
-        raise HubFailure(
-            Reason.ROLE_MISSING,
-            f"The source `{source}` is not your tenant's alone. Ask an operator of the whole hub, who can also list it "
-            "under `sources` of your tenant in policy.yaml.",
-            role=Role.OPERATOR.value,
-            service="toolhub.v1.RegistryService",
-        )
 
 
 def _statuses(statuses: Sequence[SourceStatus]) -> list[source_pb2.SourceStatus]:

@@ -48,7 +48,7 @@ from toolhub_service.transport.convert.tables import Reader, Writer
 from toolhub_service.transport.status import RpcFailure
 
 _JOB = Writer(job_pb2.Job, Job, Call, ExecContext, apart={"principal", "status"})
-_JOB_FILTER = Reader(JobFilter, job_service_pb2.ListJobsRequest, apart={"states"})
+_JOB_FILTER = Reader(JobFilter, job_service_pb2.ListJobsRequest, apart={"states", "owners"})
 
 
 def from_job(job: Job, *, as_struct: bool, with_result: bool = True) -> job_pb2.Job:

@@ -1,0 +1,428 @@
+"""Two tenants at one hub: of what the other has, no RPC says more than of what never was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from tests.fakes.mcp_servers.scripted import Script, serving, tool
+from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
+from tests.rpc.props import Waits
+from tests.rpc.sharing import BY_KEY, WAIT, Client, People
+from tests.rpc.statuses import told
+from toolhub.v1 import (
+    approval_pb2,
+    approval_service_pb2,
+    artifact_service_pb2,
+    artifact_service_pb2_grpc,
+    audit_service_pb2,
+    call_pb2,
+    event_pb2,
+    job_service_pb2,
+    registry_service_pb2,
+    tool_pb2,
+    tool_service_pb2,
+)
+from toolhub_service.app.paths import Paths
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+POLICY: Final = """
+extends: none
+tenants:
+  - {name: "*", principals: [ops]}
+  - {name: acme, principals: ["acme-*"], sources: [acme-crm]}
+  - {name: globex, principals: ["globex-*"], sources: [globex-crm]}
+grants: [{principals: ["*"], capabilities: ["mcp:*", read:fs, write:fs]}]
+roles:
+  - {principals: [acme-boss, globex-boss, nobody, ops], roles: [agent, operator, approver, auditor]}
+rules:
+  - {id: person, effect: REQUIRE_APPROVAL, tools: [core/fs.writeText], reason: Look first.}
+"""
+NAMES: Final = ("acme-bot", "acme-boss", "globex-bot", "globex-boss", "nobody", "ops")
+OUTSIDERS: Final = ("globex-boss", "nobody")
+WRITE: Final = "core/fs.writeText"
+SERVICES: Final = (
+    approval_service_pb2,
+    artifact_service_pb2,
+    audit_service_pb2,
+    job_service_pb2,
+    registry_service_pb2,
+    tool_service_pb2,
+)
+METHODS: Final = {
+    f"{service.name}.{method.name}": method
+    for module in SERVICES
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+
+
+@dataclass(frozen=True)
+class Ids:
+    """What a request names: something of acme's, or something that never was."""
+
+    job: str
+    approval: str
+    artifact: str
+    tool: str
+    source: str
+    digest: str
+    upload: str
+    principal: str
+    cursor: str = ""
+
+    def blank(self, text: str) -> str:
+        """A message without the names that the caller gave."""
+        for name in (self.job, self.approval, self.artifact, self.tool, self.source, self.digest[:12], self.upload):
+            text = text.replace(name, "…")
+        return text
+
+
+NEVER: Final = Ids(
+    "job_" + "0" * 32,
+    "apr_" + "0" * 32,
+    "art_" + "0" * 32,
+    "acme-crx/echo",
+    "acme-crx",
+    "0" * 64,
+    "no-upload",
+    "acme-b",
+)
+
+
+class Town:
+    """Acme has a source, a job, an approval that waits, an artifact, and calls in the log."""
+
+    def __init__(self, hub: RunningHub, scripts: Mapping[str, Script]) -> None:
+        self.hub, self.scripts = hub, scripts
+        self.people = People(hub, names=NAMES)
+        self.acme = NEVER
+
+    def by(self, name: str) -> Client:
+        return self.people.at(self.hub, name)
+
+    async def settle(self) -> None:
+        bot = self.by("acme-bot")
+        called = await bot.call("acme-crm/echo", {"text": "a"}, purpose="acme's own")
+        assert called.ok, called.error.message
+        refused = await bot.call(WRITE, {"path": "acme.txt", "text": "a"})
+        job = await bot.submit(WAIT, {"text": "acme"})
+        artifact = await self._artifact()
+        pins = await self.hub.registry.ListPins(
+            registry_service_pb2.ListPinsRequest(source="acme-crm", tool="acme-crm/echo"), **self.as_("ops")
+        )
+        self.acme = Ids(
+            job.job_id,
+            str(refused.error.details["approval_id"]),
+            artifact,
+            "acme-crm/echo",
+            "acme-crm",
+            pins.pins[0].digest,
+            "acme-upload",
+            "acme-bot",
+        )
+
+    def as_(self, who: str) -> dict[str, Any]:
+        return {"metadata": self.by(who).metadata, "timeout": CALL_TIMEOUT_S}
+
+    async def _artifact(self) -> str:
+        async def parts() -> AsyncIterator[Any]:
+            header = artifact_service_pb2.ArtifactHeader(name="acme.txt", size_bytes=4, upload_id="acme-upload")
+            yield artifact_service_pb2.WriteArtifactRequest(header=header)
+            yield artifact_service_pb2.WriteArtifactRequest(chunk=b"acme")
+
+        stub = artifact_service_pb2_grpc.ArtifactServiceStub(self.hub.channel)
+        written = await stub.WriteArtifact(parts(), **self.as_("acme-bot"))
+        return str(written.artifact.artifact_id)
+
+    def stream(self, who: str, method: str, message: Message) -> tuple[Any, type[Message]]:
+        """The RPC as a stream of answers in bytes: on the wire the same, whatever kind it is."""
+        described = METHODS[method]
+        path = f"/{described.containing_service.full_name}/{described.name}"
+        rpc: Any = self.hub.channel.unary_stream(path)
+        return rpc(message.SerializeToString(), **self.as_(who)), GetMessageClass(described.output_type)
+
+    async def first(self, who: str, method: str, message: Message) -> Message | tuple[grpc.StatusCode, str, str]:
+        """The first answer, or the status with which it is refused."""
+        call, answer = self.stream(who, method, message)
+        try:
+            read = await call.read()
+            return answer.FromString(read) if read is not grpc.aio.EOF else answer()
+        except grpc.aio.AioRpcError as refused:
+            failed = told(refused)
+            return failed.code, failed.message, failed.reason
+        finally:
+            call.cancel()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def town(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
+    home = tmp_path_factory.mktemp("town")
+    scripts = {name: Script() for name in ("acme-crm", "globex-crm", "common")}
+    async with AsyncExitStack() as stack:
+        sources = {
+            name: {"url": await stack.enter_async_context(serving(script)), "tools": {"echo": {"read_only": True}}}
+            for name, script in scripts.items()
+        }
+        (home / "hub").mkdir()
+        (home / "hub" / "sources.yaml").write_text(json.dumps({"sources": sources}))
+        hub = await stack.enter_async_context(running_hub(home, policy=POLICY, settings=BY_KEY, tools=[Waits()]))
+        assert await hub.hub.sourcing.sources.settled(timeout_s=60)
+        found = Town(hub, scripts)
+        await found.settle()
+        yield found
+
+
+EVERY: Final = tool_pb2.ToolFilter(states=[tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_QUARANTINED])
+
+
+def a_tool(name: str) -> tool_pb2.ToolSpec:
+    return tool_pb2.ToolSpec(
+        name=name, version="1.0.0", kind=tool_pb2.TOOL_KIND_MCP, description="Say.", input_schema_json=b"{}"
+    )
+
+
+def _decide(ids: Ids) -> Message:
+    return approval_service_pb2.DecideApprovalRequest(approval_id=ids.approval, decision=approval_pb2.DECISION_APPROVE)
+
+
+def _pin(ids: Ids) -> Message:
+    return registry_service_pb2.DecidePinRequest(
+        source=ids.source, tool=ids.tool, digest=ids.digest, decision=approval_pb2.DECISION_APPROVE
+    )
+
+
+def _session(ids: Ids) -> Message:
+    call = tool_service_pb2.SessionCall(intent=call_pb2.ToolIntent(tool=ids.tool, args_json=b"{}"), call_id="one")
+    return tool_service_pb2.InvokeSessionRequest(calls=[call])
+
+
+def _submit(ids: Ids) -> Message:
+    return job_service_pb2.SubmitJobRequest(intent=call_pb2.ToolIntent(tool=ids.tool, args_json=b"{}"))
+
+
+_A, _R, _J, _G, _T = (
+    artifact_service_pb2,
+    approval_service_pb2,
+    job_service_pb2,
+    registry_service_pb2,
+    tool_service_pb2,
+)
+NAMED: Final[Mapping[str, Callable[[Ids], Message]]] = {
+    "ApprovalService.GetApproval": lambda ids: _R.GetApprovalRequest(approval_id=ids.approval),
+    "ApprovalService.GetApproval, revealed": lambda ids: _R.GetApprovalRequest(approval_id=ids.approval, reveal=True),
+    "ApprovalService.DecideApproval": _decide,
+    "ArtifactService.GetArtifact": lambda ids: _A.GetArtifactRequest(artifact_id=ids.artifact),
+    "ArtifactService.ReadArtifact": lambda ids: _A.ReadArtifactRequest(artifact_id=ids.artifact),
+    "ArtifactService.DeleteArtifact": lambda ids: _A.DeleteArtifactRequest(artifact_id=ids.artifact),
+    "ArtifactService.GetUpload": lambda ids: _A.GetUploadRequest(upload_id=ids.upload),
+    "ArtifactService.WriteArtifact": lambda ids: _A.WriteArtifactRequest(
+        header=_A.ArtifactHeader(upload_id=ids.upload, offset_bytes=4, size_bytes=9)
+    ),
+    "JobService.GetJob": lambda ids: _J.GetJobRequest(job_id=ids.job),
+    "JobService.WatchJob": lambda ids: _J.WatchJobRequest(job_id=ids.job),
+    "JobService.WatchJobs": lambda ids: _J.WatchJobsRequest(job_ids=[ids.job]),
+    "JobService.CancelJob": lambda ids: _J.CancelJobRequest(job_id=ids.job),
+    "JobService.SubmitJob": _submit,
+    "JobService.ListJobs": lambda ids: _J.ListJobsRequest(principal=ids.principal),
+    "ArtifactService.ListArtifacts": lambda ids: _A.ListArtifactsRequest(principal=ids.principal),
+    "ApprovalService.ListApprovals": lambda ids: _R.ListApprovalsRequest(principal=ids.principal),
+    "AuditService.ListEvents": lambda ids: audit_service_pb2.ListEventsRequest(
+        filter=event_pb2.EventFilter(principal=ids.principal)
+    ),
+    "RegistryService.RefreshSources": lambda ids: _G.RefreshSourcesRequest(sources=[ids.source]),
+    "RegistryService.UnregisterTool": lambda ids: _G.UnregisterToolRequest(name=ids.tool),
+    "RegistryService.RegisterTool": lambda ids: _G.RegisterToolRequest(tool=a_tool(ids.tool), upsert=True),
+    "RegistryService.RegisterTools": lambda ids: _G.RegisterToolsRequest(tools=[a_tool(ids.tool)]),
+    "RegistryService.DecidePin": _pin,
+    "RegistryService.ListPins": lambda ids: _G.ListPinsRequest(source=ids.source, tool=ids.tool),
+    "ToolService.GetTool": lambda ids: _T.GetToolRequest(name=ids.tool),
+    "ToolService.Invoke": lambda ids: request(ids.tool),
+    "ToolService.InvokeStream": lambda ids: request(ids.tool, message=_T.InvokeStreamRequest),
+    "ToolService.InvokeSession": _session,
+    "ToolService.ListTools": lambda ids: _T.ListToolsRequest(filter=tool_pb2.ToolFilter(names=[ids.tool])),
+    "ToolService.ExportTools": lambda ids: _T.ExportToolsRequest(
+        filter=tool_pb2.ToolFilter(sources=[ids.source]), format=_T.EXPORT_FORMAT_MCP
+    ),
+}
+"""RPCs whose requests name something, by `Service.Rpc, how`."""
+WHOLE: Final[Mapping[str, Message]] = {
+    "ApprovalService.ListApprovals": _R.ListApprovalsRequest(),
+    "ArtifactService.ListArtifacts": _A.ListArtifactsRequest(),
+    "AuditService.ListEvents": audit_service_pb2.ListEventsRequest(),
+    "JobService.ListJobs": _J.ListJobsRequest(),
+    "RegistryService.ListSources": _G.ListSourcesRequest(),
+    "RegistryService.RefreshSources": _G.RefreshSourcesRequest(),
+    "RegistryService.GetSnapshot": _G.GetSnapshotRequest(),
+    "RegistryService.ListPins": _G.ListPinsRequest(),
+    "ToolService.ListTools": _T.ListToolsRequest(),
+    "ToolService.SearchTools": _T.SearchToolsRequest(query="acme crm echo"),
+    "ToolService.ExportTools": _T.ExportToolsRequest(format=_T.EXPORT_FORMAT_PYTHON_STUBS),
+    "ToolService.GetServerInfo": _T.GetServerInfoRequest(),
+    "AuditService.VerifyAudit": audit_service_pb2.VerifyAuditRequest(),
+}
+"""RPCs that answer with what there is, asked for all of it."""
+FOLLOWED: Final = frozenset(
+    {
+        "ApprovalService.WatchApprovals",
+        "AuditService.TailEvents",
+        "JobService.WatchJobs",
+        "RegistryService.WatchTools",
+        "ToolService.WatchTools",
+    }
+)
+"""RPCs that tell of what happens: see the test of watches."""
+
+
+async def test_every_rpc_of_the_contract_is_asked_for_what_another_tenant_has() -> None:
+    asked = {key.partition(",")[0] for key in NAMED} | WHOLE.keys() | FOLLOWED
+    assert asked == METHODS.keys()
+
+
+def _shown(answer: Any, ids: Ids) -> Any:
+    """Without what differs from call to call: ids that the hub has just made, and times."""
+    if isinstance(answer, tuple):
+        return answer[0], ids.blank(answer[1]), answer[2]
+    error = getattr(answer, "result", answer)
+    for event in getattr(answer, "events", ()):
+        error = event.result if event.HasField("result") else error
+    if METHODS["JobService.SubmitJob"].output_type.full_name == answer.DESCRIPTOR.full_name:
+        error = answer.job.status
+    if "error" in error.DESCRIPTOR.fields_by_name:
+        message = ids.blank(error.error.message)
+        assert "acme" not in message + str(error.error.details), "what is suggested is like the name, and one's own"
+        return error.error.kind, re.sub(r"'…'\. .*", "", message)
+    return answer
+
+
+@pytest.mark.promise("tenants.apart")
+async def test_no_answer_about_all_there_is_names_anything_of_another_tenant(town: Town) -> None:
+    for who in OUTSIDERS:
+        for method, message in WHOLE.items():
+            answer: Any = await town.first(who, method, message)
+            if method == "AuditService.VerifyAudit":
+                assert isinstance(answer, tuple)
+                assert (answer[0], answer[2]) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING"), "it counts all"
+                continue
+            assert isinstance(answer, Message), (who, method, answer)
+            assert b"acme" not in answer.SerializeToString(), (who, method)
+    totals: Any = await town.first("globex-boss", "RegistryService.GetSnapshot", _G.GetSnapshotRequest())
+    assert sorted(totals.totals.by_source) == ["common", "core", "custom", "globex-crm"]
+    assert totals.totals.tools == sum(totals.totals.by_source.values())
+
+
+@pytest.mark.promise("tenants.apart")
+async def test_what_another_tenant_has_is_answered_like_what_never_was(town: Town) -> None:
+    for who in OUTSIDERS:
+        for key, asks in NAMED.items():
+            method = key.partition(",")[0]
+            foreign = await town.first(who, method, asks(town.acme))
+            unknown = await town.first(who, method, asks(NEVER))
+            shown = _shown(foreign, town.acme), _shown(unknown, NEVER)
+            assert shown[0] == shown[1], (who, key)
+    assert (await town.by("acme-bot").job(town.acme.job)).status.state != 0
+    assert [call["name"] for call in town.scripts["acme-crm"].calls] == ["echo"], "nothing of it was called"
+
+
+async def test_a_tenant_s_own_operators_and_those_of_the_whole_hub_see_it(town: Town) -> None:
+    for who in ("acme-boss", "ops"):
+        for method in ("JobService.GetJob", "ApprovalService.GetApproval", "ArtifactService.GetArtifact"):
+            assert isinstance(await town.first(who, method, NAMED[method](town.acme)), Message), (who, method)
+        for method in (
+            "JobService.ListJobs",
+            "ApprovalService.ListApprovals",
+            "ArtifactService.ListArtifacts",
+            "AuditService.ListEvents",
+            "RegistryService.ListSources",
+            "RegistryService.ListPins",
+            "ToolService.ListTools",
+        ):
+            answer = await town.first(who, method, WHOLE[method])
+            assert isinstance(answer, Message), (who, method, answer)
+            assert b"acme-" in answer.SerializeToString(), (who, method)
+    listed: Any = await town.first("acme-boss", "JobService.ListJobs", _J.ListJobsRequest())
+    assert listed.total_size == len(listed.jobs) == 1
+    verified: Any = await town.first("ops", "AuditService.VerifyAudit", audit_service_pb2.VerifyAuditRequest())
+    assert verified.events_checked > 0
+
+
+async def test_what_is_everybody_s_is_changed_by_operators_of_the_whole_hub_alone(town: Town) -> None:
+    pins = await town.hub.registry.ListPins(_G.ListPinsRequest(source="common"), **town.as_("globex-boss"))
+    assert pins.total_size == len(pins.pins) > 0
+    shared = Ids(**{**vars(NEVER), "tool": pins.pins[0].tool, "source": "common", "digest": pins.pins[0].digest})
+    for method in ("RegistryService.DecidePin", "RegistryService.UnregisterTool", "RegistryService.RegisterTool"):
+        refused = await town.first("globex-boss", method, NAMED[method](shared))
+        assert isinstance(refused, tuple), (method, refused)
+        assert refused[0] is grpc.StatusCode.PERMISSION_DENIED
+        assert "whole hub" in refused[1]
+    assert isinstance(await town.first("ops", "RegistryService.DecidePin", _pin(shared)), Message)
+    own = await town.hub.registry.ListPins(_G.ListPinsRequest(source="globex-crm"), **town.as_("globex-boss"))
+    mine = Ids(**{**vars(NEVER), "tool": own.pins[0].tool, "source": "globex-crm", "digest": own.pins[0].digest})
+    assert isinstance(await town.first("globex-boss", "RegistryService.DecidePin", _pin(mine)), Message)
+
+
+async def _told_until(call: Any, answer: type[Message], mark: bytes) -> list[bytes]:
+    """What a stream tells up to the first message that has the mark."""
+    seen: list[bytes] = []
+    while mark not in (seen[-1] if seen else b""):
+        read = await call.read()
+        assert read is not grpc.aio.EOF
+        seen.append(read)
+    call.cancel()
+    return seen
+
+
+async def test_watches_tell_nothing_of_what_happens_at_another_tenant(town: Town) -> None:
+    asks = {
+        "ApprovalService.WatchApprovals": (_R.WatchApprovalsRequest(), b"globex-bot"),
+        "AuditService.TailEvents": (audit_service_pb2.TailEventsRequest(), b"globex-bot"),
+        "JobService.WatchJobs": (_J.WatchJobsRequest(), b"job_"),
+        "RegistryService.WatchTools": (_G.WatchToolsRequest(), b"globex-crm/later"),
+        "ToolService.WatchTools": (_T.ToolServiceWatchToolsRequest(filter=EVERY), b"globex-crm/later"),
+    }
+    assert asks.keys() == FOLLOWED
+    streams = {method: town.stream("globex-boss", method, message) for method, (message, _) in asks.items()}
+    await asyncio.gather(*(call.initial_metadata() for call, _ in streams.values()))
+    jobs: dict[str, str] = {}
+    for tenant in ("acme", "globex"):
+        town.scripts[f"{tenant}-crm"].pages[:] = [[*town.scripts[f"{tenant}-crm"].pages[0], tool("later")]]
+        await town.hub.registry.RefreshSources(
+            _G.RefreshSourcesRequest(sources=[f"{tenant}-crm"]), **town.as_(f"{tenant}-boss")
+        )
+        bot = town.by(f"{tenant}-bot")
+        await bot.call(WRITE, {"path": "new.txt", "text": tenant})
+        jobs[tenant] = (await bot.submit(WAIT, {"text": tenant})).job_id
+    for method, (_, mark) in asks.items():
+        seen = await _told_until(*streams[method], mark)
+        assert not any(b"acme" in message or jobs["acme"].encode() in message for message in seen), method
+
+
+async def test_a_policy_that_moves_a_principal_ends_its_streams_and_shows_what_is_there_now(town: Town) -> None:
+    watch, answer = town.stream("globex-boss", "JobService.WatchJobs", _J.WatchJobsRequest())
+    await watch.initial_metadata()
+    paths = Paths(town.hub.hub.settings)
+    try:
+        paths.policy.write_text(POLICY.replace('principals: ["globex-*"]', 'principals: ["globex-bot"]'))
+        assert town.hub.hub.policy_file.load().applied
+        await town.by("globex-bot").submit(WAIT, {"text": "one more"})
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await _told_until(watch, answer, b"never")
+        assert (ended.value.code(), told(ended.value).reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
+        refused = await town.first("globex-boss", "ToolService.GetTool", _T.GetToolRequest(name="globex-crm/echo"))
+        assert isinstance(refused, tuple)
+        assert refused[0] is grpc.StatusCode.NOT_FOUND
+    finally:
+        paths.policy.write_text(POLICY)
+        assert town.hub.hub.policy_file.load().applied
