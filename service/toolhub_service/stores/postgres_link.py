@@ -236,8 +236,9 @@ class PostgresLink:
             elif pattern:
                 equals[column] = pattern
         for column, passes in where.judged.items():
-            values = await self.rows(_VALUES.format(table=table, column=column))
-            among[column] = [value for (value,) in values if passes(value)]
+            if passes is not None:
+                values = await self.rows(_VALUES.format(table=table, column=column))
+                among[column] = [value for (value,) in values if passes(value)]
         terms = [f"{column} = %s" for column in equals] + [f"{column} = ANY (%s)" for column in among]
         return " AND ".join(terms) or "TRUE", [*map(text, equals.values()), *among.values()]
 

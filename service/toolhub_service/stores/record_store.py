@@ -112,8 +112,7 @@ class Where:
     among: Mapping[str, Collection[str]] = field(default_factory=dict)
     like: Mapping[str, str] = field(default_factory=dict)
     """A name or a glob (fnmatch, case-sensitive)."""
-    judged: Mapping[str, Owners] = field(default_factory=dict)
-    """Only rows with a value that is let through."""
+    judged: Mapping[str, Owners | None] = field(default_factory=dict)
 
     def matches(self, row: Row) -> bool:
         # Loops, for a page judges many rows: `all` over generators takes three times as long.
@@ -127,13 +126,9 @@ class Where:
             if glob and not fnmatchcase(row[column], glob):
                 return False
         for column, passes in self.judged.items():  # noqa: SIM110 — the fourth of four
-            if not passes(row[column]):
+            if passes is not None and not passes(row[column]):
                 return False
         return True
-
-
-def of_owners(owners: Owners | None) -> Mapping[str, Owners]:
-    return {} if owners is None else {"principal": owners}
 
 
 class RecordStore(Protocol[R]):
@@ -286,8 +281,8 @@ def job_facts(job: Job) -> dict[str, str]:
 
 def jobs_where(where: JobFilter) -> Where:
     equals = {"principal": where.principal, "request_id": where.request_id, "task_id": where.task_id}
-    states = {state.value for state in where.states}
-    return Where(equals, {"state": states}, {"tool": where.tool}, of_owners(where.owners))
+    states, owners = {state.value for state in where.states}, {"principal": where.owners}
+    return Where(equals, {"state": states}, {"tool": where.tool}, owners)
 
 
 class Records(Generic[R]):
@@ -319,8 +314,8 @@ class Approvals(Records[Approval]):
         self, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Approval], int]:
         states = {state.value for state in where.states}
-        tools, owners = {"tool": where.tool}, of_owners(where.owners)
-        terms = Where({"principal": where.principal}, {"state": states}, tools, owners)
+        of, owners = {"principal": where.principal}, {"principal": where.owners}
+        terms = Where(of, {"state": states}, {"tool": where.tool}, owners)
         return await self._records.page(terms, after=after, limit=limit)
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Approval]:
@@ -346,15 +341,9 @@ class Artifacts(Records[Artifact]):
         return await self._records.expired(now_unix_ms, limit)
 
     async def page(
-        self,
-        principal: str,
-        sha256: str,
-        *,
-        after: tuple[int, str] | None,
-        limit: int,
-        owners: Owners | None = None,
+        self, principal: str, sha256: str, *, after: tuple[int, str] | None, limit: int, owners: Owners | None = None
     ) -> Sequence[Artifact]:
-        where = Where({"principal": principal, "sha256": sha256}, judged=of_owners(owners))
+        where = Where({"principal": principal, "sha256": sha256}, judged={"principal": owners})
         found, _ = await self._records.page(where, after=after, limit=limit)
         return found
 
@@ -384,8 +373,7 @@ class Pins(Records[Pin]):
         self, where: PinFilter, *, after: tuple[int, str, str, str] | None, limit: int
     ) -> tuple[Sequence[Pin], int]:
         states = {state.value for state in where.states}
-        judged = {} if where.sources is None else {"source": where.sources}
-        terms = Where({"source": where.source}, {"state": states}, {"tool": where.tool}, judged)
+        terms = Where({"source": where.source}, {"state": states}, {"tool": where.tool}, {"source": where.sources})
         return await self._records.page(terms, after=after, limit=limit)
 
     async def revision(self) -> int:

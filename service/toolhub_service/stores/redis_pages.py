@@ -78,7 +78,7 @@ class RedisPages:
         lists = [self._lists[column] + value for column, value in asked.items() if column in self._lists]
         lists = lists or [self._lists[""]]
         is_listed = len(lists) == 1 and asked.keys() <= self._lists.keys()
-        if is_listed and not (any(where.among.values()) or any(where.like.values()) or where.judged):
+        if is_listed and not (any(where.among.values()) or any(where.like.values()) or any(where.judged.values())):
             count = int(await self._link.run("ZCARD", self._link.key(lists[0])))
             return [row[0] for row in await self._rows(lists[0], after, limit)] if limit else [], count
         shortest = lists[0]

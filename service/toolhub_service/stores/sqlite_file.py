@@ -50,6 +50,8 @@ def page(
     """`rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor."""
     matching, parameters = _terms(where)
     for column, passes in where.judged.items():
+        if passes is None:
+            continue
         # From value to value along the index, instead of over all rows.
         values = [value for (value,) in connection.execute(_VALUES.format(table=table, column=column)) if passes(value)]
         matching += f" AND {column} IN (SELECT value FROM json_each(?))"  # noqa: S608 — fixed names
