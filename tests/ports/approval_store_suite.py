@@ -198,6 +198,7 @@ class ApprovalStoreSuite:
             (ApprovalFilter(states=frozenset({ApprovalState.PENDING})), {"a", "b"}),
             (ApprovalFilter(states=frozenset({ApprovalState.APPROVED, ApprovalState.USED})), {"c"}),
             (ApprovalFilter(principal="agent-b"), {"b"}),
+            (ApprovalFilter(owners="agent-b".__eq__), {"b"}),
             (ApprovalFilter(tool="core/fs.writeText"), {"a", "b"}),
             (ApprovalFilter(tool="core/*"), {"a", "b"}),
             (ApprovalFilter(tool="[!c]*"), {"c"}),

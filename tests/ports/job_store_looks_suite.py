@@ -38,6 +38,8 @@ class JobStoreLooks:
         [
             (JobFilter(), {"a", "b", "c", "d"}),
             (JobFilter(principal="agent-b"), {"b"}),
+            (JobFilter(owners="agent-b".__eq__), {"b"}),
+            (JobFilter(owners=lambda _: False), set()),
             (JobFilter(states=frozenset({JobState.QUEUED})), {"a", "b"}),
             (JobFilter(states=frozenset({JobState.RUNNING, JobState.SUCCEEDED})), {"c", "d"}),
             (JobFilter(tool="core/math.sum"), {"a", "b", "c"}),

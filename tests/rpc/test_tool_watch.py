@@ -18,11 +18,13 @@ from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import tool_pb2
 from toolhub.v1.tool_service_pb2 import ToolServiceWatchToolsResponse
 from toolhub_client import connect
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.transport.convert.tool import to_spec
 from toolhub_service.transport.discovery import CHANGES_MAX, ToolWatches
 
+OPERATOR = Principal("boss")
 ADDED, CHANGED, REMOVED = pb.TOOL_CHANGE_TYPE_ADDED, pb.TOOL_CHANGE_TYPE_CHANGED, pb.TOOL_CHANGE_TYPE_REMOVED
 
 
@@ -141,7 +143,7 @@ class TestSlowWatcher:
 
     async def test_gets_several_changes_of_a_tool_as_one(self, catalog: ToolCatalog) -> None:
         catalog.register_all([to_spec(a_tool("acme/old")), to_spec(a_tool("acme/gone"))])
-        told_by = ToolWatches(catalog).messages(pb.WatchToolsRequest(), full=False)
+        told_by = ToolWatches(catalog).messages(pb.WatchToolsRequest(), OPERATOR, full=False)
         await anext(told_by)
         catalog.register(to_spec(a_tool("acme/new")))
         catalog.set_state("acme/new", ToolState.UNAVAILABLE, "down")
@@ -159,7 +161,7 @@ class TestSlowWatcher:
     @pytest.mark.promise("catalog.watch-bounded")
     async def test_is_told_to_read_anew_when_it_lags_too_far_behind(self, catalog: ToolCatalog) -> None:
         news = ToolWatches(catalog)
-        told_by = news.messages(pb.WatchToolsRequest(), full=False)
+        told_by = news.messages(pb.WatchToolsRequest(), OPERATOR, full=False)
         await anext(told_by)
         catalog.register_all(to_spec(a_tool(f"acme/t{number}")) for number in range(CHANGES_MAX + 1))
         message = await anext(told_by)
@@ -170,7 +172,7 @@ class TestSlowWatcher:
         assert news.watchers == 0
 
     async def test_is_told_to_read_anew_when_a_message_would_be_too_large(self, catalog: ToolCatalog) -> None:
-        told_by = ToolWatches(catalog).messages(pb.WatchToolsRequest(), full=False)
+        told_by = ToolWatches(catalog).messages(pb.WatchToolsRequest(), OPERATOR, full=False)
         await anext(told_by)
         large = a_tool("acme/large")
         large.description = "long " * 600_000
