@@ -146,7 +146,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         artifacts = make_artifacts(deps, stores, make_blobs(deps))
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
-        long_work = make_long_work(deps, stores, audit, approvals, policy.again, [artifacts.sweep])
+        long_work = make_long_work(deps, stores, audit, approvals, policy.again, artifacts.sweep)
         toolbox = make_toolbox(deps, stores, long_work.job_service, artifacts)
         on_refusal.push_async_callback(toolbox.close)
         budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.files import RunnerLocks, read_or_make_key
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_audit import Sweep, counted, make_upkeep
 from toolhub_service.app.wiring_stores import Stores, not_installed
 from toolhub_service.app.wiring_tools import Toolbox, make_workspaces
 from toolhub_service.budget.ledger import Budgets
@@ -41,6 +43,7 @@ from toolhub_service.runtime.route import Unread
 from toolhub_service.runtime.steps import Executor
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog, SqliteAuditLog
+from toolhub_service.stores.audit.upkeep import AuditUpkeep
 from toolhub_service.telemetry.access_trace import AccessTrace
 from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook
 from toolhub_service.telemetry.observer import JobTelemetry
@@ -63,6 +66,7 @@ class LongWork:
     locks: RunnerLocks
     stores: Stores
     logs: JobLogs
+    upkeep: AuditUpkeep
     _reconciling: asyncio.Task[None] | None = field(default=None)
 
     def submission(self, invoker: Invoker, catalog: Catalog) -> Submission:
@@ -76,6 +80,7 @@ class LongWork:
         await self.heartbeat.beat()
         await self.engine.start(self.runs.run)
         self._reconciling = asyncio.create_task(self.reconciler.run())
+        self.upkeep.start()
 
     def leave(self) -> None:
         """Watchers are asked to come again, here or to another process."""
@@ -85,6 +90,7 @@ class LongWork:
     async def close(self, grace_s: float) -> None:
         """What runs gets its grace, the rest is handed over."""
         await self.engine.close(grace_s)
+        await self.upkeep.close()
         if self._reconciling is not None:
             self._reconciling.cancel()
             await asyncio.wait({self._reconciling})
@@ -95,12 +101,14 @@ class LongWork:
 def make_long_work(
     deps: Deps,
     stores: Stores,
-    audit: AuditLog,
+    audit: ChainedAuditLog,
     approvals: Approvals,
     again: Callable[[Principal], Principal],
-    tidy: Sequence[Callable[[int], Awaitable[int]]],
+    sweep_artifacts: Sweep,
 ) -> LongWork:
-    """`again`: a verified principal under the policy in force. `tidy`: what else is removed when it has expired."""
+    """`again`: a verified principal under the policy in force. `sweep_artifacts` removes those that have expired.
+
+    Raises HubFailure when a place cannot be opened that the audit log is to be carried to."""
     clock, observing = deps.clock, deps.observing
     observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
     ledger = JobLedger(stores.jobs, audit, observer, clock, _job_terms(deps), approvals.withdraw)
@@ -123,7 +131,6 @@ def make_long_work(
     job_service = PrincipalJobs(ledger, engine)
     logs = JobLogs(stores.inner_log, stores.jobs, job_service)
     ledger.forget_log = logs.forget
-    orphaned = OrphanedApprovals(stores.approvals, ledger)
     reconciler = Reconciler(
         ledger,
         engine,
@@ -131,10 +138,25 @@ def make_long_work(
         awaiting=decisions.check,
         give_up=runs.give_up,
         each_time=[approvals.sweep],
-        tidy=[*tidy, stores.memory.sweep, logs.sweep, orphaned.withdraw, make_workspaces(deps.settings).sweep],
+        tidy=_sweeps(deps, stores, ledger, logs, sweep_artifacts),
+        forgotten=partial(observing.swept, "jobs"),
     )
+    upkeep = make_upkeep(deps, audit)
     asked = approvals, approval_news
-    return LongWork(engine, runs, watch, job_service, acceptance, *asked, reconciler, heartbeat, locks, stores, logs)
+    works = engine, runs, watch, job_service, acceptance
+    return LongWork(*works, *asked, reconciler, heartbeat, locks, stores, logs, upkeep)
+
+
+def _sweeps(deps: Deps, stores: Stores, ledger: JobLedger, logs: JobLogs, sweep_artifacts: Sweep) -> list[Sweep]:
+    """What removes what has expired, besides jobs and approvals; each is counted, and bounded by itself."""
+    observing = deps.observing
+    return [
+        counted("artifacts", sweep_artifacts, observing),
+        counted("memory", stores.memory.sweep, observing),
+        counted("logs of calls", logs.sweep, observing),
+        OrphanedApprovals(stores.approvals, ledger).withdraw,
+        counted("workspaces", make_workspaces(deps.settings).sweep, observing),
+    ]
 
 
 def _engine(deps: Deps) -> JobEngine:

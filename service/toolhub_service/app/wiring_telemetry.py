@@ -122,6 +122,11 @@ class Observing:
         else:
             self.log.error(names.LOG_TLS_REJECTED, file=change.name, problem=change.problem)
 
+    def swept(self, what: str, removed: int) -> None:
+        """So many were removed because their time was over. From any thread."""
+        self.metrics.family(names.REMOVED).labels(what).inc(removed)
+        self.log.info(names.LOG_SWEPT, what=what, removed=removed)
+
     def keys_unreadable(self, error: Exception) -> None:
         self.log.error(names.LOG_KEYS_UNREADABLE, problem=str(error))
 

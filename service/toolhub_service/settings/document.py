@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
+from toolhub_service.settings.audit_section import Audit
 from toolhub_service.settings.auth_section import Auth
 from toolhub_service.settings.mcp_section import McpEndpoint
 from toolhub_service.settings.tool_sections import (
@@ -113,17 +114,6 @@ class Workspace(Section, frozen=True):
             ge=0,
         ),
     ] = 0.0
-
-
-class Audit(Section, frozen=True):
-    file: Annotated[str, Meta(description="SQLite file of the audit log; empty: <data_dir>/audit.db.")] = ""
-    checkpoint_file: Annotated[
-        str,
-        Meta(description="Signed checkpoints, preferably on another disk; empty: <data_dir>/audit-checkpoints.jsonl."),
-    ] = ""
-    key_file: Annotated[
-        str, Meta(description="Key of the hash chain, created when missing; empty: <data_dir>/audit.key.")
-    ] = ""
 
 
 class Metrics(Section, frozen=True):

@@ -65,6 +65,11 @@ _SETTINGS: Final = {
 
 
 def open_bucket(url: str, environment: Mapping[str, str], *, settle_s: float = SETTLE_S) -> BucketBlobs:
+    """As `bucket_of`."""
+    return BucketBlobs(bucket_of(url, environment), settle_s=settle_s)
+
+
+def bucket_of(url: str, environment: Mapping[str, str]) -> S3Store:
     """The bucket of `s3://name/prefix`.
 
     Credential, region and endpoint come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION
@@ -73,16 +78,15 @@ def open_bucket(url: str, environment: Mapping[str, str], *, settle_s: float = S
     a file cannot be read.
     """
     if not re.fullmatch(r"s3://[^/?#]+(/[^?#]*)?", url):
-        raise ValueError("the URL of the artifacts' bucket must read s3://name or s3://name/prefix")
+        raise ValueError("the URL of a bucket must read s3://name or s3://name/prefix")
     config: Any = {key: value for name, key in _SETTINGS.items() if (value := _value(name, environment))}
     plain = str(config.get("endpoint", "")).startswith("http://")
-    store = S3Store.from_url(
+    return S3Store.from_url(
         url,
         config=config,
         client_options={"allow_http": plain, "connect_timeout": "5s", "timeout": "60s"},
         retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=20)},
     )
-    return BucketBlobs(store, settle_s=settle_s)
 
 
 def _value(name: str, environment: Mapping[str, str]) -> str:

@@ -126,6 +126,25 @@ AUDIT_DEPTH: Final = _metric(
 AUDIT_COMMIT: Final = _metric(
     "toolhub_audit_commit_seconds", _H, "s", "Time of one group commit, fsync included.", (), _S
 )
+AUDIT_EXPORTED: Final = _metric(
+    "toolhub_audit_exported_total", _C, "events", "Audit events that a place has taken.", ("sink",)
+)
+AUDIT_EXPORT_REFUSED: Final = _metric(
+    "toolhub_audit_export_refused_total", _C, "events", "Audit events that a place has refused for good.", ("sink",)
+)
+AUDIT_BACKLOG: Final = _metric(
+    "toolhub_audit_export_backlog", _G, "events", "Audit events that a place has not yet, at most.", ("sink",)
+)
+UPKEEP_FAILURES: Final = _metric(
+    "toolhub_audit_upkeep_failures_total",
+    _C,
+    "failures",
+    "Tries to carry audit events to a place, or to remove old ones, that failed and are made again.",
+    ("task",),
+)
+REMOVED: Final = _metric(
+    "toolhub_retention_removed_total", _C, "items", "What was removed because its time was over.", ("what",)
+)
 _JOB_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0)
 JOBS_ACCEPTED: Final = _metric("toolhub_jobs_accepted_total", _C, "jobs", "Jobs put into the store here.", ("tool",))
 JOBS_ENDED: Final = _metric(
@@ -320,6 +339,20 @@ LOG_SEARCH_TROUBLE: Final = _event(
 LOG_AUDIT_FAILED: Final = _event(
     "audit_write_failed", "error", "The disk refused audit events; calls are refused until it heals."
 )
+LOG_UPKEEP_FAILED: Final = _event(
+    "audit_upkeep_failed",
+    "warning",
+    "A place that the audit log is carried to is away, or old events could not be removed; it is tried again.",
+)
+LOG_EXPORT_REFUSED: Final = _event(
+    "audit_export_refused", "error", "A place has refused audit events for good; they are in the log itself."
+)
+LOG_EXPORT_ANEW: Final = _event(
+    "audit_export_anew",
+    "warning",
+    "The audit log is another one than was carried, such as a restored one: all is sent.",
+)
+LOG_SWEPT: Final = _event("retention_removed", "info", "What was removed because its time was over.")
 LOG_CHECKPOINT: Final = _event(
     "audit_checkpoint", "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."
 )

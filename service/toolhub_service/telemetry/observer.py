@@ -128,11 +128,32 @@ def _together(in_flight: AbstractContextManager[object], span: AbstractContextMa
 
 
 class AuditTelemetry:
-    """Implements the audit log's `CommitObserver`, and carries its checkpoints to the log as witnesses."""
+    """Implements the audit log's `CommitObserver`, `UpkeepObserver` and `ExportObserver`; its checkpoints are logged as
+    witnesses."""
 
     def __init__(self, metrics: Metrics, log: FilteringBoundLogger) -> None:
         self._metrics = metrics
         self._log = log
+        self._exported = metrics.family(names.AUDIT_EXPORTED)
+        self._refused = metrics.family(names.AUDIT_EXPORT_REFUSED)
+        self._backlog = metrics.family(names.AUDIT_BACKLOG)
+        self._failures = metrics.family(names.UPKEEP_FAILURES)
+
+    def upkeep_failed(self, task: str, problem: Exception) -> None:
+        self._failures.labels(task).inc()
+        self._log.warning(names.LOG_UPKEEP_FAILED, task=task, problem=f"{type(problem).__name__}: {problem}"[:500])
+
+    def exported(self, sink: str, events: int, refused: int) -> None:
+        self._exported.labels(sink).inc(events)
+        if refused:
+            self._refused.labels(sink).inc(refused)
+            self._log.error(names.LOG_EXPORT_REFUSED, sink=sink, events=refused)
+
+    def backlog(self, sink: str, events: int) -> None:
+        self._backlog.labels(sink).set(events)
+
+    def begins_anew(self, sink: str) -> None:
+        self._log.warning(names.LOG_EXPORT_ANEW, sink=sink)
 
     def audit_committed(self, events: int, seconds: float, depth: int) -> None:
         self._metrics.audit_committed(events, seconds, depth)

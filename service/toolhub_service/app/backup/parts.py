@@ -25,8 +25,9 @@ CHECKPOINTS, AUDIT_KEY, ARTIFACTS = "audit-checkpoints.jsonl", "audit.key", "art
 WORKSPACES: Final = "workspaces"
 LAYOUTS: Final = {HUB: len(MIGRATIONS), MEMORY: len(ITEM_MIGRATIONS), AUDIT: 0}
 """By database, the newest version of its layout that this version can read."""
-NO_PART: Final = frozenset({"runners", "toolhub.yaml"})
-"""Of a data folder: locks of processes, and a configuration that `--config` names."""
+NO_PART: Final = frozenset({"runners", "toolhub.yaml", "audit-export.json"})
+"""Of a data folder: locks of processes, a configuration that `--config` names, and how far the log has been carried,
+for a log that is restored is not the one that was."""
 
 
 class BackupRefused(Exception):

@@ -25,6 +25,7 @@ from toolhub_service.app.doctor.certificates import certificate_checks
 from toolhub_service.app.doctor.databases import database_checks
 from toolhub_service.app.doctor.issuers import issuer_checks
 from toolhub_service.app.doctor.mcp import mcp_checks
+from toolhub_service.app.doctor.retention import retention_checks
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid, read_or_make_key
@@ -200,6 +201,7 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
         *_loose_files(settings, config_file),
         *_secret_files(Paths(settings)),
         *kept_checks(settings),
+        *retention_checks(settings),
         _tracing(settings),
         *store_checks(settings),
         *[finding async for finding in server_checks(settings)],

@@ -143,9 +143,11 @@ class Reconciler:
         give_up: Callable[[Job], Awaitable[bool]],
         each_time: Sequence[Callable[[], Awaitable[object]]] = (),
         tidy: Sequence[Callable[[int], Awaitable[int]]] = (),
+        forgotten: Callable[[int], object] = lambda _: None,
     ) -> None:
         """`awaiting` looks after a job that waits for a person; `give_up` ends a job of which nothing is left to be
-        run, or says False; `each_time` is what else a sweep does; each of `tidy` removes what has expired at a time."""
+        run, or says False; `each_time` is what else a sweep does; each of `tidy` removes what has expired at a time;
+        `forgotten` is told of how many jobs nothing is kept any more."""
         self._store = ledger.store
         self._engine = engine
         self._heartbeat = heartbeat
@@ -156,6 +158,7 @@ class Reconciler:
         self._give_up = give_up
         self._each_time = each_time
         self._tidy = tidy
+        self._forgotten = forgotten
         # Where the next batch of jobs that wait for a person begins: a batch a sweep, round and round.
         self._awaiting_after: tuple[int, str] | None = None
 
@@ -217,8 +220,11 @@ class Reconciler:
             await self._guarded(partial(self._awaiting, job), job.job_id)
 
     async def _forget(self, now_unix_ms: int) -> None:
-        while await self._store.forget(now_unix_ms, _BATCH) == _BATCH:
-            pass
+        count = _BATCH
+        while count == _BATCH:
+            count = await self._store.forget(now_unix_ms, _BATCH)
+            if count:
+                self._forgotten(count)
 
     async def _guarded(self, work: Callable[[], Awaitable[object]], job_id: str = "") -> None:
         try:

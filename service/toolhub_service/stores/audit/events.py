@@ -88,8 +88,17 @@ class EventTable(Protocol):
         """The writer's rows with a higher sequence, in order."""
         ...
 
-    def old_ends(self, before_unix_ms: int) -> Sequence[tuple[str, int, str]]:
-        """Writer, sequence and tag of the last event of each chain's start that is all older than that."""
+    def old_ends(self, before_unix_ms: int, limit: int, max_row: int | None = None) -> Sequence[tuple[str, int, str]]:
+        """Writer, sequence and tag of the last event of each chain's start that is all older than that, of at most
+        `limit` events and within the rows up to `max_row`. Not every chain need be among them at once."""
+        ...
+
+    def first_of(self, writer: str) -> int:
+        """The lowest sequence of the writer that is there; 1 where there is none."""
+        ...
+
+    def tag_at(self, row: int) -> str | None:
+        """The tag of the event in that row; None where there is none."""
         ...
 
     def remove(self, writer: str, sequence: int) -> int:
@@ -123,6 +132,16 @@ class EventSnapshot(Protocol):
         ...
 
 
+class Turn(Protocol):
+    """Ends with the process at the latest."""
+
+    def is_held(self) -> bool:
+        """Whether it still is; a lost connection ends it, too."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class EventStore(Protocol):
     errors: tuple[type[Exception], ...]
     """What opening and writing raise."""
@@ -153,6 +172,18 @@ class EventStore(Protocol):
 
     def exists(self) -> bool:
         """Whether there is anything to verify."""
+        ...
+
+    def take_turn(self) -> Turn | None:
+        """Be the one process of all that share the events; None while another one is. Raises one of `errors`."""
+        ...
+
+    def cursor(self, sink: str) -> str:
+        """What `keep_cursor` was given last, by any process that shares the events; empty before."""
+        ...
+
+    def keep_cursor(self, sink: str, cursor: str) -> None:
+        """Durable when it returns."""
         ...
 
     def snapshot(self) -> AbstractContextManager[EventSnapshot]: ...
@@ -204,6 +235,21 @@ def export_line(each: ChainedEvent) -> bytes:
         "key_id": each.key_id,
     }
     return orjson.dumps({**place, "event": orjson.Fragment(canonical(each.event))}) + b"\n"
+
+
+def line_of(row: Sequence[Any]) -> bytes:
+    """The line of a row's columns, with the body as it is stored; whatever was tampered with is carried as a text."""
+    writer, sequence, *_, body, previous, tag, key_id = row
+    place = {"writer": writer, "sequence": sequence, "previous_mac": previous, "mac": tag, "key_id": key_id}
+    try:
+        orjson.loads(body)
+        return orjson.dumps({**place, "event": orjson.Fragment(body)}) + b"\n"
+    except (ValueError, TypeError):
+        return orjson.dumps({name: _as_text(value) for name, value in {**place, "event": body}.items()}) + b"\n"
+
+
+def _as_text(value: Any) -> str:
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _legible(row: tuple[Any, ...]) -> ChainedEvent | None:

@@ -43,8 +43,9 @@ from toolhub_service.stores.audit.events import (
     page_of,
     tampered,
 )
+from toolhub_service.stores.audit.retention import EventArchive, prune
 from toolhub_service.stores.audit.sqlite import SqliteEvents
-from toolhub_service.stores.audit.verify import adopt, attest_events, prune, verify_events
+from toolhub_service.stores.audit.verify import adopt, attest_events, verify_events
 from toolhub_service.stores.audit.writer import GroupWriter, WriterTiming
 
 _EXPORT_PAGE: Final = 500
@@ -82,7 +83,7 @@ class ChainedAuditLog:
         begin: bool = False,
     ) -> None:
         """`witness` gets every signed checkpoint line, to be carried away. `begin`: a new log under an old key."""
-        self._events = events
+        self.events = events
         self._checkpoint_path = checkpoints
         self._key_path = key
         self._clock = clock
@@ -108,13 +109,13 @@ class ChainedAuditLog:
         self._loop = asyncio.get_running_loop()
         try:
             self._keyring, checkpoints = await asyncio.to_thread(self._open)
-        except self._events.errors as error:
+        except self.events.errors as error:
             raise _broken("disk") from error
         self._chain = Chain(self.writer, self._keyring)
         self._appended = 0
         self._checkpoints = checkpoints
         self._group = GroupWriter(
-            self._events,
+            self.events,
             self.writer,
             checkpoints,
             seal=self._seal,
@@ -126,13 +127,13 @@ class ChainedAuditLog:
     def _open(self) -> tuple[Keyring, CheckpointFile]:
         # The key is looked for first: the tables of a log are made before its key, by whichever worker is ahead. A line
         # says without a key, too, that tables were made: both may have been removed together.
-        begun = self._events.is_made_with_key and self._key_path.exists()
+        begun = self.events.is_made_with_key and self._key_path.exists()
         begun = begun or bool(read_lines(self._checkpoint_path))
-        with closing(self._events.open(create=self._begin or not begun)) as table:
+        with closing(self.events.open(create=self._begin or not begun)) as table:
             lines = read_lines(self._checkpoint_path)  # before the events, which are there before a line attests them
             is_empty = table.is_empty()
             attested = lines or read_lines(self._checkpoint_path)  # another worker may have begun in between
-            if not (attested or self._begin or is_empty) and self._events.is_made_with_key:
+            if not (attested or self._begin or is_empty) and self.events.is_made_with_key:
                 raise tampered(f"The audit log's checkpoint file {self._checkpoint_path} is gone, yet there are events")
             if self._begin and not is_empty:
                 raise tampered("The audit log's tables hold events, so that no log can begin in them")
@@ -284,7 +285,7 @@ class ChainedAuditLog:
     ) -> Sequence[ChainedEvent]:
         """Events in (at_unix_ms, writer, sequence) order after the cursor; what was appended before is included."""
         await self._flush_if_well()
-        return await asyncio.to_thread(page_of, self._events, where, after, limit)
+        return await asyncio.to_thread(page_of, self.events, where, after, limit)
 
     async def export(self, where: EventFilter) -> AsyncIterator[bytes]:
         """JSON lines, each event with its place in the chain; `event` is the very text the tag was taken over."""
@@ -296,7 +297,7 @@ class ChainedAuditLog:
 
     def tail(self, where: EventFilter) -> Tail:
         """Events of every process from now on, as they become durable."""
-        after_row = self._events.last_row()
+        after_row = self.events.last_row()
         tail = Tail(where, after_row, closed=self._tails.discard, limit=self._tail_limit)
         if self._group is None:
             tail.end()
@@ -310,13 +311,12 @@ class ChainedAuditLog:
         await self._flush_if_well()
         own = (self.writer, *self._group.durable) if self._group is not None else None
         return await asyncio.to_thread(
-            verify_events, self._events, self._checkpoint_path, self._keyring, witnesses=witnesses, own=own
+            verify_events, self.events, self._checkpoint_path, self._keyring, witnesses=witnesses, own=own
         )
 
-    async def prune(self, before_unix_ms: int) -> int:
-        """Remove events older than that from the start of each chain, attested by a checkpoint; how many they were."""
-        await self.flush()
-        return await asyncio.to_thread(prune, self._events, self._checkpoints, before_unix_ms)
+    def prune(self, before_unix_ms: int, max_row: int | None = None, *, archive: EventArchive | None = None) -> int:
+        """In a thread: one pass of `retention.prune`; how many events were removed."""
+        return prune(self.events, self._checkpoints, before_unix_ms, max_row=max_row, archive=archive)
 
     async def _flush_if_well(self) -> None:
         """Events still in memory cannot be shown when the disk refuses them; the others can."""

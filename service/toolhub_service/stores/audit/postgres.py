@@ -26,6 +26,7 @@ from toolhub_service.domain.event import Event, EventFilter
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, tampered
 from toolhub_service.stores.audit.log import ChainedAuditLog
+from toolhub_service.stores.audit.postgres_upkeep import OldEvents, SharedUpkeep
 from toolhub_service.stores.postgres_target import postgres_target
 
 # Ids that callers choose are indexed by hash: a B-tree refuses a long one, and with it the whole group of events.
@@ -100,12 +101,6 @@ WITH RECURSIVE writers AS (
 SELECT writer, (SELECT max(sequence) FROM audit_events e WHERE e.writer = w.writer)
 FROM writers w WHERE writer IS NOT NULL"""
 
-_OLD_ENDS: Final = """
-SELECT e.writer, e.sequence, e.mac FROM audit_events e JOIN (
-    SELECT writer, coalesce(min(sequence) FILTER (WHERE at_unix_ms >= %s) - 1, max(sequence)) AS last
-    FROM audit_events GROUP BY writer) old
-ON e.writer = old.writer AND e.sequence = old.last AND e.at_unix_ms < %s"""
-
 _ITEMS: Final = 1_000
 _CHOSEN_BY_CALLERS: Final = ("principal", "tool", "call_id", "request_id")
 
@@ -121,7 +116,7 @@ def _missing(connection: psycopg.Connection) -> list[str]:
     return [name for (name,) in connection.execute(_MISSING).fetchall()]
 
 
-class PostgresEvents:
+class PostgresEvents(SharedUpkeep):
     """Implements `EventStore`. `site` names the checkpoint file whose copies are this hub's own to compare."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error, OSError)
@@ -198,7 +193,7 @@ class PostgresEvents:
                 raise self.unreachable() from error
 
 
-class PostgresEventTable:
+class PostgresEventTable(OldEvents):
     """Implements `EventTable`. A connection that was lost while nobody wrote is made anew without a word."""
 
     def __init__(self, events: PostgresEvents) -> None:
@@ -276,9 +271,6 @@ class PostgresEventTable:
             cursor.itersize = _ITEMS
             yield from cursor.execute(_BEYOND, (writer, sequence))
 
-    def old_ends(self, before_unix_ms: int) -> Sequence[tuple[str, int, str]]:
-        return self._all(_OLD_ENDS, (before_unix_ms, before_unix_ms))
-
     def remove(self, writer: str, sequence: int) -> int:
         return self._do("DELETE FROM audit_events WHERE writer = %s AND sequence <= %s", (writer, sequence)).rowcount
 
@@ -291,10 +283,10 @@ class PostgresEventTable:
     def close(self) -> None:
         self._connection.close()
 
-    def _all(self, statement: LiteralString, parameters: Sequence[Any] = ()) -> list[Any]:
+    def _all(self, statement: LiteralString, parameters: Any = ()) -> list[Any]:
         return self._do(statement, parameters).fetchall()
 
-    def _do(self, statement: LiteralString, parameters: Sequence[Any] = ()) -> psycopg.Cursor:
+    def _do(self, statement: LiteralString, parameters: Any = ()) -> psycopg.Cursor:
         """Each statement is a transaction, and none does harm when it is repeated after an answer that was lost."""
         try:
             return self._connection.execute(statement, parameters)

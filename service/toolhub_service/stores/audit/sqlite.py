@@ -6,16 +6,21 @@ verification compares them.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from toolhub_service.domain.event import ChainedEvent, EventFilter
-from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, page_of, tampered
+from toolhub_service.stores.audit.chain import sync_folder
+from toolhub_service.stores.audit.events import COLUMNS, Row, Turn, check_chain, condition, page_of, tampered
 from toolhub_service.stores.sqlite_writer import alone_in
 
 _SCHEMA: Final = (
@@ -33,6 +38,8 @@ _SCHEMA: Final = (
 _TABLES: Final = "SELECT type, name, replace(coalesce(sql, ''), char(34), '') FROM sqlite_master"
 _ONE: Final = "(" + ", ".join("?" * 12) + ")"
 _CHUNKS: Final = (256, 64, 16, 4, 1)
+CURSORS: Final = "audit-export.json"
+"""Beside the database: up to where each place has the log that it is carried to."""
 ALONE_MAX: Final = 64
 """Rows that one statement takes, whatever their number."""
 _INSERTS: Final = {
@@ -144,12 +151,14 @@ _BEYOND: Final = f"SELECT {COLUMNS} FROM events WHERE writer = ? AND sequence > 
 _OWN: Final = "SELECT count(*), min(sequence), max(sequence) FROM events WHERE writer = ?"
 _TAG: Final = "SELECT mac FROM events WHERE writer = ? AND sequence = ?"
 _IN_ORDER: Final = f"SELECT {COLUMNS} FROM events ORDER BY writer, sequence"  # noqa: S608 — fixed text
-_OLD_ENDS: Final = """
-SELECT e.writer, e.sequence, e.mac FROM events e JOIN (
-    SELECT writer, coalesce(min(CASE WHEN at_unix_ms >= ? THEN sequence END) - 1, max(sequence)) AS last
-    FROM events GROUP BY writer) old
-ON e.writer = old.writer AND e.sequence = old.last AND e.at_unix_ms < ?
-"""
+# Chains that have any of the oldest events, and of one of them the end of what is old.
+_OLD_WRITERS: Final = """SELECT DISTINCT writer FROM (
+    SELECT writer FROM events WHERE at_unix_ms < ? ORDER BY at_unix_ms, writer, sequence LIMIT 50000)"""
+_OLD_END: Final = """SELECT sequence, mac FROM events WHERE writer = :writer AND sequence < coalesce(
+    (SELECT min(sequence) FROM events WHERE writer = :writer AND sequence < :until
+        AND (at_unix_ms >= :before OR row > :max_row)), :until)
+ORDER BY sequence DESC LIMIT 1"""
+_ROW_MAX: Final = 2**63 - 1
 
 
 class SqliteEvents:
@@ -165,6 +174,8 @@ class SqliteEvents:
     def __init__(self, database: Path, *, max_size_bytes: int = 0) -> None:
         self._database = database
         self._max_size_bytes = max_size_bytes
+        self._cursors = database.with_name(CURSORS)
+        self._cursors_lock = threading.Lock()
 
     def open(self, *, create: bool) -> SqliteEventTable:
         if not create and not self._database.exists():
@@ -190,6 +201,38 @@ class SqliteEvents:
 
     def exists(self) -> bool:
         return self._database.exists()
+
+    def take_turn(self) -> Turn | None:
+        path = self._database.with_name(f".{self._database.name}.upkeep")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return _FileTurn(descriptor)
+
+    def cursor(self, sink: str) -> str:
+        try:
+            return str(orjson.loads(self._cursors.read_bytes()).get(sink, ""))
+        except (FileNotFoundError, ValueError, AttributeError):
+            return ""  # what is damaged begins anew, and sends everything again
+
+    def keep_cursor(self, sink: str, cursor: str) -> None:
+        """Whole or not at all; not in the database, which nobody else writes while the log's writer looks at it."""
+        with self._cursors_lock:
+            try:
+                known = orjson.loads(self._cursors.read_bytes())
+            except (FileNotFoundError, ValueError):
+                known = {}
+            draft = self._cursors.with_name(f".{self._cursors.name}.{os.getpid()}")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(orjson.dumps({**known, sink: cursor}))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._cursors)
+            sync_folder(self._cursors.parent)
 
     @contextmanager
     def snapshot(self) -> Iterator[_Snapshot]:
@@ -266,8 +309,21 @@ class SqliteEventTable:
     def beyond(self, writer: str, sequence: int) -> Iterable[tuple[Any, ...]]:
         return self._connection.execute(_BEYOND, (writer, sequence))
 
-    def old_ends(self, before_unix_ms: int) -> Sequence[tuple[str, int, str]]:
-        return self._connection.execute(_OLD_ENDS, (before_unix_ms, before_unix_ms)).fetchall()
+    def old_ends(self, before_unix_ms: int, limit: int, max_row: int | None = None) -> Sequence[tuple[str, int, str]]:
+        ends: list[tuple[str, int, str]] = []
+        for (writer,) in self._connection.execute(_OLD_WRITERS, (before_unix_ms,)).fetchall():
+            terms = {"writer": writer, "until": self.first_of(writer) + limit, "before": before_unix_ms}
+            terms["max_row"] = _ROW_MAX if max_row is None else max_row
+            ends += [(writer, *end) for end in self._connection.execute(_OLD_END, terms)]
+        return ends
+
+    def first_of(self, writer: str) -> int:
+        (first,) = self._connection.execute("SELECT min(sequence) FROM events WHERE writer = ?", (writer,)).fetchone()
+        return 1 if first is None else int(first)
+
+    def tag_at(self, row: int) -> str | None:
+        found = self._connection.execute("SELECT mac FROM events WHERE row = ?", (row,)).fetchone()
+        return None if found is None else str(found[0])
 
     def remove(self, writer: str, sequence: int) -> int:
         with transaction(self._connection):
@@ -279,6 +335,19 @@ class SqliteEventTable:
 
     def close(self) -> None:
         self._connection.close()
+
+
+class _FileTurn:
+    """Implements `Turn`: a lock (flock(2)) that ends with the process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def is_held(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def _place(path: Path) -> tuple[int, int] | None:

@@ -9,7 +9,6 @@ database and file rolled back together to one earlier moment; `witnesses` (lines
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +260,7 @@ def _claimed_writer(line: bytes) -> str:
     return rest.partition(b'"')[0].decode("utf-8", "replace")
 
 
-# Attesting chains whose writers are gone, and removing what is too old to keep.
+# Attesting chains whose writers are gone.
 
 
 def adopt(table: EventTable, path: Path, file: CheckpointFile, keyring: Keyring) -> None:
@@ -300,15 +299,3 @@ def attest_events(lines: Iterable[bytes], keyring: Keyring) -> bool:
             counts = pruned if checkpoint.kind == PRUNE else held
             counts[checkpoint.writer] = max(checkpoint.count, counts.get(checkpoint.writer, 0))
     return any(count > pruned.get(writer, 0) for writer, count in held.items())
-
-
-def prune(events: EventStore, file: CheckpointFile, before_unix_ms: int) -> int:
-    """Remove each chain's oldest events up to the first that is young enough to stay. The checkpoint comes first: after
-    a crash in between, events that may be missing are still there, which is no fault."""
-    removed = 0
-    with closing(events.open(create=False)) as table:
-        for writer, count, head in table.old_ends(before_unix_ms):
-            signed = file.append(PRUNE, writer, count, head)
-            table.keep_copy(signed.number, signed.line())
-            removed += table.remove(writer, count)
-    return removed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import sqlite3
@@ -111,7 +112,7 @@ async def test_pruned_events_are_gone_and_the_rest_still_verifies(tmp_path: Path
     log = await started_log(tmp_path, name="new")
     for number in range(4, 9):
         await log.append_durably(called(number))
-    assert await log.prune(6) == 5 + 2
+    assert await asyncio.to_thread(log.prune, 6) == 5 + 2
     assert (await log.verify()).ok
     await log.append_durably(called(9))
     await log.close()
@@ -128,7 +129,7 @@ async def test_pruned_events_are_gone_and_the_rest_still_verifies(tmp_path: Path
 async def test_pruning_nothing_changes_nothing(tmp_path: Path) -> None:
     log = await started_log(tmp_path)
     await log.append_durably(called(5))
-    assert await log.prune(5) == 0
+    assert await asyncio.to_thread(log.prune, 5) == 0
     await log.close()
     assert "prune" not in files_in(tmp_path)[1].read_text()
 

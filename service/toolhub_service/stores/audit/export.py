@@ -1,0 +1,132 @@
+"""Carrying the log elsewhere, without end: every event at least once, in the order in which events were committed.
+
+A cursor for each place says up to which row it has everything. It moves once the place has said that it has a batch,
+and is on disk before the next one; so a crash sends a batch again, and a place that is away costs nothing but backlog.
+Whoever reads takes an event once by its writer and sequence. A log that was restored is noticed, for the cursor knows
+the tag of the last event that was sent: where that is not what it was, everything is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from toolhub_service.stores.audit.events import EventStore, line_of
+
+BATCH_EVENTS: Final = 1_000
+BATCH_BYTES: Final = 1024 * 1024
+"""Of lines; one event more than that is a batch by itself. Below the 4 MiB that gRPC servers take."""
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """The last event that a place has."""
+
+    row: int = 0
+    writer: str = ""
+    sequence: int = 0
+    mac: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    rows: Sequence[tuple[Any, ...]]
+    """The number of the row, then the columns of `COLUMNS`."""
+    lines: Sequence[bytes]
+    """As `toolhub audit export` prints them, each with its line feed."""
+
+
+class Sink(Protocol):
+    @property
+    def name(self) -> str:
+        """Of the metric, and of the cursor: for ever."""
+        ...
+
+    def send(self, batch: Batch) -> int:
+        """In a thread. It has the batch when this returns: how many of its events it has refused for good. Raises
+        whatever says that it is away; bounded in time."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ExportObserver(Protocol):
+    """Called from threads."""
+
+    def exported(self, sink: str, events: int, refused: int) -> None: ...
+
+    def backlog(self, sink: str, events: int) -> None: ...
+
+    def begins_anew(self, sink: str) -> None:
+        """The log is not the one that was carried: all of it is sent again."""
+        ...
+
+
+class Export:
+    """The step of an `UpkeepTask`: one batch to one place."""
+
+    def __init__(self, events: EventStore, sink: Sink, observer: ExportObserver) -> None:
+        self._events = events
+        self._sink = sink
+        self._observer = observer
+        self._cursor: Cursor | None = None
+
+    def carried(self) -> int:
+        """The last row that the place has, as far as this process or its disk knows."""
+        return (self._cursor or self._read_cursor()).row
+
+    def step(self) -> bool:
+        """Raises what the sink and the store raise."""
+        cursor = self._read_cursor()  # another process may have moved it since
+        with closing(self._events.open(create=False)) as table:
+            if cursor.row and not self._fits(cursor, table.tag_at(cursor.row)):
+                self._observer.begins_anew(self._sink.name)
+                cursor = Cursor()
+            batch = _cut(table.news(cursor.row, BATCH_EVENTS))
+        self._cursor = cursor
+        last_row = self._events.last_row()
+        if not batch.rows:
+            self._observer.backlog(self._sink.name, 0)
+            return False
+        self._observer.backlog(self._sink.name, max(len(batch.rows), last_row - cursor.row))
+        refused = self._sink.send(batch)
+        row, writer, sequence = batch.rows[-1][:3]
+        self._cursor = Cursor(row, writer, sequence, batch.rows[-1][11])
+        self._events.keep_cursor(self._sink.name, msgspec.json.encode(self._cursor).decode())
+        self._observer.exported(self._sink.name, len(batch.rows), refused)
+        self._observer.backlog(self._sink.name, max(0, last_row - row))
+        return bool(last_row > row)
+
+    def _read_cursor(self) -> Cursor:
+        text = self._events.cursor(self._sink.name)
+        return msgspec.json.decode(text, type=Cursor) if text else Cursor()
+
+    def _fits(self, cursor: Cursor, tag: str | None) -> bool:
+        """An event that has gone was removed by age, unless the log has never come so far."""
+        return tag == cursor.mac if tag is not None else self._events.last_row() >= cursor.row
+
+
+def carried_to(events: EventStore, sink: str) -> int:
+    """How many events that place has not yet, at most."""
+    text = events.cursor(sink)
+    return max(0, events.last_row() - (msgspec.json.decode(text, type=Cursor).row if text else 0))
+
+
+def _cut(rows: Sequence[tuple[Any, ...]]) -> Batch:
+    lines: list[bytes] = []
+    size_bytes = 0
+    for row in rows:
+        line = line_of(row[1:])
+        size_bytes += len(line)
+        if lines and size_bytes > BATCH_BYTES:
+            break
+        lines.append(line)
+    return Batch(rows[: len(lines)], lines)
+
+
+def least(carried: Sequence[Callable[[], int]]) -> Callable[[], int | None]:
+    """Up to which row every place has everything; None where there is no place."""
+    return lambda: min((each() for each in carried), default=None)

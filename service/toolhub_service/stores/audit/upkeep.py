@@ -1,0 +1,94 @@
+"""What is done to the audit log beside writing it: events that leave by age, events that are carried elsewhere.
+
+One process of all that share the log does it at a time: whoever has the turn, which ends with its process. Each task
+has its own pace, works in threads on connections of its own, and its failure holds up neither calls nor the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from toolhub_service.stores.audit.events import EventStore, Turn
+
+_TURN_S: Final = 5.0
+_BREATH_S: Final = 0.02
+"""Between two steps, in which the log's writer gets at the database."""
+_PATIENCE_MAX_S: Final = 60.0
+_LEAVE_S: Final = 10.0
+
+
+class UpkeepObserver(Protocol):
+    """Called on the loop's thread."""
+
+    def upkeep_failed(self, task: str, problem: Exception) -> None:
+        """It is tried again, after a pause that doubles up to a minute."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepTask:
+    name: str
+    step: Callable[[], bool]
+    """In a thread: do a bounded piece of it; whether there is more. Raises whatever it meets."""
+    every_s: float
+    """How long to rest when there is no more."""
+
+
+class AuditUpkeep:
+    """`start`, then `close`; nothing runs where there are no tasks."""
+
+    def __init__(self, events: EventStore, tasks: Sequence[UpkeepTask], observer: UpkeepObserver) -> None:
+        self._events = events
+        self._tasks = tasks
+        self._observer = observer
+        self._leaving = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._tasks:
+            self._running = asyncio.create_task(self._run(), name="audit upkeep")
+
+    async def close(self) -> None:
+        """What is under way gets some seconds; what is left is done after the next start, or by another process."""
+        self._leaving.set()
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=_LEAVE_S)
+            self._running.cancel()
+            await asyncio.wait({self._running})
+
+    async def _run(self) -> None:
+        while not self._leaving.is_set():
+            turn: Turn | None = None
+            try:
+                turn = await asyncio.to_thread(self._events.take_turn)
+            except Exception as problem:  # noqa: BLE001 - it is tried again, whatever failed
+                self._observer.upkeep_failed("turn", problem)
+            if turn is None:
+                await self._rest(_TURN_S)
+                continue
+            try:
+                await asyncio.gather(*(self._repeat(task, turn) for task in self._tasks))
+            finally:
+                await asyncio.to_thread(turn.close)
+
+    async def _repeat(self, task: UpkeepTask, turn: Turn) -> None:
+        """Until the turn is lost, or this process leaves."""
+        patience_s = task.every_s
+        while not self._leaving.is_set():
+            try:
+                if not await asyncio.to_thread(turn.is_held):
+                    return
+                has_more = await asyncio.to_thread(task.step)
+                patience_s = _BREATH_S if has_more else task.every_s
+            except Exception as problem:  # noqa: BLE001 - it comes back to it, whatever failed
+                self._observer.upkeep_failed(task.name, problem)
+                patience_s = min(_PATIENCE_MAX_S, max(task.every_s, 1.0, patience_s * 2))
+            await self._rest(patience_s)
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._leaving.wait(), seconds)
