@@ -159,6 +159,13 @@ async def test_a_login_in_the_browser_is_found_by_the_hub_refreshed_once_and_rev
         async with httpx.AsyncClient(headers=headers, timeout=60.0) as http:
             ping = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _INITIALIZE}
             assert (await http.post(hub.url, json=ping)).status_code == status
+    # `toolhub mcp` calls with the same login, refreshed where it must be.
+    user.lets_expire()
+    bridged = await asyncio.to_thread(
+        run, ("mcp", "--context", "prod"), stdin=json.dumps(ping) + "\n", env=env, cwd=user.home, timeout_s=90
+    )
+    assert json.loads(bridged.stdout)["result"]["serverInfo"]["name"] == "tool-hub", bridged.stderr
+    assert (await user.types("tools", "list")).exit_code == 0
     # While the issuer is away a token that still holds is used, and one that does not says so.
     await issuer.does("away")
     assert (await user.types("tools", "list")).exit_code == 0

@@ -27,13 +27,15 @@ class ContextKey:
 
     name: str
     context: Context
+    for_mcp: bool = False
+    """Whether it goes to the hub's MCP endpoint, which has tokens of its own."""
 
     def __call__(self) -> str:
         """Key or access token; empty where the context has none. Raises click.ClickException."""
         if self.context.login is not None:
             from toolhub_service.cli.tokens import access_token
 
-            return access_token(self.name, self.context.login)
+            return access_token(self.name, self.context.login, for_mcp=self.for_mcp)
         if self.context.api_key_env:
             return self._of_environment()
         return self._of_file() if self.context.api_key_file else ""
@@ -57,6 +59,9 @@ class Rank(IntEnum):
     ENVIRONMENT = 2
     FLAG = 3
 
+
+OPTIONS: Final = ("context_name", "address", "api_key", "tls", *_FILES)
+"""Those that say which hub, and who calls."""
 
 Given = Mapping[str, tuple[Any, Rank]]
 

@@ -23,7 +23,7 @@ from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.cli.channel import Endpoint, endpoint, tls_options, unreachable_text
-from toolhub_service.cli.chosen_context import Given, Rank, completed
+from toolhub_service.cli.chosen_context import OPTIONS, Given, Rank, completed
 from toolhub_service.cli.contexts import DEFAULT_ADDRESS, complete_context
 from toolhub_service.cli.output import EXIT_REFUSED, legible, note
 
@@ -159,10 +159,6 @@ class Connection:
         return found, max(total, len(found))
 
 
-CONNECTION = ("context_name", "address", "api_key", "tls", "ca_file", "cert_file", "key_file")
-"""Options that say which hub, and who calls."""
-
-
 def connection_options(command: Command) -> Command:
     """Add --context, --address, --api-key, the options of TLS, and --timeout."""
     timeout = click.option(
@@ -211,7 +207,7 @@ def _in_context(command: Command) -> Command:
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> Any:
         source = click.get_current_context().get_parameter_source
-        given: Given = {name: (options[name], _RANKS.get(source(name), Rank.DEFAULT)) for name in CONNECTION}  # type: ignore[arg-type]
+        given: Given = {name: (options[name], _RANKS.get(source(name), Rank.DEFAULT)) for name in OPTIONS}  # type: ignore[arg-type]
         return command(*arguments, **{**options, **completed(given)})
 
     return cast("Command", run)

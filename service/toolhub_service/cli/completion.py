@@ -52,19 +52,19 @@ def _completing(
 
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from toolhub_service.cli.chosen_context import Rank, completed
-        from toolhub_service.cli.client import CONNECTION, connected_by
+        from toolhub_service.cli.chosen_context import OPTIONS, Rank, completed
+        from toolhub_service.cli.client import connected_by
         from toolhub_service.cli.contexts import DEFAULT_ADDRESS
 
         # click resolves neither environment variables nor defaults while it completes.
-        given: dict[str, tuple[Any, Rank]] = dict.fromkeys(CONNECTION, (None, Rank.DEFAULT))
+        given: dict[str, tuple[Any, Rank]] = dict.fromkeys(OPTIONS, (None, Rank.DEFAULT))
         for option in context.command.params:
             name = str(option.name)
             typed = context.params.get(name)
             value, rank = (
                 (typed, Rank.FLAG) if typed is not None else (option.value_from_envvar(context), Rank.ENVIRONMENT)
             )
-            if name in CONNECTION and value not in (None, ""):
+            if name in OPTIONS and value not in (None, ""):
                 given[name] = (Path(str(value)) if name.endswith("_file") else value, rank)
         with suppress(click.ClickException):
             options = completed(given)

@@ -7,14 +7,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
+from toolhub_service.cli.chosen_context import OPTIONS, ContextKey, Rank, completed
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.mcp_clients import CLIENTS, entry_of, merged, written
+from toolhub_service.cli.contexts import complete_context, read_contexts
+from toolhub_service.cli.mcp_clients import CLIENTS, entry_of, entry_of_context, merged, written
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -25,7 +29,17 @@ _PROBE_S: Final = 5.0
 _SERVER_ERROR: Final = -32000
 
 
+_context_option = click.option(
+    "--context",
+    "context_name",
+    envvar="TOOLHUB_CONTEXT",
+    shell_complete=complete_context,
+    help="Hub and credential by name (`toolhub context list`); also TOOLHUB_CONTEXT.",
+)
+
+
 @click.group(cls=SuggestingGroup, invoke_without_command=True)
+@_context_option
 @click.option("--url", envvar="TOOLHUB_MCP_URL", default="", help="MCP endpoint of a hub; also TOOLHUB_MCP_URL.")
 @click.option("--api-key", envvar="TOOLHUB_API_KEY", default="", help="Key to call with; also TOOLHUB_API_KEY.")
 @click.option("--embedded", is_flag=True, help="Open a hub in this process, whether one is running or not.")
@@ -33,6 +47,7 @@ _SERVER_ERROR: Final = -32000
 @click.pass_context
 def mcp(
     context: click.Context,
+    context_name: str | None,
     url: str,
     api_key: str,
     embedded: bool,
@@ -41,28 +56,96 @@ def mcp(
 ) -> None:
     """Serve MCP on standard input and output, for clients that start their servers.
 
-    It speaks to the hub at --url, else to that of TOOLHUB_ADDRESS, else to the one that serves this machine; where none
-    does, it opens a hub in this process, on the same data folder.
+    It speaks to the hub at --url, else to that of TOOLHUB_ADDRESS, else to that of the context in use, else to the one
+    that serves this machine; where none does, it opens a hub in this process, on the same data folder.
 
     \b
     Examples:
       toolhub mcp config claude --write
       toolhub mcp
+      toolhub mcp --context prod
       TOOLHUB_MCP_URL=https://hub.example/mcp TOOLHUB_API_KEY=thk_... toolhub mcp
     """
     if context.invoked_subcommand is not None:
         return
     try:
         settings = read_settings(config_file, data_dir)
-        target = "" if embedded else _target(url, settings)
-        if target:
-            asyncio.run(_bridge(target, api_key))
+        if embedded:
+            _embedded(settings, api_key)
+            return
+        is_own = not context_name and bool(config_file or data_dir)
+        hub = (None if is_own else _of_context(_chosen(context, context_name), url)) or Hub(
+            _target(url, settings), api_key, _verify()
+        )
+        if hub.url:
+            asyncio.run(_bridge(hub))
         else:
             _embedded(settings, api_key)
     except click.ClickException as refused:
         if not sys.stdin.isatty():
             _answer_all(refused.format_message())
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """What is spoken to."""
+
+    url: str
+    """Of the MCP endpoint; empty: there is none."""
+    key: str | Callable[[], str]
+    verify: Any
+    """As httpx takes it."""
+
+
+def _chosen(context: click.Context, context_name: str | None) -> dict[str, Any]:
+    """The options with the context in use; `address` is the URL or TOOLHUB_ADDRESS, where these go before the
+    context's. Raises click.ClickException."""
+    given: dict[str, tuple[Any, Rank]] = dict.fromkeys(OPTIONS, (None, Rank.DEFAULT))
+    ranks = {ParameterSource.COMMANDLINE: Rank.FLAG, ParameterSource.ENVIRONMENT: Rank.ENVIRONMENT}
+    for name, option in (("context_name", "context_name"), ("address", "url"), ("api_key", "api_key")):
+        source = context.get_parameter_source(option)
+        value = context_name if option == "context_name" else context.params.get(option)
+        given[name] = (value or None, ranks.get(source, Rank.DEFAULT) if source else Rank.DEFAULT)
+    if given["address"][0] is None and (address := os.environ.get("TOOLHUB_ADDRESS")):
+        given["address"] = (address, Rank.ENVIRONMENT)
+    return completed(given)
+
+
+def _of_context(chosen: Mapping[str, Any], url: str) -> Hub | None:
+    """None: no context is in use. Raises click.ClickException."""
+    name, key = chosen["context_name"], chosen["api_key"]
+    if not name:
+        return None
+    from toolhub_service.cli.login import mcp_urls, mcp_verify
+
+    context = read_contexts().named(name)
+    urls = [url] if url and chosen["address"] == url else mcp_urls(context)
+    verify = mcp_verify(context)
+    answering = next((each for each in urls if _answers(each, verify)), "")
+    if not answering:
+        tried = " or ".join(urls) or context.address
+        raise click.ClickException(
+            f"No MCP endpoint answers at {tried}, of the context {name}. Name it: toolhub context add {name} --replace "
+            "--mcp-url URL with the other options of the context."
+        )
+    return Hub(answering, _key_of(key) if isinstance(key, ContextKey) else key or "", verify)
+
+
+def _key_of(key: ContextKey) -> Callable[[], str]:
+    """The credential for MCP. Raises NoCredential when it cannot be had, and click.ClickException at once."""
+    own = replace(key, for_mcp=True)
+    own()
+
+    def now() -> str:
+        from toolhub_service.cli.mcp_bridge import NoCredential
+
+        try:
+            return own()
+        except click.ClickException as missing:
+            raise NoCredential(missing.format_message()) from missing
+
+    return now
 
 
 def _answer_all(problem: str) -> None:
@@ -83,13 +166,13 @@ def _target(url: str, settings: Settings) -> str:
 
     named = url or _of_address(os.environ.get("TOOLHUB_ADDRESS", ""), settings)
     if named:
-        if not _answers(named):
+        if not _answers(named, _verify()):
             raise click.ClickException(
                 f"No hub answers at {named}. Start it, or name its MCP endpoint with --url (TOOLHUB_MCP_URL)."
             )
         return named
     own = mcp_url(settings)
-    return own if settings.server.mcp.enabled and _answers(own) else ""
+    return own if settings.server.mcp.enabled and _answers(own, _verify()) else ""
 
 
 def _of_address(address: str, settings: Settings) -> str:
@@ -103,11 +186,11 @@ def _of_address(address: str, settings: Settings) -> str:
     return f"{'https' if is_encrypted else 'http'}://{host}:{port}/mcp"
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, verify: Any) -> bool:
     import httpx
 
     try:
-        answer = httpx.get(f"{url.removesuffix('/mcp')}/healthz", timeout=_PROBE_S, verify=_verify(), trust_env=False)
+        answer = httpx.get(f"{url.removesuffix('/mcp')}/healthz", timeout=_PROBE_S, verify=verify, trust_env=False)
     except httpx.HTTPError:
         return False
     # A proxy may serve no more than /mcp.
@@ -118,14 +201,14 @@ def _verify() -> str | bool:
     return os.environ.get("TOOLHUB_CA_FILE") or True
 
 
-async def _bridge(url: str, api_key: str) -> None:
+async def _bridge(hub: Hub) -> None:
     from toolhub_service.cli.mcp_bridge import Bridge
 
     def write(line: bytes) -> None:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 
-    await Bridge(url, api_key, write, _verify()).run(_lines())
+    await Bridge(hub.url, hub.key, write, hub.verify).run(_lines())
 
 
 async def _lines() -> AsyncIterator[bytes]:
@@ -160,28 +243,44 @@ def _embedded(settings: Settings, api_key: str) -> None:
 @click.option("--file", type=click.Path(path_type=Path), help="Another file than the client's own.")
 @click.option("--http", is_flag=True, help="Let the client connect over HTTP instead of starting `toolhub mcp`.")
 @click.option("--name", default="tool-hub", help="What the client calls the hub.")
+@_context_option
 @settings_options
+@click.pass_context
 def config_command(
+    context: click.Context,
     client: str,
     write: bool,
     file: Path | None,
     http: bool,
     name: str,
+    context_name: str | None,
     config_file: Path | None,
     data_dir: Path | None,
 ) -> None:
-    """Print what CLIENT's configuration needs, or write it there.
+    """Print what CLIENT's configuration needs, or write it there: for the hub of the context in use, without one for
+    that of this machine.
 
     \b
     Examples:
       toolhub mcp config claude
+      toolhub mcp config cursor --context prod --http
       toolhub mcp config vscode --http --write
     """
     form = CLIENTS[client]
-    above = click.get_current_context().parent
-    if above is not None:  # options may stand before `config` too
-        config_file, data_dir = config_file or above.params["config_file"], data_dir or above.params["data_dir"]
-    entry = entry_of(form, read_settings(config_file, data_dir), http=http, config_file=config_file, data_dir=data_dir)
+    assert context.parent is not None
+    above = context.parent.params  # options may stand before `config` too
+    config_file, data_dir = config_file or above["config_file"], data_dir or above["data_dir"]
+    named = context_name or above["context_name"]
+    is_own = not named and bool(config_file or data_dir)
+    used = None if is_own else _chosen(context if context_name else context.parent, named)
+    if used and used["context_name"]:
+        from toolhub_service.cli.login import mcp_urls
+
+        chosen = read_contexts().named(used["context_name"])
+        entry = entry_of_context(form, used["context_name"], chosen, (mcp_urls(chosen) or [""])[0] if http else "")
+    else:
+        settings = read_settings(config_file, data_dir)
+        entry = entry_of(form, settings, http=http, config_file=config_file, data_dir=data_dir)
     if not write:
         click.echo(merged(form, "", name, entry), nl=False)
         click.echo(f"# belongs into {file or form.path()}", err=True)

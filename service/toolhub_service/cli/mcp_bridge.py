@@ -11,7 +11,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -31,13 +31,35 @@ _AGAIN_S: Final = 1.0
 _TIMEOUT: Final = httpx.Timeout(10.0, read=None)
 
 
+class NoCredential(httpx.HTTPError):
+    """There is none to send; the message says what to do."""
+
+
+class _Bearer(httpx.Auth):
+    """The credential of each request: tokens expire while a client works for hours."""
+
+    def __init__(self, key: str | Callable[[], str]) -> None:
+        self._key = key
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        # Another thread, for a token may have to be refreshed.
+        key = self._key if isinstance(self._key, str) else await asyncio.to_thread(self._key)
+        if key:
+            request.headers["authorization"] = f"Bearer {key}"
+        yield request
+
+
 class Bridge:
-    def __init__(self, url: str, key: str, write: Callable[[bytes], None], verify: Any = True) -> None:
-        """`key` is empty where the hub wants none; `verify` as httpx takes it."""
-        headers = _ACCEPT | ({"authorization": f"Bearer {key}"} if key else {})
+    def __init__(
+        self, url: str, key: str | Callable[[], str], write: Callable[[bytes], None], verify: Any = True
+    ) -> None:
+        """`key` is empty where the hub wants none, or is called for each request, from another thread; it may raise
+        NoCredential. `verify` as httpx takes it."""
         self._url = url
         self._write = write
-        self._http = httpx.AsyncClient(headers=headers, timeout=_TIMEOUT, verify=verify, trust_env=False)
+        self._http = httpx.AsyncClient(
+            headers=_ACCEPT, auth=_Bearer(key), timeout=_TIMEOUT, verify=verify, trust_env=False
+        )
         self._running: dict[Any, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._initialize: Message | None = None
@@ -99,6 +121,8 @@ class Bridge:
                 await self._learn(message)
             if refused:
                 await self._post(message, line, is_last=True)
+        except NoCredential as missing:
+            self._refuse(message, _UNREACHABLE, str(missing))
         except httpx.HTTPError as failed:
             problem = f"The hub at {self._url} does not answer ({type(failed).__name__}). Is it running?"
             self._refuse(message, _UNREACHABLE, problem)

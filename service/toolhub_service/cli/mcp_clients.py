@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from toolhub_service.cli.contexts import Context
     from toolhub_service.settings.document import Settings
 
 _EVERYWHERE: Final = ("", "0.0.0.0", "[::]")  # noqa: S104 - what is listened on, not what is connected to
@@ -97,6 +98,26 @@ def entry_of(
     entry[form.url_member] = url
     if needs_key:
         entry["headers"] = {"Authorization": f"Bearer {form.key_form}"}
+    return entry
+
+
+def entry_of_context(form: ClientForm, name: str, context: Context, url: str) -> dict[str, Any]:
+    """The same of a context's hub: at `url` over HTTP, or where that is empty by `toolhub mcp`. A client over HTTP logs
+    its user in by itself, where the context has a login."""
+    variable = context.api_key_env or _KEY
+    key_form = form.key_form.replace(_KEY, variable)
+    needs_key = bool(context.api_key_env or (url and context.api_key_file))
+    if not url:
+        entry: dict[str, Any] = {"command": _program(), "args": ["mcp", "--context", name]}
+        if needs_key:
+            entry["env"] = {variable: key_form}
+        return {"type": "stdio", **entry} if form.servers == "servers" else entry
+    if form.is_toml:
+        return {"url": url, **({"bearer_token_env_var": variable} if needs_key else {})}
+    entry = {"type": "http"} if form.says_type else {}
+    entry[form.url_member] = url
+    if needs_key:
+        entry["headers"] = {"Authorization": f"Bearer {key_form}"}
     return entry
 
 

@@ -128,3 +128,28 @@ def test_options_of_a_connection_stand_before_and_behind_each_word(home: Path) -
     for ran in (typed(*files, "health"), typed("health", *files), typed(*files, "jobs", "submit", "core/x")):
         assert "--key-file me.key: No such file" in ran.output
     assert "--cert-file and --key-file go together" in typed("jobs", "submit", "--key", "k", "--cert", "c", "x").output
+
+
+@pytest.mark.promise("cli.contexts")
+def test_clients_are_configured_for_the_hub_of_the_context(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLHUB_DATA_DIR", str(home / "hub"))
+    words = ("--address", "hub.example.com", "--mcp-url", "https://hub.example.com/mcp")
+    assert typed("context", "add", "prod", *words, "--login").exit_code == 0
+    assert typed("context", "add", "lab", "--address", "10.0.0.7", "--api-key-env", "LAB_KEY").exit_code == 0
+
+    def entry(*words: str) -> dict[str, Any]:
+        written: dict[str, Any] = json.loads(typed(*words).stdout)["mcpServers"]["tool-hub"]
+        return written
+
+    assert entry("mcp", "config", "cursor", "--http") == {"type": "http", "url": "https://hub.example.com/mcp"}
+    for before in (("--context", "lab", "mcp", "config"), ("mcp", "config", "--context", "lab")):
+        assert entry(*before, "cursor", "--http") == {
+            "type": "http",
+            "url": "https://10.0.0.7:50052/mcp",
+            "headers": {"Authorization": "Bearer ${env:LAB_KEY}"},
+        }
+        started = entry(*before, "cursor")
+        assert (started["args"], started["env"]) == (["mcp", "--context", "lab"], {"LAB_KEY": "${env:LAB_KEY}"})
+    assert entry("mcp", "config", "cursor", "--data-dir", str(home / "hub"))["args"][1] == "--data-dir"
+    assert typed("context", "use", "--none").exit_code == 0
+    assert entry("mcp", "config", "cursor")["args"] == ["mcp"]
