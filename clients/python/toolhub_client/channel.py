@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from toolhub_client.errors import Reason
-from toolhub_client.failures import HubError, HubUnavailable, hub_error, unavailable
+from toolhub_client.failures import HubError, HubUnavailable, connection_problem, hub_error, unavailable
 
 try:
     from opentelemetry.propagate import inject
@@ -34,6 +34,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
+_PROBLEM_S = 1.0
 
 # The hub answers so before it looks at the request: nothing has happened, whatever was asked.
 _REFUSED = frozenset({Reason.OVERLOADED, Reason.DRAINING})
@@ -211,9 +212,22 @@ class Connection:
             async with asyncio.timeout(max(self.retry_s if patience_s is None else patience_s, FIRST_PAUSE_S)):
                 await self.channel.channel_ready()
         except TimeoutError as late:
+            if (details := await self._problem()) is None:
+                return
+            why = connection_problem(details, is_encrypted=self._is_encrypted)
             tls = "speak TLS" if self._is_encrypted else "want TLS (https://)"
-            why = f"No hub answered within {self.retry_s:g} s. Is it running, and does it {tls}?"
-            raise unavailable(self.address, why) from late
+            asked = f"No hub answered within {self.retry_s:g} s. Is it running, and does it {tls}?"
+            raise unavailable(self.address, why or asked) from late
+
+    async def _problem(self) -> str | None:
+        """What gRPC says of the last attempt to connect, which only an RPC is told; None: there is a connection now."""
+        check = self.channel.unary_unary("/grpc.health.v1.Health/Check")
+        try:
+            await check(b"", timeout=_PROBLEM_S)
+        except grpc.aio.AioRpcError as failed:
+            is_connected = failed.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+            return None if is_connected else failed.details() or ""
+        return None
 
     async def unary(
         self,

@@ -59,6 +59,7 @@ _BROKEN_CONNECTION = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOW
 ANSWER_TIMEOUT_S = 60.0
 
 _FIRST_PAUSE_S = 0.25
+_HELD_S = 5.0
 _RETRY_AFTER_MAX_S = 60.0
 
 # Records that the hub answers with at once, at most.
@@ -265,6 +266,13 @@ def is_transient(error: grpc.RpcError) -> bool:
     return code in _TRANSIENT or (code in _BROKEN_CONNECTION and not reason)
 
 
+def _has_expired(error: grpc.RpcError) -> bool:
+    """Whether the hub says that the token has."""
+    info = error_details_pb2.ErrorInfo()
+    is_named = status_of(error)[0] is grpc.StatusCode.UNAUTHENTICATED and _read_detail(error, info)
+    return is_named and info.metadata.get("problem") == "expired"
+
+
 class Backoff:
     """Pauses between the attempts of one watch: exponential with jitter (Brooker, "Exponential Backoff And Jitter").
 
@@ -292,20 +300,25 @@ def reopened(
     pause_max_s: float,
     disconnected: Callable[[float], object],
     pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Item]:
     """What `watch` yields, without end: it is called again when it ends and when its connection breaks.
 
-    `disconnected` is called with the seconds until then. Raises grpc.RpcError when the hub refuses the watch.
+    And when the token expires by which it was opened, for a login has a new one then. `disconnected` is called with
+    the seconds until then. Raises grpc.RpcError when the hub refuses the watch.
     """
     backoff = Backoff(pause_max_s)
     while True:
         broken: grpc.RpcError | None = None
+        began_s = clock()
         try:
             for item in watch():
                 backoff.reset()
                 yield item
         except grpc.RpcError as error:
-            if not is_transient(error):
+            # One that had expired already is refused at once, and would be again.
+            is_over = _has_expired(error) and clock() - began_s >= _HELD_S
+            if not is_over and not is_transient(error):
                 raise
             broken = error
         pause_s = backoff.pause_s(broken)
@@ -331,6 +344,10 @@ def explained(hub: Endpoint, error: grpc.RpcError) -> click.ClickException:
         text = f"{hub.address} did not answer in time. Allow more seconds with --timeout."
     elif code is grpc.StatusCode.UNAUTHENTICATED and "leave it out" in details:
         text = f"{details} Leave out --api-key and TOOLHUB_API_KEY."
+    elif _has_expired(error):
+        text = (
+            f"{details} With a context that has a login, tokens are refreshed: `toolhub context add`, `toolhub login`."
+        )
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         text = f"{details} Pass a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create NAME` creates one."
     elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and not reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.fakes.tls import Authority, tls_settings
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.channel import Endpoint, endpoint
-from toolhub_service.cli.client import Backoff, HubUnreachable, connected, retry_after_s
+from toolhub_service.cli.client import Backoff, HubUnreachable, connected, reopened, retry_after_s
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
@@ -147,6 +148,32 @@ class Broken(grpc.RpcError):
 def test_delay_of_retry_info_is_read() -> None:
     assert retry_after_s(Broken(0.5)) == 0.5
     assert retry_after_s(Broken(None)) == 0.0
+
+
+@pytest.mark.promise("cli.login")
+def test_a_watch_goes_on_under_a_new_token_and_ends_when_the_old_one_is_refused_at_once() -> None:
+    class Expired(Broken):
+        def __init__(self) -> None:
+            failure = RpcFailure(Reason.CREDENTIAL_REFUSED, "The token has expired.", {"problem": "expired"})
+            self._trailers = (details_trailer(failure),)
+
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.UNAUTHENTICATED
+
+        def details(self) -> str:
+            return "The token has expired."
+
+    held_s, now_s = [3_600.0, 3_600.0, 0.1], [0.0]
+
+    def watch() -> Iterator[str]:
+        yield "opened"
+        now_s[0] += held_s.pop(0)
+        raise Expired
+
+    received: list[str] = []
+    with pytest.raises(Expired):
+        received.extend(reopened(watch, 1.0, lambda _: None, lambda _: None, lambda: now_s[0]))
+    assert received == ["opened"] * 3
 
 
 @pytest.mark.parametrize("named_s", [0.5, 30.0])

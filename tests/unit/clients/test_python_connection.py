@@ -178,9 +178,22 @@ async def test_tls_and_a_certificate_of_ones_own_open_a_hub_that_wants_both(tmp_
         address = f"https://localhost:{running.hub.server.port}"
         async with connect(address, ca_file=ca, cert_file=cert, key_file=key, options=LOCAL) as hub:
             assert (await hub.invoke(NOW)).ok
-        async with connect(address, ca_file=ca, retry_s=0.5, options=LOCAL) as stranger:
-            with pytest.raises(HubUnavailable):
-                await stranger.invoke(NOW)
+        other = tmp_path / "other.pem"
+        other.write_bytes(clients.pem)
+        for where, trusted, words in (
+            (address, ca, r"probably wants a client certificate \(cert_file"),
+            (address, other, "is not trusted: give the CA"),
+            (address.replace("localhost", "127.0.0.1"), ca, "for another host name"),
+            (address.removeprefix("https://"), "", r"probably wants TLS \(https"),
+        ):
+            async with connect(where, ca_file=trusted, retry_s=0.5, options=LOCAL) as stranger:
+                with pytest.raises(HubUnavailable, match=words):
+                    await stranger.invoke(NOW)
+    async with running_hub(tmp_path / "plain") as running:
+        plain = f"https://localhost:{running.hub.server.port}"
+        async with connect(plain, ca_file=ca, retry_s=0.5, options=LOCAL) as hub:
+            with pytest.raises(HubUnavailable, match="does not use TLS"):
+                await hub.invoke(NOW)
 
 
 async def test_hub_that_is_away_is_told_with_its_address() -> None:
