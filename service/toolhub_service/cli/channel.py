@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 import grpc
 
-from toolhub_service.cli.contexts import DEFAULT_ADDRESS, DEFAULT_PORT
+from toolhub_service.cli.hub_options import DEFAULT_ADDRESS, DEFAULT_PORT
 
 __all__ = ["DEFAULT_ADDRESS", "DEFAULT_PORT", "Endpoint", "endpoint", "is_absent", "tls_options", "unreachable_text"]
 

@@ -1,23 +1,21 @@
 """Which context a command uses, and what of it.
 
 What is typed goes before the environment, and that before the context. `--context` is typed, so what it names goes
-before the environment too. Every command imports this module: nothing heavy is imported before a context is there.
+before the environment too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from toolhub_service.cli.contexts import Context, contexts_file, read_contexts, read_private
+from toolhub_service.cli.contexts import Context, read_contexts, read_private
+from toolhub_service.cli.hub_options import BY_DEFAULT, BY_FILE, FILES, Given, plain
 
-_FILES: Final = ("ca_file", "cert_file", "key_file")
 _KEY_MAX_BYTES: Final = 64 * 1024
 
 
@@ -51,21 +49,6 @@ class ContextKey:
         return read_private(path, _KEY_MAX_BYTES, f"The context {self.name} takes its key from {path}").strip()
 
 
-class Rank(IntEnum):
-    """Whose word goes before whose."""
-
-    DEFAULT = 0
-    FILE = 1
-    ENVIRONMENT = 2
-    FLAG = 3
-
-
-OPTIONS: Final = ("context_name", "address", "api_key", "tls", *_FILES)
-"""Those that say which hub, and who calls."""
-
-Given = Mapping[str, tuple[Any, Rank]]
-
-
 def completed(given: Given) -> dict[str, Any]:
     """The options of a connection with those of the context, where one applies, in the places of what ranks below it.
 
@@ -74,25 +57,24 @@ def completed(given: Given) -> dict[str, Any]:
     context names another hub: the context is put aside with its credential, which must not go there.
     Raises click.ClickException.
     """
+    if (without := plain(given)) is not None:
+        return without
     values: dict[str, Any] = {name: value for name, (value, _) in given.items()}
     asked, rank = given["context_name"]
-    ranks = {name: rank if value is not None else Rank.DEFAULT for name, (value, rank) in given.items()}
-    if not asked:
-        rank = Rank.FILE
-        if ranks["address"] > rank or not contexts_file().exists():
-            return {**values, "context_name": None}
+    ranks = {name: rank if value is not None else BY_DEFAULT for name, (value, rank) in given.items()}
+    rank = rank if asked else BY_FILE
     contexts = read_contexts()
     name = asked or contexts.current
     if not name or ranks["address"] > rank:
         return {**values, "context_name": None}
     context = contexts.named(name)
-    has_tls_of_its_own = max(ranks[each] for each in ("tls", *_FILES)) > rank
+    has_tls_of_its_own = max(ranks[each] for each in ("tls", *FILES)) > rank
     if ranks["address"] < rank:
         values["address"] = context.address
     if not has_tls_of_its_own:
-        values |= {"tls": context.tls, **{each: _path(getattr(context, each)) for each in _FILES}}
+        values |= {"tls": context.tls, **{each: _path(getattr(context, each)) for each in FILES}}
     elif values["tls"] is not False:
-        values |= {each: _path(getattr(context, each)) for each in _FILES if ranks[each] <= rank}
+        values |= {each: _path(getattr(context, each)) for each in FILES if ranks[each] <= rank}
     if ranks["api_key"] <= rank and context.credential != "none":
         values["api_key"] = ContextKey(name, context)
     return {**values, "context_name": name}

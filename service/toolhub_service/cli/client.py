@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import click
 import grpc
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
@@ -23,8 +24,7 @@ from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.cli.channel import Endpoint, endpoint, tls_options, unreachable_text
-from toolhub_service.cli.chosen_context import OPTIONS, Given, Rank, completed
-from toolhub_service.cli.contexts import DEFAULT_ADDRESS, complete_context
+from toolhub_service.cli.hub_options import BY_DEFAULT, BY_ENVIRONMENT, DEFAULT_ADDRESS, OPTIONS, TYPED, Given, plain
 from toolhub_service.cli.output import EXIT_REFUSED, legible, note
 
 _EXIT_UNREACHABLE = 3
@@ -69,7 +69,7 @@ PAGE_MAX = 1_000
 _ID_CHARS = 36
 _SEVERAL_SHOWN = 5
 
-_RANKS = {ParameterSource.COMMANDLINE: Rank.FLAG, ParameterSource.ENVIRONMENT: Rank.ENVIRONMENT}
+_RANKS = {ParameterSource.COMMANDLINE: TYPED, ParameterSource.ENVIRONMENT: BY_ENVIRONMENT}
 
 Credential = str | Callable[[], str] | None
 """An API key or a token, or what hands one out that is good now."""
@@ -196,7 +196,7 @@ def address_options(command: Command, *key_names: str) -> Command:
             "--context",
             "context_name",
             envvar="TOOLHUB_CONTEXT",
-            shell_complete=complete_context,
+            shell_complete=_complete_context,
             help="Hub and credential by name (`toolhub context list`); also TOOLHUB_CONTEXT.",
         ),
     ):
@@ -204,12 +204,23 @@ def address_options(command: Command, *key_names: str) -> Command:
     return wrapped
 
 
+def _complete_context(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from toolhub_service.cli.contexts import complete_context
+
+    return complete_context(context, parameter, incomplete)
+
+
 def _in_context(command: Command) -> Command:
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> Any:
         source = click.get_current_context().get_parameter_source
-        given: Given = {name: (options[name], _RANKS.get(source(name), Rank.DEFAULT)) for name in OPTIONS}  # type: ignore[arg-type]
-        return command(*arguments, **{**options, **completed(given)})
+        given: Given = {name: (options[name], _RANKS.get(source(name), BY_DEFAULT)) for name in OPTIONS}  # type: ignore[arg-type]
+        chosen = plain(given)
+        if chosen is None:
+            from toolhub_service.cli.chosen_context import completed
+
+            chosen = completed(given)
+        return command(*arguments, **{**options, **chosen})
 
     return cast("Command", run)
 

@@ -52,18 +52,16 @@ def _completing(
 
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from toolhub_service.cli.chosen_context import OPTIONS, Rank, completed
+        from toolhub_service.cli.chosen_context import completed
         from toolhub_service.cli.client import connected_by
-        from toolhub_service.cli.contexts import DEFAULT_ADDRESS
+        from toolhub_service.cli.hub_options import BY_DEFAULT, BY_ENVIRONMENT, DEFAULT_ADDRESS, OPTIONS, TYPED
 
         # click resolves neither environment variables nor defaults while it completes.
-        given: dict[str, tuple[Any, Rank]] = dict.fromkeys(OPTIONS, (None, Rank.DEFAULT))
+        given: dict[str, tuple[Any, int]] = dict.fromkeys(OPTIONS, (None, BY_DEFAULT))
         for option in context.command.params:
             name = str(option.name)
             typed = context.params.get(name)
-            value, rank = (
-                (typed, Rank.FLAG) if typed is not None else (option.value_from_envvar(context), Rank.ENVIRONMENT)
-            )
+            value, rank = (typed, TYPED) if typed is not None else (option.value_from_envvar(context), BY_ENVIRONMENT)
             if name in OPTIONS and value not in (None, ""):
                 given[name] = (Path(str(value)) if name.endswith("_file") else value, rank)
         with suppress(click.ClickException):

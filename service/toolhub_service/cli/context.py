@@ -15,9 +15,9 @@ from toolhub_service.cli.contexts import (
     changing_contexts,
     check_name,
     complete_context,
-    contexts_file,
     read_contexts,
 )
+from toolhub_service.cli.hub_options import contexts_file
 from toolhub_service.cli.output import footnote, note, print_json, print_pairs, print_table, text_option, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 

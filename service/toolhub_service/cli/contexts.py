@@ -1,7 +1,4 @@
-"""Contexts: the hubs that somebody works with, each with what reaches it and what proves who calls, in one file.
-
-Every command imports this module: nothing heavy is imported here.
-"""
+"""Contexts: the hubs that somebody works with, each with what reaches it and what proves who calls, in one file."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-DEFAULT_PORT: Final = 50051
-DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
+from toolhub_service.cli.hub_options import contexts_file
 
 _VERSION: Final = 1
 _SIZE_MAX_BYTES: Final = 1024 * 1024
@@ -86,15 +82,6 @@ class Contexts:
             return self.by_name[name]
         known = f"There are: {', '.join(sorted(self.by_name))}." if self.by_name else "There is none yet."
         raise click.UsageError(f"There is no context `{name}`. {known} `toolhub context add` adds one.")
-
-
-def folder() -> Path:
-    """Where contexts and tokens are kept (XDG Base Directory Specification)."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "toolhub"
-
-
-def contexts_file() -> Path:
-    return folder() / "contexts.json"
 
 
 def check_name(name: str) -> str:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from toolhub_service.cli.chosen_context import OPTIONS, ContextKey, Rank, completed
+from toolhub_service.cli.chosen_context import ContextKey, completed
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.contexts import complete_context, read_contexts
+from toolhub_service.cli.hub_options import BY_DEFAULT, BY_ENVIRONMENT, OPTIONS, TYPED
 from toolhub_service.cli.mcp_clients import CLIENTS, entry_of, entry_of_context, merged, written
 from toolhub_service.cli.root import SuggestingGroup
 
@@ -101,14 +102,14 @@ class Hub:
 def _chosen(context: click.Context, context_name: str | None) -> dict[str, Any]:
     """The options with the context in use; `address` is the URL or TOOLHUB_ADDRESS, where these go before the
     context's. Raises click.ClickException."""
-    given: dict[str, tuple[Any, Rank]] = dict.fromkeys(OPTIONS, (None, Rank.DEFAULT))
-    ranks = {ParameterSource.COMMANDLINE: Rank.FLAG, ParameterSource.ENVIRONMENT: Rank.ENVIRONMENT}
+    given: dict[str, tuple[Any, int]] = dict.fromkeys(OPTIONS, (None, BY_DEFAULT))
+    ranks = {ParameterSource.COMMANDLINE: TYPED, ParameterSource.ENVIRONMENT: BY_ENVIRONMENT}
     for name, option in (("context_name", "context_name"), ("address", "url"), ("api_key", "api_key")):
         source = context.get_parameter_source(option)
         value = context_name if option == "context_name" else context.params.get(option)
-        given[name] = (value or None, ranks.get(source, Rank.DEFAULT) if source else Rank.DEFAULT)
+        given[name] = (value or None, ranks.get(source, BY_DEFAULT) if source else BY_DEFAULT)
     if given["address"][0] is None and (address := os.environ.get("TOOLHUB_ADDRESS")):
-        given["address"] = (address, Rank.ENVIRONMENT)
+        given["address"] = (address, BY_ENVIRONMENT)
     return completed(given)
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolhub_service.cli.contexts import Login, folder, read_private
+from toolhub_service.cli.contexts import Login, read_private
+from toolhub_service.cli.hub_options import folder
 
 if TYPE_CHECKING:
     from toolhub_service.cli.oauth import Tokens

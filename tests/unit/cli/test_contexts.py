@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from toolhub_service.cli.chosen_context import ContextKey
 from toolhub_service.cli.client import connection_options
-from toolhub_service.cli.contexts import contexts_file
+from toolhub_service.cli.hub_options import contexts_file
 from toolhub_service.cli.root import toolhub
 
 Run = Callable[..., Result]
