@@ -28,7 +28,7 @@ COMMANDS = [
     *(("jobs", name) for name in ("submit", "list", "show", "watch", "result", "cancel")),
     *(("artifacts", name) for name in ("put", "get", "show")),
     *(("approvals", name) for name in ("list", "show", "approve", "deny", "watch")),
-    *(("keys", name) for name in ("create", "list", "revoke")),
+    *(("keys", name) for name in ("create", "list", "rotate", "revoke")),
 ]
 
 
@@ -207,6 +207,17 @@ def test_the_doctor_names_keys_of_principals_that_the_policy_does_not_know(cli: 
     assert "ann" not in auth["told"]
 
 
+def test_the_doctor_names_keys_that_have_expired_or_do_so_soon(cli: CommandLine) -> None:
+    for number, life in enumerate(("0m", "90d")):
+        assert cli("keys", "create", "local", "--expires", life).code == 0
+        told = cli("doctor", "--json")
+        (auth,) = [finding for finding in told.json["findings"] if finding["name"] == "auth"]
+        ids = [key["id"] for key in cli("keys", "list", "-o", "json").json]
+        assert (auth["state"], "that expired" in auth["told"]) == ("warn", True)
+        assert sum(key_id in auth["told"] for key_id in ids) == 1, number
+        assert "toolhub keys rotate" in auth["advice"]
+
+
 def test_the_doctor_names_the_tools_that_something_disables(cli: CommandLine) -> None:
     told = cli(
         "doctor",
@@ -222,7 +233,8 @@ def test_the_doctor_names_the_tools_that_something_disables(cli: CommandLine) ->
 def test_keys_are_made_listed_and_revoked_and_kept_as_hashes(cli: CommandLine) -> None:
     assert "toolhub keys create" in cli.shown("keys", "list").text
     made = cli("keys", "create", "research-agent", "--json").json
-    assert cli("keys", "list").out.splitlines()[0].split() == ["KEY", "PRINCIPAL"]
+    head = ["KEY", "PRINCIPAL", "CREATED", "LAST", "USED", "EXPIRES", "SCOPE"]
+    assert cli("keys", "list").out.splitlines()[0].split() == head
     assert made["key"] not in (cli.data_dir / "api-keys.yaml").read_text()
     (listed,) = cli("keys", "list", "-o", "json").json
     assert listed["name"] == "research-agent"

@@ -17,11 +17,11 @@ import yaml
 from tests.command_server import on_path
 from tests.e2e.command_line import CommandLine
 from toolhub_service.app import files
-from toolhub_service.app.files import KeyFile
+from toolhub_service.app.key_file import KeyFile
 from toolhub_service.stores.audit.chain import open_keyring
 
 MAKES_KEYS = (
-    "import sys; from pathlib import Path; from toolhub_service.app.files import KeyFile\n"
+    "import sys; from pathlib import Path; from toolhub_service.app.key_file import KeyFile\n"
     "for _ in range(int(sys.argv[3])): KeyFile(Path(sys.argv[1])).create(sys.argv[2])"
 )
 HOLDS = (

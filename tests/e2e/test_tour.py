@@ -3,8 +3,7 @@ compared.
 
 In the console blocks of both `$ ` begins a command, a here-document ends at `EOF`, and everything else is what is
 shown. `…` stands for any characters, a line of `…` alone for any lines. A `…` in a command stands for what was printed
-before: the command is a line to be pasted, or its `job_…` is the last word that began so. `make run` with variables
-before it starts the hub again with these.
+before: the command is a line to be pasted, or its `job_…` is the last word that began so.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +26,6 @@ ADDRESS = "127.0.0.1:50051"
 METRICS = "127.0.0.1:9464"
 MCP = "127.0.0.1:50052"
 SERVE = [os.path.relpath(BIN / "toolhub", ROOT), "serve"]
-START = " make run"
 
 
 @dataclass(slots=True)
@@ -91,19 +88,6 @@ class Newcomer:
     mcp: str
     home: Path
     folder: Path
-    hub: ExitStack
-
-    def restart(self, variables: str) -> str:
-        """End the hub and start it again on its port, with `NAME=value …`; its greeting."""
-        self.screen.type(b"\x03")
-        self.screen.rest()
-        self.hub.close()
-        more = dict(variable.split("=", 1) for variable in variables.split())
-        env = hub_environment(self.home, TOOLHUB_SERVER_LISTEN=self.address, **more)
-        _, self.screen = self.hub.enter_context(terminal(SERVE, env))
-        shown = self.screen.wait_for("tools list\n")
-        _, self.metrics, self.mcp = re.findall(r"127\.0\.0\.1:\d+", shown)[:3]
-        return self.told(shown)
 
     def told(self, text: str) -> str:
         """As it would read at the default ports."""
@@ -120,17 +104,16 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
     home, folder = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     folder.mkdir()
-    with ExitStack() as hub:
-        _, screen = hub.enter_context(terminal(SERVE, hub_environment(home)))
+    with terminal(SERVE, hub_environment(home)) as (_, screen):
         shown = screen.wait_for("tools list\n")
         address, metrics, mcp = re.findall(r"127\.0\.0\.1:\d+", shown)[:3]
-        yield Newcomer(screen, address, metrics, mcp, home, folder, hub)
+        yield Newcomer(screen, address, metrics, mcp, home, folder)
 
 
-def hub_environment(home: Path, **more: str) -> dict[str, str]:
+def hub_environment(home: Path) -> dict[str, str]:
     free = {"TOOLHUB_SERVER_LISTEN": f"127.0.0.1:{free_port()}", "TOOLHUB_METRICS_LISTEN": "127.0.0.1:0"}
     free["TOOLHUB_SERVER_MCP_LISTEN"] = "127.0.0.1:0"
-    return environment(home, **{**free, **more})
+    return environment(home, **free)
 
 
 def test_the_tour_is_true_as_printed(newcomer: Newcomer) -> None:
@@ -139,7 +122,7 @@ def test_the_tour_is_true_as_printed(newcomer: Newcomer) -> None:
     transcript = ""
     for step in steps:
         command = completed(step.command, transcript)
-        shown = newcomer.restart(command.removesuffix(START)) if command.endswith(START) else newcomer.run(command)
+        shown = newcomer.run(command)
         transcript += shown
         assert re.fullmatch(pattern_of(step.shown), shown), (
             f"$ {command}\n{shown}\n--- but the page says\n" + "\n".join(step.shown)

@@ -15,7 +15,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
-from toolhub_service.app.files import KeyFile
+from toolhub_service.app.key_file import KeyFile
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.approval import ApprovalState

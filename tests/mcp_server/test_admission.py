@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.mcp_server.mcp_hub import ERAS, McpHub, mcp_hub
-from toolhub_service.app.files import KeyFile
+from toolhub_service.app.key_file import KeyFile
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.event import EventFilter, EventType

@@ -209,7 +209,7 @@ async def test_two_credentials_are_refused_rather_than_one_chosen(keyed: Keyed) 
 
 
 async def test_credential_that_a_local_hub_does_not_take_is_refused_and_not_called_missing(tmp_path: Path) -> None:
-    async with running_hub(tmp_path) as running:
+    async with running_hub(tmp_path, settings={"auth": {"modes": ["insecure-local"]}}) as running:
         failure = await failed(running.stub.Invoke(request(TOOL), metadata=bearer("thk_00000000_nothing")))
     assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
     assert "leave it out" in failure.message

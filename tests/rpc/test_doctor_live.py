@@ -40,7 +40,11 @@ async def test_a_hub_that_answers_is_shown_with_its_version_entrances_and_limits
         told = json.loads((await asyncio.to_thread(CliRunner().invoke, toolhub, words)).output)
     (found,) = (finding for finding in told["findings"] if finding["name"] == "running hub")
     assert found["state"] == "ok"
-    for part in (f"version {__version__} at {running.address}", "entrances: grpc (insecure-local)", "limits: requests"):
+    for part in (
+        f"version {__version__} at {running.address}",
+        "entrances: grpc (insecure-local or api-key)",
+        "limits: requests",
+    ):
         assert part in found["told"]
     assert told["server"]["version"] == __version__
     assert "maxRequestBytes" in told["server"]["limits"]

@@ -58,7 +58,9 @@ async def test_every_caller_is_told_what_the_hub_is_and_who_it_is_to_it(tmp_path
     assert server.limits.max_session_calls == 7
     assert server.limits.max_call_timeout.ToSeconds() == 600
     assert len(server.limits.ListFields()) == len(server.limits.DESCRIPTOR.fields)
-    assert [(way.protocol, list(way.credentials)) for way in server.entrances] == [("grpc", ["insecure-local"])]
+    assert [(way.protocol, list(way.credentials)) for way in server.entrances] == [
+        ("grpc", ["insecure-local", "api-key"])
+    ]
 
 
 @pytest.mark.promise("serving.health-and-reflection")

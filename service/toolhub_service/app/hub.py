@@ -32,6 +32,7 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.identity.api_keys import KnownKeys
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.pipeline import Pipeline
@@ -39,7 +40,6 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.telemetry.access_trace import AccessTrace
 from toolhub_service.telemetry.approvals import ApprovalWebhook
-from toolhub_service.transport.interceptors.auth import ApiKeys
 from toolhub_service.transport.server import Server
 
 
@@ -68,7 +68,7 @@ class Hub:
     """Whether `start` has let calls in."""
 
     @property
-    def keys(self) -> ApiKeys:
+    def keys(self) -> KnownKeys:
         return self.credentials.keys
 
     @property

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolhub_service.app.files import KeyFile
+from toolhub_service.app.key_file import KeyFile
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import data_dir_of
 
@@ -72,6 +72,10 @@ class Paths:
     @property
     def api_keys(self) -> Path:
         return self._or_data(self.settings.auth.api_keys_file, "api-keys.yaml")
+
+    @property
+    def api_key_uses(self) -> Path:
+        return self.data_dir / "api-keys-used.json"
 
     @property
     def bubblewrap(self) -> str | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from toolhub_service.app.files import KeyFileInvalid, Stamp, stamp_of
+from toolhub_service.app.files import Stamp, stamp_of
+from toolhub_service.app.key_file import KeyFileInvalid
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.sources_file import read_sources
 from toolhub_service.domain.tool import CAPABILITY_ALIASES, KNOWN_CAPABILITIES, ToolSpec

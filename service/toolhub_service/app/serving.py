@@ -15,8 +15,9 @@ from itertools import islice
 from tempfile import TemporaryDirectory
 
 from toolhub_service.app.file_modes import FilesLoose, problem_of
-from toolhub_service.app.files import KeyFile, KeyFileInvalid
 from toolhub_service.app.hub import Hub, open_hub
+from toolhub_service.app.key_care import KeyCare
+from toolhub_service.app.key_file import KeyFile, KeyFileInvalid, KeyUses
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_files import ShadowFile, known_names
 from toolhub_service.budget.breaker import BreakerState
@@ -45,6 +46,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
     _load_shadow(hub, shadow)
     reported_faults = 0
     sources = _SourceReloads(hub)
+    care = KeyCare(hub.keys, KeyUses(Paths(hub.settings).api_key_uses), hub.observing, hub.clock)
     try:
         await _warn_of_unknown_names(hub)
         while True:
@@ -54,10 +56,11 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
                     hub.observing.shadow_failed(faults - reported_faults)
                     reported_faults = faults
                 if asked or reload_s:
-                    reload_keys(hub, key_file)
+                    _follow_keys(hub, key_file, asked=asked)
                     await reload_certificates(hub, asked=asked)
                     await _reload_policy(hub, shadow, asked=asked)
                     sources.begin(asked=asked)
+                await care.look()
                 for upstream, state in hub.budgets.breaker_states():
                     hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
                 hub.observing.metrics.oldest_call(hub.pipeline.oldest_call_s())
@@ -66,6 +69,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
             except Exception as error:  # noqa: BLE001 - revoked keys must be refused at the next reload, whatever this met
                 hub.observing.reload_failed(error)
     finally:
+        await care.close()
         await sources.wait()
 
 
@@ -140,6 +144,11 @@ def _load_shadow(hub: Hub, shadow: ShadowFile) -> None:
     change = shadow.load()
     if change is not None:
         hub.observing.shadow_loaded(change)
+
+
+def _follow_keys(hub: Hub, file: KeyFile, *, asked: bool) -> None:
+    if asked or file.changed():
+        reload_keys(hub, file)
 
 
 def reload_keys(hub: Hub, file: KeyFile) -> None:

@@ -11,6 +11,7 @@ from toolhub_service.app.listening import ListenRefused
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.ports import AccessObserver
 from toolhub_service.identity import spiffe
+from toolhub_service.identity.api_keys import KnownKeys
 from toolhub_service.identity.keys import NOT_INSTALLED, FetchFailed, check_url, is_installed
 from toolhub_service.identity.spiffe import Peers
 from toolhub_service.identity.token import IssuerTerms
@@ -45,7 +46,7 @@ def issuer_terms(settings: Settings) -> list[IssuerTerms]:
 class Credentials:
     """What is accepted, and by which entrance."""
 
-    keys: ApiKeys
+    keys: KnownKeys
     tokens: Tokens
     grpc: AuthLayer
     mcp: AuthLayer
@@ -58,15 +59,18 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
         raise ListenRefused(f"auth.modes has jwt, and {NOT_INSTALLED}.")
     tokens, who = Tokens(terms, deps.clock), describe(policy)
     by_certificate = _by_certificate(deps, who, access)
+    keys = KnownKeys(deps.paths.key_file().read(), who, lambda: deps.clock.unix_ms() / 1_000)
     # No API key may have the name of a principal that another credential makes: `spiffe:` begins every SPIFFE id.
-    keys = ApiKeys(deps.paths.key_file().read(), who, tokens.names | ({"spiffe"} if by_certificate else set()))
+    others = tokens.names | ({"spiffe"} if by_certificate else set())
+    local: dict[str, Authenticator] = {"insecure-local": InsecureLocal(who)}
 
     def layer(audiences: frozenset[str] | None, *, needs_tls_1_3: bool = False) -> AuthLayer:
         kinds: dict[str, Authenticator] = {
-            "jwt": BearerTokens(tokens, who, audiences),  # first: it leaves alone what is no token
-            "api-key": keys,
+            **({} if by_certificate else local),  # asked first where nothing but an entry of metadata could be one
+            "jwt": BearerTokens(tokens, who, audiences),  # before keys: it leaves alone what is no token
+            "api-key": ApiKeys(keys, others),
             **by_certificate,
-            "insecure-local": InsecureLocal(who),
+            **local,
         }
         accepted = [kind for mode, kind in kinds.items() if mode in deps.settings.auth.modes]
         return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3)

@@ -17,6 +17,7 @@ from toolhub_service.app.certificates import Change as CertificateChange
 from toolhub_service.app.certificates import Validity
 from toolhub_service.app.listening import host_and_port
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.identity.api_keys import moment
 from toolhub_service.policy.snapshot import Change, Difference
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry import names
@@ -126,6 +127,15 @@ class Observing:
         """So many were removed because their time was over. From any thread."""
         self.metrics.family(names.REMOVED).labels(what).inc(removed)
         self.log.info(names.LOG_SWEPT, what=what, removed=removed)
+
+    def key_expires(self, key_id: str, principal: str, expires_s: int) -> None:
+        advice = f"toolhub keys rotate {key_id}"
+        self.log.warning(
+            names.LOG_KEY_EXPIRES, key=key_id, principal=principal, expires=moment(expires_s), advice=advice
+        )
+
+    def key_uses_lost(self, error: Exception) -> None:
+        self.log.warning(names.LOG_KEY_USES_LOST, problem=str(error))
 
     def keys_unreadable(self, error: Exception) -> None:
         self.log.error(names.LOG_KEYS_UNREADABLE, problem=str(error))

@@ -46,7 +46,7 @@ _COMMANDS = {
     "context": ("toolhub_service.cli.context:context", "Name the hubs that you work with, and choose one."),
     "auth": ("toolhub_service.cli.auth:auth", "Check tokens, print one, and see who one is to the hub."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
-    "keys": ("toolhub_service.cli.keys:keys", "Create, list and revoke API keys."),
+    "keys": ("toolhub_service.cli.keys:keys", "Create, list, replace and revoke API keys."),
     "backup": ("toolhub_service.cli.backup:backup", "Back up the data folder while the hub runs; check a backup."),
     "restore": ("toolhub_service.cli.backup:restore", "Restore a backup, with the hub stopped."),
     "health": ("toolhub_service.cli.health:health", "Exit 0 when the hub is serving."),

@@ -247,7 +247,8 @@ def _program() -> str:
 def refusals() -> tuple[type[Exception], ...]:
     """Exceptions that keep a hub from starting and are not defects."""
     from toolhub_service.app.file_modes import FilesLoose
-    from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid
+    from toolhub_service.app.files import SecretFileInvalid
+    from toolhub_service.app.key_file import KeyFileInvalid
     from toolhub_service.app.listening import ListenRefused
     from toolhub_service.app.serving import StartRefused
     from toolhub_service.domain.errors import HubFailure, ToolFailure

@@ -115,7 +115,7 @@ def _report(
     from toolhub_service.policy.refusals import grant_line
 
     capability = next(iter(source.get("capabilities", ())), f"skill:{name}")
-    grant = grant_line("PRINCIPAL" if "api-key" in settings.auth.modes else LOCAL, [capability])
+    grant = grant_line(LOCAL if "insecure-local" in settings.auth.modes else "PRINCIPAL", [capability])
     trust = _trust(to_source(name, source))
     if wants_json(as_json):
         print_json(

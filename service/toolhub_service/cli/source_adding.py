@@ -313,12 +313,12 @@ def _show_next(added: list[Converted], grant: str, place: list[str]) -> None:
 def _grant(added: list[Converted], settings: Settings) -> str:
     """The line of policy.yaml that lets a principal call them; empty without any.
 
-    Without API keys everybody is one principal; with them the operator chooses one.
+    Without a credential everybody is one principal; where each has one, the operator chooses.
     """
     from toolhub_service.policy.document import LOCAL
     from toolhub_service.policy.refusals import grant_line
 
-    principal = "PRINCIPAL" if "api-key" in settings.auth.modes else LOCAL
+    principal = LOCAL if "insecure-local" in settings.auth.modes else "PRINCIPAL"
     return grant_line(principal, (source.capability for source in added)) if added else ""
 
 

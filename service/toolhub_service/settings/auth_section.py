@@ -131,7 +131,7 @@ class Auth(Section, frozen=True):
     modes: Annotated[
         tuple[Literal["insecure-local", "api-key", "jwt", "spiffe", "xfcc"], ...],
         Meta(description="Which credentials are accepted; insecure-local (none at all) only on loopback."),
-    ] = ("insecure-local",)
+    ] = ("insecure-local", "api-key")
     api_keys_file: Annotated[str, Meta(description="Hashed API keys; empty: <data_dir>/api-keys.yaml.")] = ""
     jwt: Jwt = Jwt()
     spiffe: Spiffe = Spiffe()

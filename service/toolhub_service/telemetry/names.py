@@ -377,6 +377,12 @@ LOG_KEYS_UNREADABLE: Final = _event(
 )
 LOG_TLS_LOADED: Final = _event("certificate_loaded", "info", "A new certificate or CA bundle is in force.")
 LOG_TLS_REJECTED: Final = _event("certificate_rejected", "error", "A new one cannot be used: the old one stays.")
+LOG_KEY_EXPIRES: Final = _event(
+    "key_expires", "warning", "An API key expires soon; `advice` is the command that makes the next one."
+)
+LOG_KEY_USES_LOST: Final = _event(
+    "key_uses_lost", "warning", "When API keys were used last cannot be written; nothing else depends on it."
+)
 LOG_FILES_LOOSE: Final = _event(
     "files_loose", "warning", "Others may write what the hub trusts; `repair` is the command that ends it."
 )

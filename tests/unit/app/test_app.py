@@ -12,7 +12,8 @@ import yaml
 
 from tests.hub import settings_of
 from toolhub_service.app.deps import SystemClock, SystemRandomness
-from toolhub_service.app.files import KeyFile, KeyFileInvalid, read_or_make_key
+from toolhub_service.app.files import read_or_make_key
+from toolhub_service.app.key_file import KeyFile, KeyFileInvalid
 from toolhub_service.app.listening import is_local
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_files import PolicyFile
@@ -111,7 +112,7 @@ class TestKeyFile:
         file.create("robot")
         before = (tmp_path / "keys.yaml").read_bytes()
 
-        def fails(*_: object) -> None:
+        def fails(*_: object, **__: object) -> None:
             raise OSError("disk full")
 
         monkeypatch.setattr(yaml, "safe_dump", fails)

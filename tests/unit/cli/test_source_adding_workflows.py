@@ -58,10 +58,10 @@ def test_webhooks_and_jobs_of_an_n8n_become_its_tools(home: Path) -> None:
     assert any("flows/send: it has no input_schema" in note for note in answer["added"][0]["notes"])
 
 
-def test_the_grant_leaves_the_principal_to_the_operator_where_there_are_api_keys(
+def test_the_grant_leaves_the_principal_to_the_operator_where_each_has_a_key(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TOOLHUB_AUTH_MODES", "insecure-local,api-key")
+    monkeypatch.setenv("TOOLHUB_AUTH_MODES", "api-key")
     answer = told(*N8N, "--webhook", "send=/send-message")
     assert answer["grant"] == 'grants: [{principals: ["PRINCIPAL"], capabilities: ["n8n:flows"]}]'
 

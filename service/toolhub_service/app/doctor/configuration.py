@@ -22,14 +22,15 @@ from toolhub_service.adapters.core import CORE_SOURCE
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.doctor.certificates import certificate_checks
+from toolhub_service.app.doctor.credentials import auth_check
 from toolhub_service.app.doctor.databases import database_checks
 from toolhub_service.app.doctor.issuers import issuer_checks
 from toolhub_service.app.doctor.mcp import mcp_checks
 from toolhub_service.app.doctor.retention import retention_checks
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.file_modes import repairs
-from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid, read_or_make_key
-from toolhub_service.app.listening import ListenRefused, host_and_port, listening_of, tls_certificate_of
+from toolhub_service.app.files import SecretFileInvalid, read_or_make_key
+from toolhub_service.app.listening import ListenRefused, host_and_port, tls_certificate_of
 from toolhub_service.app.offline import OfflineRefused, configured_tools, policy_file_of, policy_of
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import HubFailure, ToolFailure
@@ -196,7 +197,7 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
         *_ports(settings),
         *[finding async for finding in mcp_checks(settings, partial(_port, "mcp port", "server.mcp.listen"))],
         _policy(settings),
-        _auth(settings),
+        auth_check(settings),
         *certificate_checks(settings),
         *_loose_files(settings, config_file),
         *_secret_files(Paths(settings)),
@@ -263,34 +264,6 @@ def _policy(settings: Settings) -> Finding:
     if file is None:
         return ok("policy", f"the built-in starter, revision {revision}; `toolhub policy init` begins your own")
     return ok("policy", f"{file}, revision {revision}")
-
-
-def _auth(settings: Settings) -> Finding:
-    modes = ", ".join(settings.auth.modes)
-    try:
-        listening_of(settings)
-    except ListenRefused as refused:
-        return fail("auth", modes, str(refused))
-    try:
-        keys = Paths(settings).key_file().read()
-    except (OSError, KeyFileInvalid) as broken:
-        return fail("auth", str(broken), "Correct or remove the file.")
-    if settings.auth.modes == ("api-key",) and not keys:
-        return warn("auth", "api-key, and there is no key yet", "Make one: `toolhub keys create NAME`.")
-    if unknown := _unknown(settings, sorted({key.name for key in keys.values()})):
-        text = f"keys of principals that the policy does not name, which may do nothing: {', '.join(unknown)}"
-        return warn("auth", text, "Name them under `grants` or `roles` in policy.yaml, or revoke their keys.")
-    return ok("auth", f"{modes}; API keys: {len(keys)}")
-
-
-def _unknown(settings: Settings, names: list[str]) -> list[str]:
-    """Of these principals, those that the policy gives nothing; none where it cannot be read, which is reported
-    apart."""
-    try:
-        policy = policy_of(policy_file_of(settings))
-    except (InvalidPolicy, OfflineRefused):
-        return []
-    return [name for name in names if not policy.principal(name).roles]
 
 
 def _loose_files(settings: Settings, config_file: Path | None) -> Iterator[Finding]:

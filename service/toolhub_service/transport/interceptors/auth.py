@@ -7,8 +7,6 @@ of a stream, in a servicer.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import AccessObserver
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.faces.table import FACE_HEADER
+from toolhub_service.identity.api_keys import KEY_PREFIX, KeyRefused, KnownKeys, key_id_of
 from toolhub_service.identity.token import Identity, TokenRefused
 from toolhub_service.identity.tokens import KeysNeeded, Tokens
 from toolhub_service.transport.interceptors.policy import check_kept, roles_used
@@ -145,8 +144,6 @@ async def entered_again(needed: KeysNeeded, enter: Callable[[ServicerContext], A
 LOCAL = "local"
 """The principal of `insecure-local`."""
 
-KEY_PREFIX = "thk_"
-
 DescribePrincipal = Callable[[str], Principal]
 """Roles and rights of a principal under the policy in force."""
 
@@ -164,16 +161,6 @@ class InsecureLocal:
         return self.describe(LOCAL)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredKey:
-    """An API key as it is kept: named, and hashed (the secret has 256 random bits, so one round of sha256 serves)."""
-
-    name: str
-    """The principal."""
-    sha256: str
-    """Hex digest of the whole key text."""
-
-
 class ApiKeys:
     """`authorization: Bearer thk_<id>_<secret>` or `x-api-key: thk_<id>_<secret>`."""
 
@@ -183,30 +170,23 @@ class ApiKeys:
     )
     """Worded so that redaction, which every text that leaves passes, takes no part of it for a header."""
 
-    def __init__(
-        self, keys: Mapping[str, StoredKey], describe: DescribePrincipal, issuers: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, known: KnownKeys, issuers: frozenset[str] = frozenset()) -> None:
         """`issuers`: whose principals no key may stand for."""
-        self._keys = dict(keys)
-        self._describe = describe
+        self._known = known
         self._issuers = issuers
-
-    def replace(self, keys: Mapping[str, StoredKey]) -> None:
-        """Use another set from now on: a revoked key stops working at once."""
-        self._keys = dict(keys)
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
         presented = presented_in(metadata)
         if not presented:
             return None
-        stored = self._keys.get(key_id_of(presented))
-        # Ids are public: one that no key has costs no digest.
-        if stored is None or not hmac.compare_digest(stored.sha256, hashlib.sha256(presented.encode()).hexdigest()):
-            raise RpcFailure(Reason.CREDENTIAL_REFUSED, "The API key is unknown or was revoked.")
+        try:
+            stored = self._known.verify(presented)
+        except KeyRefused as refused:
+            raise RpcFailure(Reason.CREDENTIAL_REFUSED, refused.message, {"problem": refused.problem}) from None
         if stored.name.partition(":")[0] in self._issuers and ":" in stored.name:
             message = "The API key has the name of a principal whose tokens an issuer makes. Make one of another name."
             raise RpcFailure(Reason.CREDENTIAL_REFUSED, message)
-        return self._describe(stored.name)
+        return self._known.principal(key_id_of(presented), stored)
 
 
 class BearerTokens:
@@ -257,12 +237,6 @@ def _of_token(refused: TokenRefused) -> RpcFailure:
     if refused.scopes:
         return RpcFailure(Reason.SCOPE_MISSING, refused.message, {"scope": " ".join(sorted(refused.scopes))})
     return RpcFailure(Reason.CREDENTIAL_REFUSED, refused.message, {"problem": refused.problem})
-
-
-def key_id_of(key: str) -> str:
-    """The public part of a key: `thk_<id>`; empty when it does not look like one."""
-    parts = key.split("_", 2)
-    return f"{parts[0]}_{parts[1]}" if len(parts) == 3 and key.startswith(KEY_PREFIX) else ""
 
 
 def presented_in(metadata: Mapping[str, str | bytes]) -> str:

@@ -1,0 +1,128 @@
+"""API keys: what is kept of one, whether one that was presented may be believed, and which have been used.
+
+A key is `thk_<id>_<secret>`. The ID is public; of the secret, which has 256 random bits, one round of sha256 is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from toolhub_service.domain.call import Principal, Role
+
+KEY_PREFIX: Final = "thk_"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """An API key as it is kept: named, and hashed. Times are Unix seconds."""
+
+    name: str
+    """The principal."""
+    sha256: str
+    """Hex digest of the whole key text."""
+    created_s: int | None = None
+    """None: of a version that did not keep it."""
+    expires_s: int | None = None
+    """None: it holds until it is revoked."""
+    roles: frozenset[Role] | None = None
+    """The only roles, of those that the policy gives; None: all."""
+    capabilities: frozenset[str] | None = None
+    """Globs, likewise."""
+    tenant: str = ""
+    replaced_by: str = ""
+    """ID of the key that was made in its place; it holds until `expires_s`, so that callers have time to change."""
+
+    @property
+    def is_narrowed(self) -> bool:
+        return self.roles is not None or self.capabilities is not None or bool(self.tenant)
+
+    def has_expired(self, now_s: float) -> bool:
+        return self.expires_s is not None and now_s >= self.expires_s
+
+
+class KeyRefused(Exception):
+    """The key is not accepted; the message says why, and names no more of it than its ID."""
+
+    def __init__(self, problem: str, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+        """One word for programs: `unknown`, `expired` or `replaced`."""
+        self.message = message
+
+
+def key_id_of(key: str) -> str:
+    """The public part of a key: `thk_<id>`; empty when it does not look like one."""
+    parts = key.split("_", 2)
+    return f"{parts[0]}_{parts[1]}" if len(parts) == 3 and key.startswith(KEY_PREFIX) else ""
+
+
+def moment(unix_s: float) -> str:
+    """Such as `2026-11-24 04:06 UTC`."""
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+class KnownKeys:
+    """The keys of now. Whoever asks for one that is known and holds has used it."""
+
+    def __init__(
+        self, keys: Mapping[str, StoredKey], describe: Callable[[str], Principal], now_s: Callable[[], float]
+    ) -> None:
+        """`describe`: roles and rights of a principal under the policy in force; `now_s`: Unix seconds."""
+        self._keys = dict(keys)
+        self._describe = describe
+        self.now_s = now_s
+        self._used: set[str] = set()
+        self._narrowed: dict[str, tuple[StoredKey, Principal, Principal]] = {}
+
+    def replace(self, keys: Mapping[str, StoredKey]) -> None:
+        """Use another set from now on: a revoked key stops working at once."""
+        self._keys = dict(keys)
+        self._narrowed = {key_id: kept for key_id, kept in self._narrowed.items() if key_id in self._keys}
+
+    def all(self) -> Mapping[str, StoredKey]:
+        return self._keys
+
+    def take_used(self) -> set[str]:
+        """IDs of the keys that were used since this was asked last."""
+        used, self._used = self._used, set()
+        return used
+
+    def verify(self, key: str) -> StoredKey:
+        """Raises KeyRefused."""
+        key_id = key_id_of(key)
+        stored = self._keys.get(key_id)
+        # An ID that no key has costs no digest; and why a key is refused is said to who has all of it.
+        if stored is None or not hmac.compare_digest(stored.sha256, hashlib.sha256(key.encode()).hexdigest()):
+            raise KeyRefused("unknown", "The API key is unknown or was revoked.")
+        if stored.expires_s is not None and stored.has_expired(self.now_s()):
+            raise _expired(key_id, stored)
+        self._used.add(key_id)
+        return stored
+
+    def principal(self, key_id: str, stored: StoredKey) -> Principal:
+        """Whom a key stands for: what the policy gives, as far as the key has it too. The same object as long as
+        neither changes."""
+        described = self._describe(stored.name)
+        if not stored.is_narrowed:
+            return described
+        kept = self._narrowed.get(key_id)
+        if kept is None or kept[0] != stored or kept[1] is not described:
+            roles = described.roles if stored.roles is None else described.roles & stored.roles
+            principal = replace(described, roles=roles, permissions=stored.capabilities, tenant=stored.tenant)
+            kept = self._narrowed[key_id] = stored, described, principal
+        return kept[2]
+
+
+def _expired(key_id: str, stored: StoredKey) -> KeyRefused:
+    assert stored.expires_s is not None
+    when = moment(stored.expires_s)
+    if stored.replaced_by:
+        message = f"The API key {key_id} was replaced by {stored.replaced_by} and held until {when}. Use the new one."
+        return KeyRefused("replaced", message)
+    advice = f"An operator makes a new one with `toolhub keys rotate {key_id}`."
+    return KeyRefused("expired", f"The API key {key_id} expired on {when}. {advice}")
