@@ -23,6 +23,7 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.front import Front
+from toolhub_service.transport.interceptors.admission import TenantShares
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
 from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, ServicerContext
@@ -143,7 +144,7 @@ async def artifact_server(folder: Path, **terms: Any) -> AsyncIterator[ArtifactS
         in_flight,
         ErrorsLayer(lambda _, error: crashes.append(error)),
         WhoLayer(),
-        PolicyLayer(),
+        PolicyLayer(TenantShares(1_000)),
         ValidationLayer(),
         breaking,
     ]

@@ -39,7 +39,7 @@ from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.envelope import ValidationLayer
-from toolhub_service.transport.interceptors.admission import AdmissionLayer, WatchSharesLayer
+from toolhub_service.transport.interceptors.admission import AdmissionLayer, TenantShares, WatchSharesLayer
 from toolhub_service.transport.interceptors.auth import AccessLayer, AuthLayer
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
 from toolhub_service.transport.interceptors.metrics import MetricsLayer
@@ -190,7 +190,7 @@ def _layers(deps: Deps, auth: AuthLayer, access: AccessObserver, admission: Admi
         admission,
         AccessLayer(access),
         auth,
-        PolicyLayer(),
+        PolicyLayer(TenantShares(deps.settings.server.max_in_flight)),
         WatchSharesLayer(deps.settings.server.max_watches),
         ValidationLayer(),
     ]

@@ -1,7 +1,8 @@
 """Slots for calls in flight: a count, and a queue of those who wait their turn, bounded in length and in time.
 
 A call that could not get its slot before its deadline, by the present pace, is refused at once instead of made to wait
-for nothing (load shedding: Google SRE book, chapter 21). Slots are handed over first come, first served.
+for nothing (load shedding: Google SRE book, chapter 21). Slots are handed over to tenants in turn, and within a tenant,
+or where there are none, first come, first served.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ class Slots:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.in_use = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # By tenant, in the order of their turns; none is empty. Where there are no tenants, all under the empty name.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._held_s = 0.0
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
+
+    def waiting_of(self, tenant: str) -> int:
+        return len(self._waiting.get(tenant, ()))
 
     @property
     def is_idle(self) -> bool:
@@ -35,9 +40,11 @@ class Slots:
     def has_room(self) -> bool:
         return self.in_use < self.limit and not self._waiting
 
-    def expected_wait_s(self) -> float:
+    def expected_wait_s(self, tenant: str = "") -> float:
         """How long one more would wait by the present pace; 0 while that is unknown."""
-        return (len(self._waiting) + 1) * self._held_s / self.limit
+        own = self.waiting_of(tenant) + 1  # in each round the others have one turn each, as long as they wait
+        before = sum(min(own, len(turns)) for name, turns in self._waiting.items() if name != tenant)
+        return (own + before) * self._held_s / self.limit
 
     def take(self) -> None:
         """Take a slot; only after `has_room`."""
@@ -50,21 +57,23 @@ class Slots:
         self.in_use += 1
         return True
 
-    async def wait(self, timeout_s: float) -> None:
+    async def wait(self, timeout_s: float, tenant: str = "") -> None:
         """Wait for a slot and take it. Raises TimeoutError; a cancelled wait takes nothing."""
         if self.has_room():
             self.in_use += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        self._waiting.setdefault(tenant, deque()).append(turn)
         try:
             async with asyncio.timeout(timeout_s):
                 await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
                 self._hand_over()
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
+            elif turn in (turns := self._waiting.get(tenant, deque())):
+                turns.remove(turn)
+                if not turns:
+                    del self._waiting[tenant]
             raise
 
     def give_back(self, held_s: float | None = None) -> None:
@@ -78,7 +87,11 @@ class Slots:
 
     def _hand_over(self) -> None:
         while self._waiting and self.in_use <= self.limit:
-            turn = self._waiting.popleft()
+            tenant, turns = next(iter(self._waiting.items()))
+            turn = turns.popleft()
+            del self._waiting[tenant]
+            if turns:
+                self._waiting[tenant] = turns  # behind the others
             if not turn.done():
                 turn.set_result(None)
                 return

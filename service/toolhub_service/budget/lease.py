@@ -113,6 +113,12 @@ class LeaseDeps(NamedTuple):
     requests: RequestCalls
 
 
+def _tenant(planned: PlannedCall) -> str:
+    """Whose turn it is for a slot; empty where there are no tenants."""
+    tenancy = planned.call.principal.tenancy
+    return "" if tenancy is None else tenancy.name
+
+
 class Lease(msgspec.Struct, eq=False):
     """Made by `Budgets.take` only. Give it back exactly once; a second time does nothing."""
 
@@ -182,10 +188,11 @@ class Lease(msgspec.Struct, eq=False):
     async def _fetch_slots(self) -> None:
         try:
             while self._awaited:
-                await self._awaited[0].wait(self._time_left_s())
+                await self._awaited[0].wait(self._time_left_s(), _tenant(self._planned))
                 self._held.append(self._awaited.pop(0))
         except TimeoutError:
-            raise crowded(self._upstream.key, self._upstream.slots.expected_wait_s()) from None
+            wait_s = self._upstream.slots.expected_wait_s(_tenant(self._planned))
+            raise crowded(self._upstream.key, wait_s) from None
 
     def _time_left_s(self) -> float:
         return self.deadline_s - self._bank.clock.monotonic_s()

@@ -14,10 +14,10 @@ from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.lease import Lease, LeaseDeps, Upstream, crowded, effective_deadline_s, resting
 from toolhub_service.budget.limits import Counter, Counters, Recent, RequestCalls, RequestKey, all_used, due_of
 from toolhub_service.budget.terms import BudgetTerms
-from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.call import PlannedCall, Tenancy
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.domain.verdict import Limit, SharedCounts, Verdict
+from toolhub_service.domain.verdict import Limit, SharedCounts, Verdict, may_take
 
 
 class Budgets:
@@ -68,10 +68,10 @@ class Budgets:
         counters = self._counters.of(verdict.limits, now_s) if verdict.limits else ()
         slots = None if is_followed and not planned.spec.limits.max_concurrency else remote.slots
         if counters:
-            self._check(counters, now_s, deadline_s)
+            self._check(counters, now_s, deadline_s, planned.call.principal.tenancy)
         has_slot = slots is not None and not counters and slots.try_take()
         if slots and not has_slot and not slots.has_room():
-            self._check_queue(slots, remote.key, deadline_s - now_s)
+            self._check_queue(slots, remote.key, deadline_s - now_s, planned.call.principal.tenancy)
         due = due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None
         ticket = breaker.admit(planned.call.principal.id, now_s) if breaker else SPENT
         own = [slots] if slots and has_slot else []
@@ -123,14 +123,16 @@ class Budgets:
         if used >= max_tool_calls:
             raise all_used(max_tool_calls, used)
 
-    def _check(self, counters: tuple[Counter, ...], now_s: float, deadline_s: float) -> None:
+    def _check(self, counters: tuple[Counter, ...], now_s: float, deadline_s: float, tenancy: Tenancy | None) -> None:
         for counter in counters:
             counter.check(now_s)
             if counter.slots and not counter.slots.has_room():
-                self._check_queue(counter.slots, counter.limit.id, deadline_s - now_s)
+                self._check_queue(counter.slots, counter.limit.id, deadline_s - now_s, tenancy)
 
-    def _check_queue(self, slots: Slots, name: str, time_left_s: float) -> None:
-        """Whether one more may wait for a slot: there is none free."""
-        wait_s = slots.expected_wait_s()
-        if slots.waiting >= self._terms.max_waiting or wait_s > time_left_s:
+    def _check_queue(self, slots: Slots, name: str, time_left_s: float, tenancy: Tenancy | None) -> None:
+        """Whether one more may wait for a slot: there is none free. Of the places to wait a tenant has a share."""
+        tenant, waiting, most = "" if tenancy is None else tenancy.name, slots.waiting, self._terms.max_waiting
+        wait_s = slots.expected_wait_s(tenant)
+        is_full = waiting >= most if tenancy is None else not may_take(slots.waiting_of(tenant), waiting, most)
+        if is_full or wait_s > time_left_s:
             raise crowded(name, wait_s)

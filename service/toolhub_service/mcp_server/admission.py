@@ -206,12 +206,12 @@ class Admission:
     async def _let_in(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
         listens = scope["method"] == "GET" or (b"mcp-method", LISTEN_METHOD) in scope["headers"]
         room = self.streams if listens else self.requests
-        async with room.place(principal.id) as has_place:
+        async with room.place(principal.share) as has_place:
             if not has_place:
                 what = "streams" if listens else "requests"
                 await _answer(send, 503, f"Too many {what} of yours are open here. Close some, or come again shortly.")
                 return
-            await self._turns.take(principal.id)
+            await self._turns.take(principal.share)
             if scope["method"] == "POST":
                 read = await self._body(scope, receive, send)
                 if read is None:
@@ -238,7 +238,7 @@ class Admission:
         async def paced() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
-                await self._turns.take(principal.id)
+                await self._turns.take(principal.share)
             return message
 
         return paced

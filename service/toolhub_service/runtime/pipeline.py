@@ -288,7 +288,7 @@ class Pipeline:
         self, call: Call, work: Callable[..., T], *args: Any, before: Callable[[], None] | None = None
     ) -> T:
         """What the work on the call's large arguments returns, within the time that the call has."""
-        doing = self.large.run(call.principal.id, call.unread_bytes, work, *args, before=before)
+        doing = self.large.run(call.principal.share, call.unread_bytes, work, *args, before=before)
         if call.deadline_s is None:
             return await doing
         try:
@@ -388,7 +388,7 @@ class Pipeline:
         size_bytes = 0 if state.planned is None else len(state.planned.args_json)
         if size_bytes <= SHOWN_AT_ONCE_BYTES:
             return redact_plan(plan, self.redactor)
-        return await self.large.run(state.call.principal.id, size_bytes, redact_plan, plan, self.redactor)
+        return await self.large.run(state.call.principal.share, size_bytes, redact_plan, plan, self.redactor)
 
 
 def _checked(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> PlannedCall:

@@ -25,7 +25,7 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.identity.tokens import KeysNeeded
 from toolhub_service.transport.interceptors.auth import entered_again
 from toolhub_service.transport.receipts import COUNTED_FROM_BYTES, LARGE_BYTES, MAX_FIELDS, Receipts, has_more_fields
-from toolhub_service.transport.rpc import CALLER, HOOKS, Layer, MessageCount, Method, ServicerContext, caller_id
+from toolhub_service.transport.rpc import CALLER, HOOKS, Layer, MessageCount, Method, ServicerContext, caller_share
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 Behaviour = Callable[..., Any]
@@ -85,8 +85,7 @@ class Front(grpc.GenericRpcHandler):
     def _around_unary(  # noqa: C901 - one function for what every call goes through
         self, hooks: Hooks, behaviour: Behaviour
     ) -> Behaviour:
-        """For one request, and a handler that returns its response or writes a stream of them. Every call comes through
-        here: what it does, it does in place, for each function that a call visits costs."""
+        """For one request. Every call comes through here: it does all in place, for each function costs."""
         receipts, entries, receivers, senders = self._receipts, hooks.entries, hooks.receivers, hooks.senders
 
         async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901, PLR0912
@@ -101,7 +100,8 @@ class Front(grpc.GenericRpcHandler):
                     except KeysNeeded as needed:
                         states.append(await entered_again(needed, enter, context))
                 caller = CALLER.get(None)
-                sender = caller.principal.id if caller is not None else ""
+                who = None if caller is None else caller.principal
+                sender = "" if who is None else who.id if who.tenancy is None else who.share
                 request = await receipts.message(context, sender)
                 if request is EOF or request is _UNREADABLE:
                     hooks.refuse(request)
@@ -164,9 +164,9 @@ class Front(grpc.GenericRpcHandler):
                 if method.takes_stream:
                     request = hooks.each(states, requests)
                 else:
-                    request = await receipts.message(context, caller_id())
+                    request = await receipts.message(context, caller_share())
                     if type(request) is _Large:
-                        held = receipts.hold(request.size_bytes, caller_id())
+                        held = receipts.hold(request.size_bytes, caller_share())
                     request = hooks.shown(states, request)
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
@@ -178,7 +178,7 @@ class Front(grpc.GenericRpcHandler):
                 raise
             finally:
                 if held:
-                    receipts.release(held, caller_id())
+                    receipts.release(held, caller_share())
                 hooks.leave(context, states, error)
 
         return around

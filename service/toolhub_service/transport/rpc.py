@@ -55,9 +55,15 @@ def current_principal() -> Principal:
 
 
 def caller_id() -> str:
-    """Whose RPC it is, for shares of what all have in common; empty for one that needs no credential."""
+    """Whose RPC it is; empty for one that needs no credential."""
     caller = CALLER.get(None)
     return caller.principal.id if caller is not None else ""
+
+
+def caller_share() -> str:
+    """By what its part of common rooms is counted: its tenant's, or its own; empty for one without credential."""
+    caller = CALLER.get(None)
+    return caller.principal.share if caller is not None else ""
 
 
 # Layers

@@ -125,3 +125,41 @@ def test_the_expected_wait_follows_the_pace() -> None:
     slots.take()
     slots.give_back()
     assert slots.expected_wait_s() == pytest.approx(2.0)
+
+
+async def test_slots_go_to_tenants_in_turn_however_many_of_one_wait() -> None:
+    slots, order = Slots(1), list[str]()
+    slots.take()
+
+    async def call(tenant: str, name: str) -> None:
+        await slots.wait(60.0, tenant)
+        order.append(name)
+        slots.give_back(1.0)
+
+    flood = [asyncio.create_task(call("acme", f"acme {number}")) for number in range(4)]
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(call("globex", f"globex {number}")) for number in range(2)]
+    await asyncio.sleep(0)
+    gives_up = asyncio.create_task(slots.wait(60.0, "initech"))
+    await asyncio.sleep(0)
+    assert (slots.waiting, slots.waiting_of("acme"), slots.waiting_of("globex")) == (7, 4, 2)
+    gives_up.cancel()
+    slots.give_back(1.0)
+    await asyncio.gather(*flood, *others)
+    assert order == ["acme 0", "globex 0", "acme 1", "globex 1", "acme 2", "acme 3"]
+    assert slots.is_idle
+
+
+async def test_a_tenant_waits_for_its_own_and_for_one_of_each_other_a_round() -> None:
+    slots = Slots(2)
+    for _ in range(2):
+        slots.take()
+    slots.give_back(4.0)
+    slots.take()
+    waiting = [asyncio.create_task(slots.wait(60.0, "acme")) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert slots.expected_wait_s("acme") == 6 * 4.0 / 2
+    assert slots.expected_wait_s("globex") == 2 * 4.0 / 2
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

@@ -18,6 +18,7 @@ from toolhub_service.runtime.approval_watch import ApprovalNews
 from toolhub_service.transport.approval_servicer import ApprovalServicer
 from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.front import Front
+from toolhub_service.transport.interceptors.admission import TenantShares
 from toolhub_service.transport.interceptors.auth import AuthLayer
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
@@ -81,7 +82,7 @@ async def approval_hub(
         Left(left),
         ErrorsLayer(lambda _, error: crashes.append(error)),
         AuthLayer([Names()]),
-        PolicyLayer(),
+        PolicyLayer(TenantShares(1_000)),
         ValidationLayer(),
     ]
     server = grpc.aio.server()

@@ -67,6 +67,35 @@ def _overloaded(what: str, bound: str, most: int) -> RpcFailure:
     )
 
 
+class TenantShares:
+    """Calls in flight by tenant: as `WatchSharesLayer` for watches. Not a layer, for where there are no tenants no call
+    is to pay for it."""
+
+    def __init__(self, max_in_flight: int) -> None:
+        self._max_in_flight = max_in_flight
+        self._of: Counter[str] = Counter()
+
+    def take(self, tenant: str) -> None:
+        """Until the task that serves the RPC ends. Raises RpcFailure when the tenant's share is taken."""
+        own, serving = self._of[tenant], asyncio.current_task()
+        if not may_take(own, self._of.total(), self._max_in_flight):
+            raise RpcFailure(
+                Reason.OVERLOADED,
+                f"Your tenant has {own} calls in flight, which is its share of {self._max_in_flight}. Try again "
+                "shortly.",
+                {"max_in_flight": str(self._max_in_flight), "yours": str(own)},
+                retry_after_s=0.25,
+            )
+        assert serving is not None  # an RPC is served in a task of its own
+        self._of[tenant] += 1
+        serving.add_done_callback(lambda _: self._give_back(tenant))
+
+    def _give_back(self, tenant: str) -> None:
+        self._of[tenant] -= 1
+        if not self._of[tenant]:
+            del self._of[tenant]
+
+
 class WatchSharesLayer(Layer):
     """Stands behind `AuthLayer`."""
 
@@ -80,13 +109,13 @@ class WatchSharesLayer(Layer):
 
     def enter(self, method: Method, context: ServicerContext) -> str:
         """Whose watch it is."""
-        principal_id = current_principal().id
-        own = self._of[principal_id]
+        share = current_principal().share
+        own = self._of[share]
         if not may_take(own, self._watches, self._max_watches):
             raise self._refusal(own)
-        self._of[principal_id] += 1
+        self._of[share] += 1
         self._watches += 1
-        return principal_id
+        return share
 
     def leave(self, method: Method, state: str, context: ServicerContext, error: BaseException | None) -> None:
         self._watches -= 1

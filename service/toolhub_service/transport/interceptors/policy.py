@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.transport.interceptors.admission import WATCHES, TenantShares
 from toolhub_service.transport.rpc import CALLER, Layer, Method, ServicerContext
 from toolhub_service.transport.status import RpcFailure
 
@@ -37,7 +38,11 @@ _NOBODY: frozenset[Role] = frozenset()
 
 
 class PolicyLayer(Layer):
-    """PERMISSION_DENIED when the principal lacks the role of the service; unknown services are refused."""
+    """PERMISSION_DENIED when the principal lacks the role of the service; unknown services are refused. Where there are
+    tenants, each has a share of the calls in flight."""
+
+    def __init__(self, shares: TenantShares) -> None:
+        self._shares = shares
 
     def concerns(self, hook: str, method: Method) -> bool:
         return super().concerns(hook, method) and not method.is_open
@@ -46,6 +51,8 @@ class PolicyLayer(Layer):
         principal = CALLER.get().principal
         if ROLE_OF_SERVICE.get(method.service) not in principal.roles:
             check_role(method, principal)
+        if principal.tenancy is not None and method.name not in WATCHES:
+            self._shares.take(principal.tenancy.name)
 
 
 def check_role(method: Method, principal: Principal) -> None:
