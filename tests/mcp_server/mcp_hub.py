@@ -123,10 +123,10 @@ class Picking(Working):
     cost = CostHints(is_async=True)
 
 
-def keys_of(hub: McpHub) -> dict[str, str]:
+def keys_of(hub: McpHub, *names: str) -> dict[str, str]:
     """New API keys, in force at once."""
     file: KeyFile = Paths(hub.grpc.hub.settings).key_file()
-    keys = {name: file.create(name) for name in ("alice", "bob")}
+    keys = {name: file.create(name) for name in names or ("alice", "bob")}
     reload_keys(hub.grpc.hub, file)
     return keys
 
