@@ -22,6 +22,8 @@ from tests.hub import CALL_TIMEOUT_S, RunningHub, channel_to, running_hub, setti
 from tests.rpc.statuses import failed
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.app.doctor import State
+from toolhub_service.app.doctor.certificates import certificate_checks
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.app.paths import Paths
@@ -225,6 +227,17 @@ async def test_a_hub_that_could_not_know_anybody_by_certificates_does_not_start(
     for wrong in ({"modes": ["spiffe"]}, {"modes": ["api-key"], "spiffe": auth["spiffe"]}, {"modes": ["xfcc"]}):
         with pytest.raises(msgspec.ValidationError, match=r"^auth: `modes` has"):
             settings_of(tmp_path, {"auth": wrong})
+    whole = settings_of(tmp_path, {**tls, "auth": auth})
+    *_, known = certificate_checks(whole)
+    assert (known.state, known.text) == (State.OK, "trust domains: example.org; proxies: 0")
+    short = Authority().sign("localhost", lifetime_s=600 - 3_600 + 300)
+    (tmp_path / "hub.pem").write_bytes(short.certificate)
+    (tmp_path / "hub.key").write_bytes(short.key)
+    *_, late = certificate_checks(whole)
+    assert late.state is State.WARN
+    assert "server.max_connection_age_s" in late.advice
     monkeypatch.setattr("toolhub_service.identity.spiffe.find_spec", lambda _: None)
+    *_, lacking = certificate_checks(whole)
+    assert lacking.state is State.FAIL
     with pytest.raises(ListenRefused, match=r"tool-hub\[spiffe\]"):
         await open_hub(settings_of(tmp_path, {**tls, "auth": auth}))

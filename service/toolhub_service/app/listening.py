@@ -56,8 +56,7 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
             f"several workers cannot share {address}: each would take the socket away from the others. "
             "Use one worker (server.workers: 1), or listen on a port."
         )
-    by_certificate = not {"spiffe", "xfcc"}.isdisjoint(settings.auth.modes)
-    if by_certificate:
+    if _is_by_certificate(settings):
         _check_certificates(settings)
     if settings.server.mcp.enabled:
         check_mcp(settings)
@@ -69,12 +68,21 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
         address=address,
         credentials=(certificates or open_certificates(settings)).grpc_credentials(),
         share_port=settings.server.workers > 1,
-        max_connection_age_s=settings.server.max_connection_age_s or (_SVID_CONNECTION_S if by_certificate else 0.0),
+        max_connection_age_s=connection_age_s(settings),
         max_call_s=settings.budget.max_timeout_s,
         max_connection_idle_s=settings.server.max_connection_idle_s,
         max_connections=wanted,
         reflection=settings.server.reflection,
     )
+
+
+def _is_by_certificate(settings: Settings) -> bool:
+    return not {"spiffe", "xfcc"}.isdisjoint(settings.auth.modes)
+
+
+def connection_age_s(settings: Settings) -> float:
+    """After which clients of gRPC have to connect anew; 0: never."""
+    return settings.server.max_connection_age_s or (_SVID_CONNECTION_S if _is_by_certificate(settings) else 0.0)
 
 
 def _check_certificates(settings: Settings) -> None:

@@ -119,7 +119,8 @@ def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
     tls = settings.server.tls
     if not tls.certificate_file:
         return endpoint(address)
-    own = [tls.certificate_file, tls.key_file] if tls.client_ca_file else ["", ""]
+    asks_clients = bool(tls.client_ca_file or settings.auth.spiffe.trust_domains)
+    own = [tls.certificate_file, tls.key_file] if asks_clients else ["", ""]
     certificate, key = (Path(file).expanduser() if file else None for file in own)
     hub = endpoint(
         address,

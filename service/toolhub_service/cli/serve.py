@@ -213,12 +213,13 @@ def client_environment(settings: Settings, address: str) -> str:
 
     tls = settings.server.tls
     address = _certified(settings, address)
+    asks_clients = bool(tls.client_ca_file or settings.auth.spiffe.trust_domains)
     variables = {
         "TOOLHUB_ADDRESS": "" if address == DEFAULT_ADDRESS else address,
         "TOOLHUB_CA_FILE": tls.certificate_file,  # a client that trusts it needs no CA
-        "TOOLHUB_CERT_FILE": "CERTIFICATE" if tls.client_ca_file else "",
-        "TOOLHUB_KEY_FILE": "KEY" if tls.client_ca_file else "",
-        "TOOLHUB_API_KEY": "" if "insecure-local" in settings.auth.modes else "KEY",
+        "TOOLHUB_CERT_FILE": "CERTIFICATE" if asks_clients else "",
+        "TOOLHUB_KEY_FILE": "KEY" if asks_clients else "",
+        "TOOLHUB_API_KEY": "" if {"insecure-local", "spiffe"} & set(settings.auth.modes) else "KEY",
     }
     return "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items() if value)
 

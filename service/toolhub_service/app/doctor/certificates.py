@@ -1,15 +1,16 @@
-"""How long the certificates of the hub's own listeners, and the CAs that they trust, still hold."""
+"""How long the certificates of the hub and the CAs that it trusts still hold, and whom they make known."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from toolhub_service.app.certificates import Validity
+from toolhub_service.app.certificates import CERTIFICATE, Validity
 from toolhub_service.app.doctor import Finding, fail, ok, warn
-from toolhub_service.app.listening import ListenRefused, open_certificates
+from toolhub_service.app.listening import ListenRefused, connection_age_s, open_certificates
+from toolhub_service.identity.spiffe import NOT_INSTALLED, is_installed
 from toolhub_service.settings.document import Settings
 
 # Who renews does so with a third of the life left (Let's Encrypt), or half of it (SPIRE).
@@ -25,6 +26,22 @@ def certificate_checks(settings: Settings) -> Iterator[Finding]:
         return
     for name, validity in validities.items():
         yield _finding(f"tls {name.replace('_', ' ')}", validity, time.time())
+    if not {"spiffe", "xfcc"}.isdisjoint(settings.auth.modes):
+        yield _of_clients(settings, validities)
+
+
+def _of_clients(settings: Settings, validities: Mapping[str, Validity]) -> Finding:
+    name, domains = "client certificates", settings.auth.spiffe.trust_domains
+    if not is_installed():
+        return fail(name, "auth.modes has spiffe or xfcc, and cryptography is not installed", f"{NOT_INSTALLED}.")
+    own = validities.get(CERTIFICATE)
+    age_s = connection_age_s(settings)
+    if own is not None and own.end_s - own.begin_s < 2 * age_s:
+        text = f"connections live for {age_s:,.0f} s, and the hub's own certificate for less than twice as long"
+        advice = "Where those of clients do so, too, set server.max_connection_age_s to less than half of it."
+        return warn(name, text, advice)
+    named = ", ".join(domain.name for domain in domains) or "none"
+    return ok(name, f"trust domains: {named}; proxies: {len(settings.auth.xfcc.proxies)}")
 
 
 def _finding(name: str, validity: Validity, now_s: float) -> Finding:

@@ -85,7 +85,7 @@ class Proxies:
 class ForwardedCertificates:
     """The SPIFFE id of a proxy's client, in XFCC. From anybody but a listed proxy the header means nothing."""
 
-    advice = "Or connect through a proxy that is listed in auth.xfcc, with a client certificate."
+    advice = "Connect through a proxy that is listed in auth.xfcc, with a client certificate."
 
     def __init__(
         self,
