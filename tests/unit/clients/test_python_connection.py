@@ -28,6 +28,7 @@ from toolhub_client import (
     Overloaded,
     PlaintextCredentialWarning,
     Unauthenticated,
+    channel,
     connect,
 )
 from toolhub_client.channel import target
@@ -167,7 +168,10 @@ grants:
 """
 
 
-async def test_tls_and_a_certificate_of_ones_own_open_a_hub_that_wants_both(tmp_path: Path) -> None:
+async def test_tls_and_a_certificate_of_ones_own_open_a_hub_that_wants_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_PROBLEM_S", 60.0)
     authority, clients = Authority(), Authority()
     ca, cert, key = tmp_path / "ca.pem", tmp_path / "me.pem", tmp_path / "me.key"
     ca.write_bytes(authority.pem)
@@ -189,11 +193,12 @@ async def test_tls_and_a_certificate_of_ones_own_open_a_hub_that_wants_both(tmp_
             async with connect(where, ca_file=trusted, retry_s=0.5, options=LOCAL) as stranger:
                 with pytest.raises(HubUnavailable, match=words):
                     await stranger.invoke(NOW)
-    async with running_hub(tmp_path / "plain") as running:
-        plain = f"https://localhost:{running.hub.server.port}"
-        async with connect(plain, ca_file=ca, retry_s=0.5, options=LOCAL) as hub:
-            with pytest.raises(HubUnavailable, match="does not use TLS"):
-                await hub.invoke(NOW)
+    async with (
+        running_hub(tmp_path / "plain") as running,
+        connect(f"https://{running.address}", ca_file=ca, retry_s=0.5, options=LOCAL) as hub,
+    ):
+        with pytest.raises(HubUnavailable, match="does not use TLS"):
+            await hub.invoke(NOW)
 
 
 async def test_hub_that_is_away_is_told_with_its_address() -> None:
