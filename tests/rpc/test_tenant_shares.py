@@ -49,10 +49,18 @@ async def test_a_tenant_that_floods_holds_half_of_the_calls_and_no_other_is_refu
         assert all([(await each).ok for each in flood])
 
 
-async def test_a_quota_by_tenant_is_one_for_all_its_principals(tmp_path: Path) -> None:
-    async with running_hub(tmp_path, policy=LIMITED, settings=BY_KEY, tools=[Echo()]) as hub:
+async def test_a_quota_and_a_metric_by_tenant_are_one_for_all_its_principals(tmp_path: Path) -> None:
+    settings = {**BY_KEY, "metrics": {"max_principals": 1}}
+    async with running_hub(tmp_path, policy=LIMITED, settings=settings, tools=[Echo()]) as hub:
         people = People(hub, names=NAMES)
         answers = [await people.at(hub, NAMES[number % 2]).call(ECHO) for number in range(4)]
         assert [answer.ok for answer in answers] == [True, True, True, False]
         assert answers[3].error.kind == error_pb2.ERROR_KIND_RATE_LIMITED
         assert (await people.at(hub, "globex-bot").call(ECHO)).ok
+        shown = hub.hub.observing.metrics.exposition().decode()
+        counted = [line for line in shown.splitlines() if line.startswith("toolhub_tool_invocations_total{")]
+        assert sorted(counted) == [
+            f'toolhub_tool_invocations_total{{ok="false",principal="tenant acme",tool="{ECHO}"}} 1.0',
+            f'toolhub_tool_invocations_total{{ok="true",principal="other",tool="{ECHO}"}} 1.0',
+            f'toolhub_tool_invocations_total{{ok="true",principal="tenant acme",tool="{ECHO}"}} 3.0',
+        ]

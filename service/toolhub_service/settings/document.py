@@ -128,8 +128,8 @@ class Metrics(Section, frozen=True):
     max_principals: Annotated[
         int,
         Meta(
-            description="Number of principals that get their own label in toolhub_tool_invocations_total, the rest "
-            "`other`; 0: none.",
+            description="Number of principals, or of tenants where there are any, that get their own label in "
+            "toolhub_tool_invocations_total, the rest `other`; 0: none.",
             ge=0,
             le=10_000,
         ),

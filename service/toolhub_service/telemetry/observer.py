@@ -76,14 +76,14 @@ class CallTelemetry:
         self._log.warning(names.LOG_UNKEPT, call_id=call.call_id, tool=call.tool, problem=problem.message)
 
     def settled(self, settled: SettledCall) -> None:
-        result, spec = settled.result, settled.spec
+        result, spec, who = settled.result, settled.spec, settled.call.principal
         tool = spec.name if spec is not None else UNKNOWN_TOOL
         self._metrics.call_settled(
             tool,
             ok=result.ok,
             latency_s=settled.duration_ns / 1e9,
             steps=settled.steps,
-            principal=settled.call.principal.id,
+            principal=who.id if who.tenancy is None else who.share,
         )
         if result.replayed:
             self._metrics.call_replayed(tool)
