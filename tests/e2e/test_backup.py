@@ -137,6 +137,7 @@ def test_a_hub_on_a_backup_that_was_taken_at_work_has_all_that_was_answered_befo
 ) -> None:
     name = "first.tar.gz"
     assert (taken.place / name).stat().st_mode & 0o777 == 0o600
+    assert {path.stat().st_mode & 0o077 for path in (taken.place / "second").rglob("*")} == {0}
     cli = CommandLine(tmp_path)
     restored = cli("restore", str(taken.place / name))
     assert restored.code == 0, restored.err

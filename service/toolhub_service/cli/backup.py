@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--verify", "only_verify", is_flag=True, help="Check the backup TARGET instead of making one.")
 @click.option("--workspaces", is_flag=True, help="Also take the files of calls (workspaces).")
-@click.option(
-    "--without-secrets", is_flag=True, help="Leave out audit.key, plan.key and secrets/: keep them elsewhere."
-)
+@click.option("--without-secrets", is_flag=True, help="Leave out the keys (*.key) and secrets/: keep them elsewhere.")
 @click.option("--unchecked", is_flag=True, help="Do not read the copy again; quicker where the audit log is long.")
 @text_option
 @settings_options

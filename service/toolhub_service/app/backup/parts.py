@@ -58,6 +58,7 @@ PARTS: Final = (
     Part("sources.yaml", PartKind.FILE, lambda paths: paths.sources, is_yours=True),
     Part("api-keys.yaml", PartKind.FILE, lambda paths: paths.api_keys, is_yours=True),
     Part("plan.key", PartKind.FILE, lambda paths: paths.plan_key, is_secret=True),
+    Part("credentials.key", PartKind.FILE, lambda paths: paths.data_dir / "credentials.key", is_secret=True),
     Part("secrets", PartKind.FOLDER, lambda paths: paths.source_secrets, is_secret=True),
     Part("skills", PartKind.FOLDER, lambda paths: paths.skills),
     Part(WORKSPACES, PartKind.FOLDER, lambda paths: paths.workspaces),

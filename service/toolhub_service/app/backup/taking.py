@@ -131,7 +131,8 @@ class _Taking:
         entries = sorted(self._entries, key=lambda entry: entry.name)
         facts = (FORMAT, __version__, self._made_at_unix_ms, self._layouts, parts, self._left_out)
         manifest = Manifest(*facts, self._events, self._artifacts, entries)
-        (self._draft / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        with _new(self._draft / MANIFEST) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         return manifest
 
     def _is_wanted(self, part: Part, settings: Settings, workspaces: bool, with_secrets: bool) -> bool:
