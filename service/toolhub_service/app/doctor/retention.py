@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -65,7 +66,10 @@ def _place(settings: Settings, name: str) -> Finding:
             return fail(title, f"{folder} cannot be written", "Change its owner, or name another file.")
     if settings.stores.postgres_url or not Paths(settings).audit.exists():
         return ok(title, "the metric toolhub_audit_export_backlog says how far behind it is")
-    behind = carried_to(SqliteEvents(Paths(settings).audit), name.partition("_")[0])
+    try:
+        behind = carried_to(SqliteEvents(Paths(settings).audit), name.partition("_")[0])
+    except (sqlite3.Error, ValueError):
+        return warn(title, "how far it is cannot be read", "See what is said of the audit log.")
     if behind > _BACKLOG:
         advice = "See to it, for nothing leaves the log before: `audit_upkeep_failed` in the hub's log says why."
         return warn(title, f"{behind} events behind", advice)

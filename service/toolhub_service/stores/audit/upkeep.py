@@ -18,7 +18,7 @@ _TURN_S: Final = 5.0
 _BREATH_S: Final = 0.02
 """Between two steps, in which the log's writer gets at the database."""
 _PATIENCE_MAX_S: Final = 60.0
-_LEAVE_S: Final = 10.0
+_LEAVE_S: Final = 5.0
 
 
 class UpkeepObserver(Protocol):
