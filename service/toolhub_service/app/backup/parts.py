@@ -57,6 +57,7 @@ PARTS: Final = (
     Part("policy.yaml", PartKind.FILE, lambda paths: paths.policy, is_yours=True),
     Part("sources.yaml", PartKind.FILE, lambda paths: paths.sources, is_yours=True),
     Part("api-keys.yaml", PartKind.FILE, lambda paths: paths.api_keys, is_yours=True),
+    Part("api-keys-used.json", PartKind.FILE, lambda paths: paths.api_key_uses),
     Part("plan.key", PartKind.FILE, lambda paths: paths.plan_key, is_secret=True),
     Part("credentials.key", PartKind.FILE, lambda paths: paths.data_dir / "credentials.key", is_secret=True),
     Part("secrets", PartKind.FOLDER, lambda paths: paths.source_secrets, is_secret=True),
