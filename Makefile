@@ -25,7 +25,7 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-comfyui acceptance-clients acceptance-helm acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
+.PHONY: acceptance-n8n acceptance-packages acceptance-comfyui acceptance-clients acceptance-helm acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -150,6 +150,9 @@ acceptance-skills: setup ## load public skills from GitHub and run their scripts
 	@[ -e $(BUILT_EXAMPLES)/skills ] || python -m venv $(BUILT_EXAMPLES)/skills
 	@$(BUILT_EXAMPLES)/skills/bin/pip install --quiet pypdf pdfplumber defusedxml lxml pyyaml pillow imageio numpy
 	@TEST_ACCEPTANCE=skills pytest tests/acceptance
+
+acceptance-packages: setup ## install the wheel with each extra from the registry into empty environments, and serve (ten minutes)
+	@TEST_ACCEPTANCE=packages pytest tests/acceptance
 
 image: ## build the container image; its SBOM and provenance go into dist/, or with PUSH=1 to the registry of IMAGE
 	@docker buildx inspect tool-hub >/dev/null 2>&1 || docker buildx create --name tool-hub --driver docker-container

@@ -1,0 +1,115 @@
+"""The wheel: everything that the hub needs is inside, and it serves from an environment without the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import WITHIN_S
+from toolhub_service import __version__
+
+ROOT = Path(__file__).parents[3]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir")
+    run(sys.executable, *build, str(folder), str(ROOT), cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of an environment with the wheel. The packages that it needs are those of this one,
+    put on the path so that the checkout, which is installed here, does not come with them."""
+    home = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", str(home), cwd=home)
+    python = home / "bin" / "python"
+    install = ("-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", "--no-compile")
+    run(sys.executable, *install, str(wheel), cwd=home)
+    (packages,) = home.glob("lib/python*/site-packages")
+    (packages / "locked.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return home / "bin"
+
+
+def run(*command: str, cwd: Path, env: Mapping[str, str] | None = None, within_s: float = WITHIN_S) -> str:
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TOOLHUB_", "PYTHON", "VIRTUAL"))
+    }
+    done = subprocess.run(
+        command, cwd=cwd, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=within_s, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def served_and_called(programs: Path, folder: Path) -> None:
+    """A hub of the environment serves on a socket in the folder, and answers a call of the command beside it."""
+    settings = {"TOOLHUB_DATA_DIR": str(folder / "hub"), "HOME": str(folder), "TOOLHUB_METRICS_LISTEN": ""}
+    settings |= {"TOOLHUB_SERVER_MCP_ENABLED": "false", "PATH": os.defpath}
+    with subprocess.Popen(
+        [str(programs / "toolhub"), "serve", "--listen", f"unix:{folder}/hub.sock"],
+        cwd=folder,
+        env=settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as hub:
+        try:
+            assert hub.stdout is not None
+            assert any(line.startswith("Next") for line in hub.stdout), "it did not serve"
+            asked = {**settings, "TOOLHUB_ADDRESS": f"unix:{folder}/hub.sock"}
+            called = ("call", "core/fs.writeText", "path=a.txt", "text=x", "--json")
+            assert '"ok": true' in run(str(programs / "toolhub"), *called, cwd=folder, env=asked)
+        finally:
+            hub.terminate()
+        assert hub.wait(WITHIN_S) == 0
+
+
+@pytest.mark.promise("packaging.wheel")
+def test_the_wheel_holds_every_file_of_the_packages_and_nothing_of_tests(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = archive.read(f"tool_hub-{__version__}.dist-info/METADATA").decode()
+    wanted = set()
+    for package in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        folder = ROOT / package
+        files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        wanted |= {str(path.relative_to(folder.parent)) for path in files}
+    assert wanted <= names
+    assert {"toolhub_service/py.typed", "toolhub/v1/tool_service_pb2.pyi"} <= names
+    assert {name.partition("/")[0] for name in names - wanted} == {f"tool_hub-{__version__}.dist-info"}
+    assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)) == set(
+        PYPROJECT["project"]["optional-dependencies"]
+    )
+    assert f"\nVersion: {__version__}\n" in metadata
+
+
+@pytest.mark.promise("packaging.wheel")
+def test_an_installed_hub_serves_and_answers_a_call_without_the_checkout(installed: Path, tmp_path: Path) -> None:
+    for command in (
+        ("toolhub",),
+        ("tool-hub",),
+        ("python", "-m", "toolhub_service"),
+    ):  # `uvx tool-hub` wants the second
+        told = run(str(installed / command[0]), *command[1:], "--version", cwd=tmp_path)
+        assert told == f"toolhub, version {__version__}\n"
+    where = (
+        "import toolhub_service, toolhub.v1, toolhub_client; print(toolhub_service.__file__, toolhub_client.__file__)"
+    )
+    for file in run(str(installed / "python"), "-c", where, cwd=tmp_path).split():
+        assert Path(file).is_relative_to(installed.parent), "the checkout is on the path"
+    served_and_called(installed, tmp_path)
