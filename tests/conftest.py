@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -34,6 +35,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_contexts_of_a_developer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands go to the hub of their test, whatever hub their user has chosen."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture
