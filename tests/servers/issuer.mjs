@@ -38,6 +38,16 @@ clients.push(...['cli', 'hasty'].map((client_id) => ({
   response_types: ['code'],
 })));
 
+// The hub as a client with a secret, for logins at a source's authorization server.
+clients.push({
+  client_id: 'hub',
+  client_secret: 'a secret of the test',
+  application_type: 'native',
+  grant_types: ['authorization_code', 'refresh_token'],
+  redirect_uris: ['http://127.0.0.1/callback'],
+  response_types: ['code'],
+});
+
 const server = createServer();
 await new Promise((listening) => { server.listen(0, '127.0.0.1', listening); });
 const issuer = `http://127.0.0.1:${server.address().port}`;
@@ -57,6 +67,13 @@ function open(former) {
     extraTokenClaims: (_, token) => ({ groups: token.clientId === 'curve' ? ['admins'] : [] }),
     findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
     interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
+    // Clients that registered themselves, as hubs do, get a refresh token without asking: it is used once, and a second
+    // use takes away all that came of the login.
+    issueRefreshToken: async (_, client, code) => (
+      client.grantTypeAllowed('refresh_token')
+      && (!['cli', 'hasty'].includes(client.clientId) || code.scopes.has('offline_access'))
+    ),
+    rotateRefreshToken: true,
     ttl: { DeviceCode: (_, token, client) => (client.clientId === 'hasty' ? 1 : 600) },
     features: {
       deviceFlow: { enabled: true },

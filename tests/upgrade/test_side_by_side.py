@@ -30,7 +30,7 @@ import yaml
 
 from tests.processes import Served, refused, served
 from tests.upgrade.wire import APPROVE, Client
-from toolhub_service.stores import sqlite_writer
+from toolhub_service.stores import sqlite_migrations
 
 ROOT = Path(__file__).parents[2]
 FORMER = "9739ead52024339a22cd27812896f05b80c00a59"
@@ -211,7 +211,7 @@ async def test_an_older_hub_refuses_a_layout_that_it_does_not_know_and_says_what
     async with served(data) as hub:
         assert await hub.stop() == 0
     with closing(sqlite3.connect(data / "hub.db")) as database:
-        database.execute(f"PRAGMA user_version = {len(sqlite_writer.MIGRATIONS) + 1}")
+        database.execute(f"PRAGMA user_version = {len(sqlite_migrations.MIGRATIONS) + 1}")
     paths = [former / "service", former / "gen/python"]
     code, words = await refused(data, PYTHONPATH=os.pathsep.join(map(str, paths)))
     assert (code != 0, "Start the newer hub" in words) == (True, True), words

@@ -24,8 +24,8 @@ const (
 	// evaluated; the command, its flags or its environment are not allowed, or the command is too dangerous for any
 	// policy to allow; replacing files is not allowed.
 	KindPolicyDenied = "POLICY_DENIED"
-	// agent_id or user_id in the message differs from the authenticated caller, and the policy does not let the
-	// caller act for others.
+	// agent_id or user_id in the message differs from the authenticated caller, who may not act for others. Or the
+	// source wants a credential of the caller's own, and there is none that can be used: nothing was sent.
 	KindPermissionDenied = "PERMISSION_DENIED"
 	// A REQUIRE_APPROVAL rule applies, and a person has been asked: `details` names the open approval, requested by
 	// this call or an identical earlier one. Also when the approval_id that was sent is not the caller's, belongs to
@@ -238,6 +238,10 @@ const (
 	ReasonArtifactDamaged = "ARTIFACT_DAMAGED"
 	// offset_bytes is beyond the end of the artifact.
 	ReasonOffsetPastEnd = "OFFSET_PAST_END"
+	// The source takes no such credentials of callers, or there is none.
+	ReasonCredentialNotFound = "CREDENTIAL_NOT_FOUND"
+	// A login at a source's authorization server failed, or the value cannot be kept; the message says why.
+	ReasonLoginRefused = "LOGIN_REFUSED"
 	// A defect in the hub.
 	ReasonInternal = "INTERNAL"
 	// Two source names differ only in case or separators; reported as the state of the second source.
@@ -262,7 +266,7 @@ func Advice(kind string) string {
 	case KindPolicyDenied:
 		return "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` says whom to ask, and tells an operator the lines to add to policy.yaml."
 	case KindPermissionDenied:
-		return "Leave agent_id and user_id empty."
+		return "Leave agent_id and user_id empty. Where `command` is set, ask the user to run it, then call again."
 	case KindApprovalRequired:
 		return "Tell the user that a person must decide. After the decision, invoke again with the approval_id and the same arguments. Do not try to work around it."
 	case KindApprovalRejected:

@@ -30,8 +30,9 @@ class ErrorKind(StrEnum):
     be evaluated; the command, its flags or its environment are not allowed, or the command is too
     dangerous for any policy to allow; replacing files is not allowed."""
     PERMISSION_DENIED = "PERMISSION_DENIED"
-    """agent_id or user_id in the message differs from the authenticated caller, and the policy does not let
-    the caller act for others."""
+    """agent_id or user_id in the message differs from the authenticated caller, who may not act for others.
+    Or the source wants a credential of the caller's own, and there is none that can be used: nothing was
+    sent."""
     APPROVAL_REQUIRED = "APPROVAL_REQUIRED"
     """A REQUIRE_APPROVAL rule applies, and a person has been asked: `details` names the open approval,
     requested by this call or an identical earlier one. Also when the approval_id that was sent is not the
@@ -248,6 +249,10 @@ class Reason(StrEnum):
     """Bytes of the artifact are missing, or do not match its sha256."""
     OFFSET_PAST_END = "OFFSET_PAST_END"
     """offset_bytes is beyond the end of the artifact."""
+    CREDENTIAL_NOT_FOUND = "CREDENTIAL_NOT_FOUND"
+    """The source takes no such credentials of callers, or there is none."""
+    LOGIN_REFUSED = "LOGIN_REFUSED"
+    """A login at a source's authorization server failed, or the value cannot be kept; the message says why."""
     INTERNAL = "INTERNAL"
     """A defect in the hub."""
     SOURCE_EXISTS = "SOURCE_EXISTS"
@@ -272,7 +277,9 @@ ADVICE: dict[str, str] = {
         "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` "
         "says whom to ask, and tells an operator the lines to add to policy.yaml."
     ),
-    ErrorKind.PERMISSION_DENIED: "Leave agent_id and user_id empty.",
+    ErrorKind.PERMISSION_DENIED: (
+        "Leave agent_id and user_id empty. Where `command` is set, ask the user to run it, then call again."
+    ),
     ErrorKind.APPROVAL_REQUIRED: (
         "Tell the user that a person must decide. After the decision, invoke again with the approval_id and the"
         " same arguments. Do not try to work around it."

@@ -26,10 +26,10 @@ export const ADVICE = {
    * policy to allow; replacing files is not allowed.
    */
   POLICY_DENIED: "Stay within what `details` allows, or stop and say so. The same call gets the same answer. `remedy` says whom to ask, and tells an operator the lines to add to policy.yaml.",
-  /** agent_id or user_id in the message differs from the authenticated caller, and the policy does not let the
-   * caller act for others.
+  /** agent_id or user_id in the message differs from the authenticated caller, who may not act for others. Or the
+   * source wants a credential of the caller's own, and there is none that can be used: nothing was sent.
    */
-  PERMISSION_DENIED: "Leave agent_id and user_id empty.",
+  PERMISSION_DENIED: "Leave agent_id and user_id empty. Where `command` is set, ask the user to run it, then call again.",
   /** A REQUIRE_APPROVAL rule applies, and a person has been asked: `details` names the open approval, requested by
    * this call or an identical earlier one. Also when the approval_id that was sent is not the caller's, belongs to
    * another call, or has been used: use the one in `details`. A job waits in AWAITING_APPROVAL and continues by
@@ -264,6 +264,10 @@ export const Reason = {
   ARTIFACT_DAMAGED: "ARTIFACT_DAMAGED",
   /** offset_bytes is beyond the end of the artifact. */
   OFFSET_PAST_END: "OFFSET_PAST_END",
+  /** The source takes no such credentials of callers, or there is none. */
+  CREDENTIAL_NOT_FOUND: "CREDENTIAL_NOT_FOUND",
+  /** A login at a source's authorization server failed, or the value cannot be kept; the message says why. */
+  LOGIN_REFUSED: "LOGIN_REFUSED",
   /** A defect in the hub. */
   INTERNAL: "INTERNAL",
   /** Two source names differ only in case or separators; reported as the state of the second source. */

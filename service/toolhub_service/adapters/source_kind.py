@@ -23,6 +23,7 @@ from toolhub_service.domain.source import Definition, ResourceNews, SourceObserv
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 if TYPE_CHECKING:
+    from toolhub_service.credentials.vault import Vault
     from toolhub_service.domain.artifact import ArtifactService
     from toolhub_service.domain.job_ports import RunningJobs
     from toolhub_service.guards.secrets import Redactor
@@ -70,6 +71,8 @@ class SourceDeps:
     """The data folder, as worker processes are kept from it; None: they are not."""
     ladder: Ladder
     """Confines the code of sources that see nothing but what they are shown."""
+    vault: Vault
+    """Credentials of callers for sources."""
 
 
 @dataclass(frozen=True, slots=True)

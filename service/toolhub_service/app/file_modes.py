@@ -44,8 +44,9 @@ def problem_of(path: Path, settings: Settings) -> str:
 
 def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
     """The commands that would put right what is loose, one for each file and folder."""
+    own = (Paths(settings).plan_key, Paths(settings).credentials_key)
     state_key = Path(settings.server.mcp.state_key_file).expanduser()
-    exposed = [command for key in (Paths(settings).plan_key, state_key) for command in _read_by_others(key)]
+    exposed = [command for key in (*own, state_key) for command in _read_by_others(key)]
     return [*_repairs_of(trusted_files(settings, config_file)), *exposed]
 
 
@@ -54,7 +55,7 @@ def trusted_files(settings: Settings, config_file: Path | None = None) -> list[P
     paths = Paths(settings)
     trusted = [config_file] if config_file is not None else []
     trusted += [paths.policy, paths.api_keys, paths.sources, paths.artifacts]
-    trusted += [paths.audit_checkpoints, paths.audit_key, paths.plan_key]
+    trusted += [paths.audit_checkpoints, paths.audit_key, paths.plan_key, paths.credentials_key]
     databases = (paths.audit, paths.stores, paths.memory)
     trusted += [path.with_name(path.name + end) for path in databases for end in ("", "-wal", "-shm")]
     tls = settings.server.tls
@@ -62,6 +63,7 @@ def trusted_files(settings: Settings, config_file: Path | None = None) -> list[P
     named = (tls.certificate_file, tls.key_file, tls.client_ca_file, *bundles, settings.policy.shadow_file)
     secrets = (settings.approvals.webhook_secret_file, settings.server.mcp.state_key_file)
     trusted += [Path(file).expanduser() for file in (*named, *secrets) if file]
+    trusted += [Path(key.file).expanduser() for key in settings.credentials.keys if key.file]
     return [*trusted, *_of_sources(paths.sources)]
 
 

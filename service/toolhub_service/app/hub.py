@@ -18,6 +18,7 @@ from toolhub_service.app.wiring_calls import (
     make_webhook,
     open_audit,
 )
+from toolhub_service.app.wiring_credentials import make_vault
 from toolhub_service.app.wiring_identity import Credentials, make_credentials
 from toolhub_service.app.wiring_mcp import Mcp, McpAccess, make_engine, make_mcp
 from toolhub_service.app.wiring_server import (
@@ -143,20 +144,20 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         audit = await open_audit(deps, worker or 0)
         on_refusal.push_async_callback(audit.close)
         stores = make_stores(deps)
-        artifacts = make_artifacts(deps, stores, make_blobs(deps))
+        artifacts, vault = make_artifacts(deps, stores, make_blobs(deps)), make_vault(deps, stores)
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
         long_work = make_long_work(deps, stores, audit, approvals, policy.again, artifacts.sweep)
-        toolbox = make_toolbox(deps, stores, long_work.job_service, artifacts)
+        toolbox, runs = make_toolbox(deps, stores, long_work.job_service, artifacts), long_work.runs
         on_refusal.push_async_callback(toolbox.close)
         budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
-        sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
+        sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, runs, artifacts, vault)
         searching = make_searching(deps, toolbox.catalog, stores)
-        sources, unread = ConfiguredSources(sourcing), sourcing.sources.unread
+        sources, unread, auth = ConfiguredSources(sourcing), sourcing.sources.unread, credentials.grpc
         pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
         server = make_server(
-            deps, toolbox, sources, searching, policy, credentials.grpc, audit, access, pipeline, long_work, artifacts
+            deps, toolbox, sources, searching, policy, auth, audit, access, pipeline, long_work, artifacts, vault
         )
         engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts)
         mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from toolhub_service.adapters.caller_auth import PerUser, SourceAuth
 from toolhub_service.adapters.comfyui.kind import COMFYUI
 from toolhub_service.adapters.langchain.kind import LANGCHAIN
 from toolhub_service.adapters.mcp.kind import MCP
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
 KINDS: Final[tuple[SourceKind[Any], ...]] = (MCP, LANGCHAIN, N8N, COMFYUI, SKILL)
 BY_NAME: Final = {kind.name: kind for kind in KINDS}
 BY_TOOL_KIND: Final[dict[ToolKind, SourceKind[Any]]] = {kind.kind: kind for kind in KINDS}
-SHARED: Final[dict[type[Section], str]] = {ToolTerms: "tools: terms of tools", SecretRef: "SecretRef", ClientTls: "tls"}
+SHARED: Final[dict[type[Section], str]] = {
+    ToolTerms: "tools: terms of tools",
+    SecretRef: "SecretRef",
+    ClientTls: "tls",
+    SourceAuth: "auth",
+    PerUser: "auth.per_user",
+}
 """Sections that several kinds have, by their headings in docs/configuration.md."""
 FILES: Final[dict[type, FileKeys]] = {
     SecretRef: ("file",),

@@ -70,6 +70,11 @@ class Paths:
         return self.data_dir / "plan.key"
 
     @property
+    def credentials_key(self) -> Path:
+        """Under which callers' credentials are sealed where the settings name no key."""
+        return self.data_dir / "credentials.key"
+
+    @property
     def api_keys(self) -> Path:
         return self._or_data(self.settings.auth.api_keys_file, "api-keys.yaml")
 

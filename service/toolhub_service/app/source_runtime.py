@@ -23,6 +23,7 @@ from toolhub_service.app.sources_file import SourcesDocument, SourcesFile, value
 from toolhub_service.app.wiring_sandbox import own_files
 from toolhub_service.app.wiring_stores import not_installed
 from toolhub_service.budget.ledger import Budgets
+from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import HubFailure
@@ -75,6 +76,7 @@ class SourceRuntime:
     budgets: Budgets
     inner_calls: Callable[[GrantedCall], InnerCalls]
     programs: Interpreter
+    vault: Vault
     _openers: dict[ToolKind, Opener] = field(default_factory=dict)
     _entries: dict[str, Source] = field(default_factory=dict)
     _reference_digests: dict[str, str] = field(default_factory=dict)
@@ -123,6 +125,7 @@ class SourceRuntime:
         self._is_closed = True
         async with self._lock:
             await self.sources.close()
+        await self.vault.close()
 
     async def _apply(self, document: SourcesDocument) -> None:
         """Close the sources that are gone or changed, then open the new ones; the others are left alone."""
@@ -205,6 +208,7 @@ class SourceRuntime:
             data_dir=deps.paths.data_dir.absolute(),
             hides=self._hidden_paths,
             ladder=deps.ladder,
+            vault=self.vault,
         )
 
     def _hidden_paths(self) -> HiddenPaths | None:

@@ -16,6 +16,7 @@ from toolhub_service.app.wiring_calls import LongWork
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.app.wiring_tools import Searching, Toolbox
 from toolhub_service.budget.ledger import Budgets
+from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import AccessObserver, Adapter, AuditLog, Invoker
@@ -37,6 +38,7 @@ from toolhub_service.telemetry.observer import SourceTelemetry
 from toolhub_service.transport.approval_servicer import ApprovalServicer
 from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.audit_servicer import AuditServicer
+from toolhub_service.transport.credential_servicer import CredentialServicer
 from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.interceptors.admission import AdmissionLayer, TenantShares, WatchSharesLayer
@@ -61,6 +63,7 @@ def make_sourcing(
     adapters: dict[ToolKind, Adapter],
     running: RunningJobs,
     artifacts: ArtifactService,
+    vault: Vault,
 ) -> SourceRuntime:
 
     def breaker_of(upstream: str) -> str:
@@ -91,6 +94,7 @@ def make_sourcing(
         budgets,
         toolbox.adapter.calls_of,
         toolbox.interpreter,
+        vault,
     )
 
 
@@ -111,6 +115,7 @@ def make_server(
     invoker: Invoker,
     long_work: LongWork,
     artifacts: Artifacts,
+    vault: Vault,
 ) -> Server:
     """The port is bound when it returns; nothing is accepted yet. Raises ListenRefused or OSError."""
     catalog, alone = toolbox.catalog, deps.settings.server.workers == 1
@@ -146,6 +151,7 @@ def make_server(
         artifacts=ArtifactServicer(artifacts, audit, deps.clock),
         registry=registry,
         audit=AuditServicer(audit, access),
+        credentials=CredentialServicer(vault, audit, deps.clock),
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from toolhub_service.app.deps import Deps
 from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.domain.artifact import ArtifactRecords, Blobs
+from toolhub_service.domain.credential import CredentialStore
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.inner_log import InnerLogStore
@@ -26,6 +27,7 @@ from toolhub_service.domain.verdict import SharedCounts
 from toolhub_service.registry.usage_index import KEEP
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.stores.blobs_disk import DiskBlobs
+from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
 from toolhub_service.stores.memory import (
     MemoryApprovals,
@@ -69,6 +71,7 @@ class Stores:
     usage: UsageStore
     memory: MemoryStore
     inner_log: InnerLogStore
+    credentials: CredentialStore
     beneath: Sequence[Opened] = ()
     """Files and links that they share."""
     counts: SharedCounts | None = None
@@ -97,6 +100,7 @@ class Stores:
             self.usage,
             self.memory,
             self.inner_log,
+            self.credentials,
         )
 
 
@@ -119,7 +123,9 @@ def _own(deps: Deps) -> Stores:
             )
         keys = MemoryKeys(deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes)
         records = (MemoryApprovals(), MemoryArtifacts(), MemoryPins(), MemoryUsage(KEEP), InProcessItems())
-        return Stores(MemoryJobs(), keys, *records, InnerLogs(MemoryRecords(INNER_CALLS)))
+        return Stores(
+            MemoryJobs(), keys, *records, InnerLogs(MemoryRecords(INNER_CALLS)), Credentials(MemoryRecords(CREDENTIALS))
+        )
     file = SqliteFile(deps.paths.stores)
     return Stores(
         SqliteJobs(file),
@@ -130,6 +136,7 @@ def _own(deps: Deps) -> Stores:
         SqliteUsage(file, KEEP),
         SqliteItems(deps.paths.memory),
         InnerLogs(SqliteRecords(file, INNER_CALLS)),
+        Credentials(SqliteRecords(file, CREDENTIALS)),
         beneath=[file],
     )
 
@@ -139,6 +146,7 @@ def _shared(deps: Deps) -> Stores:
     from toolhub_service.stores.redis_jobs import RedisJobs
     from toolhub_service.stores.redis_keys import RedisKeys
     from toolhub_service.stores.redis_records import (
+        CREDENTIAL_LAYOUT,
         INNER_CALL_LAYOUT,
         RedisApprovals,
         RedisArtifacts,
@@ -157,6 +165,7 @@ def _shared(deps: Deps) -> Stores:
         # Shared it is with stores.kind: postgres: Redis keeps all it has in memory, and what is remembered grows.
         InProcessItems() if deps.settings.stores.kind == "memory" else SqliteItems(deps.paths.memory),
         InnerLogs(RedisRecords(link, INNER_CALLS, INNER_CALL_LAYOUT)),
+        Credentials(RedisRecords(link, CREDENTIALS, CREDENTIAL_LAYOUT)),
         beneath=[link],
         counts=counts,
     )
@@ -222,6 +231,7 @@ def _in_postgres(deps: Deps) -> Stores:
         PostgresUsage(link, KEEP),
         PostgresItems(link),
         InnerLogs(PostgresRecords(link, INNER_CALLS)),
+        Credentials(PostgresRecords(link, CREDENTIALS)),
         beneath=beneath,
         counts=counts,
     )

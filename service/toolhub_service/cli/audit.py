@@ -133,6 +133,8 @@ _WITHOUT_ARGUMENTS = frozenset(
         event_pb2.EVENT_TYPE_APPROVAL_EXPIRED,
         event_pb2.EVENT_TYPE_APPROVAL_REVEALED,
         event_pb2.EVENT_TYPE_ARTIFACT_DELETED,
+        event_pb2.EVENT_TYPE_CREDENTIAL_SET,
+        event_pb2.EVENT_TYPE_CREDENTIAL_REVOKED,
     }
 )
 

@@ -20,6 +20,7 @@ from google.rpc import error_details_pb2, status_pb2
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
+from toolhub.v1.credential_service_pb2_grpc import CredentialServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -105,6 +106,10 @@ class Connection:
     @property
     def audit(self) -> AuditServiceStub:
         return AuditServiceStub(self.channel)
+
+    @property
+    def credentials(self) -> CredentialServiceStub:
+        return CredentialServiceStub(self.channel)
 
     @property
     def jobs(self) -> JobServiceStub:

@@ -49,6 +49,10 @@ _COMMANDS = {
     "keys": ("toolhub_service.cli.keys:keys", "Create, list, replace and revoke API keys."),
     "backup": ("toolhub_service.cli.backup:backup", "Back up the data folder while the hub runs; check a backup."),
     "restore": ("toolhub_service.cli.backup:restore", "Restore a backup, with the hub stopped."),
+    "credentials": (
+        "toolhub_service.cli.credentials:credentials",
+        "Give, list and revoke one's own credentials of sources.",
+    ),
     "health": ("toolhub_service.cli.health:health", "Exit 0 when the hub is serving."),
     "doctor": (
         "toolhub_service.cli.doctor:doctor",
@@ -57,9 +61,9 @@ _COMMANDS = {
     "mcp": ("toolhub_service.cli.mcp:mcp", "Serve MCP on standard input and output; configure MCP clients."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
-_NAME_COLUMNS = 10
+_NAME_COLUMNS = 11
 _SECTIONS = {
-    "Use tools": ("call", "run", "program", "tools", "jobs", "artifacts"),
+    "Use tools": ("call", "run", "program", "tools", "jobs", "artifacts", "credentials"),
     "Control calls": ("approvals", "policy", "audit"),
     "Add tools": ("sources", "skills", "workflows", "pins"),
     "Connect": ("login", "logout", "context", "auth", "mcp", "completion"),

@@ -141,10 +141,10 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ),
     ErrorKind.PERMISSION_DENIED: KindSpec(
         Code.PERMISSION_DENIED,
-        "agent_id or user_id in the message differs from the authenticated caller, and the policy does not let the "
-        "caller act for others.",
-        "Leave agent_id and user_id empty.",
-        details={"principal": "the authenticated caller"},
+        "agent_id or user_id in the message differs from the authenticated caller, who may not act for others. Or the "
+        "source wants a credential of the caller's own, and there is none that can be used: nothing was sent.",
+        "Leave agent_id and user_id empty. Where `command` is set, ask the user to run it, then call again.",
+        details={"principal": "the caller", "source, command, state": "whose credential, how it is given, its state"},
     ),
     ErrorKind.APPROVAL_REQUIRED: KindSpec(
         Code.FAILED_PRECONDITION,

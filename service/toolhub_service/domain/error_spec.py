@@ -153,6 +153,11 @@ class StartReason(HubReason):
         "`stores.kind: memory` does not work with several workers.",
         "Use `sqlite`, or one worker.",
     )
+    SEALING_KEY_UNUSABLE = (
+        Code.FAILED_PRECONDITION,
+        "A key of `credentials.keys` is missing or is not one.",
+        "The message says which; see [credentials](credentials.md#keys).",
+    )
     STORES_NEED_POSTGRES = (Code.FAILED_PRECONDITION, "`stores.kind: postgres` requires `stores.postgres_url`.")
     ENGINE_NEEDS_REDIS = (Code.FAILED_PRECONDITION, "`jobs.engine: docket` requires `stores.redis_url`.")
     BUCKET_URL_INVALID = (

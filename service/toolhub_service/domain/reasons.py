@@ -374,6 +374,16 @@ class Reason(HubReason):
         "Read from 0 to its size.",
         "size_bytes",
     )
+    CREDENTIAL_NOT_FOUND = (
+        Code.NOT_FOUND,
+        "The source takes no such credentials of callers, or there is none.",
+        "See `toolhub credentials list`, and `auth.per_user` of the source.",
+    )
+    LOGIN_REFUSED = (
+        Code.FAILED_PRECONDITION,
+        "A login at a source's authorization server failed, or the value cannot be kept; the message says why.",
+        "Begin the login again.",
+    )
     INTERNAL = (Code.INTERNAL, "A defect in the hub.", "Search the log for `call_crashed` with the name of the RPC.")
     SOURCE_EXISTS = (
         Code.ALREADY_EXISTS,

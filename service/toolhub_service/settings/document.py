@@ -14,6 +14,7 @@ from msgspec import Meta
 from toolhub_service.adapters.source_config import Section
 from toolhub_service.settings.audit_section import Audit
 from toolhub_service.settings.auth_section import Auth
+from toolhub_service.settings.credentials_section import Credentials
 from toolhub_service.settings.mcp_section import McpEndpoint
 from toolhub_service.settings.tool_sections import (
     Agent,
@@ -346,6 +347,7 @@ class Settings(Section, frozen=True):
     channels: Annotated[tuple[Channel, ...], Meta(description="Where core/media.send may send messages to.")] = ()
     server: Server = Server()
     auth: Auth = Auth()
+    credentials: Credentials = Credentials()
     policy: Policy = Policy()
     workspace: Workspace = Workspace()
     audit: Audit = Audit()

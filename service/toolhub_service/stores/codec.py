@@ -23,6 +23,7 @@ from msgspec.structs import astuple
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Principal, Question
+from toolhub_service.domain.credential import StoredCredential
 from toolhub_service.domain.errors import ToolError, ToolFailure, Violation
 from toolhub_service.domain.inner_log import KeptCall
 from toolhub_service.domain.job import Job, JobStatus
@@ -302,6 +303,13 @@ def encode_artifact(artifact: Artifact) -> bytes:
 
 
 decode_artifact: Final[Callable[[bytes], Artifact]] = _decoder(Artifact)
+
+
+def encode_credential(credential: StoredCredential) -> bytes:
+    return _encode(credential)
+
+
+decode_credential: Final[Callable[[bytes], StoredCredential]] = _decoder(StoredCredential)
 
 
 def encode_item(item: MemoryItem) -> bytes:

@@ -211,6 +211,20 @@ end
     lists={"": "inner_calls:expiry", "job_id": "inner_calls:of:"},
     found=lambda _, facts: {"job_id": facts[0]},
 )
+CREDENTIAL_LAYOUT: Final = Layout(
+    kind="credential",
+    stored=("owner", "source"),
+    others=("at",),
+    fields=lambda row: (row["owner"], row["source"], row["changed_at_unix_ms"]),
+    places="""
+local function places(name, row)
+  local of_owner, of_source = 'credentials:of:' .. row.owner, 'credentials:source:' .. row.source
+  return {{'credentials', row.at, name}, {of_owner, row.at, name}, {of_source, row.at, name}}
+end
+""",
+    lists={"": "credentials", "owner": "credentials:of:", "source": "credentials:source:"},
+    found=lambda _, facts: {"owner": facts[0], "source": facts[1]},
+)
 
 
 class RedisApprovals(Approvals):

@@ -25,7 +25,8 @@ from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.stores.item_index import Posting, Term
 from toolhub_service.stores.items import ItemRow, Items, Looking, looked
 from toolhub_service.stores.sqlite_file import SqliteFile, insert
-from toolhub_service.stores.sqlite_writer import Change, Migrations, connect, one_by_one, unavailable
+from toolhub_service.stores.sqlite_migrations import Migrations
+from toolhub_service.stores.sqlite_writer import Change, connect, one_by_one, unavailable
 
 T = TypeVar("T")
 

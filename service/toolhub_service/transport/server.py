@@ -25,6 +25,8 @@ from toolhub.v1 import (
     artifact_service_pb2_grpc,
     audit_service_pb2,
     audit_service_pb2_grpc,
+    credential_service_pb2,
+    credential_service_pb2_grpc,
     job_service_pb2,
     job_service_pb2_grpc,
     registry_service_pb2,
@@ -163,6 +165,7 @@ class Server:
         artifacts: artifact_service_pb2_grpc.ArtifactServiceServicer,
         registry: RegistryServicer,
         audit: AuditServicer,
+        credentials: credential_service_pb2_grpc.CredentialServiceServicer,
     ) -> None:
         self._admission = admission
         self.tools = tools
@@ -180,6 +183,7 @@ class Server:
         artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server(artifacts, governed)
         registry_service_pb2_grpc.add_RegistryServiceServicer_to_server(registry, governed)
         audit_service_pb2_grpc.add_AuditServiceServicer_to_server(audit, governed)
+        credential_service_pb2_grpc.add_CredentialServiceServicer_to_server(credentials, governed)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, governed)
         self._services = [service.full_name for service in _descriptors()]
         if listening.reflection:
@@ -316,5 +320,6 @@ def _descriptors() -> list[Any]:
         artifact_service_pb2,
         registry_service_pb2,
         audit_service_pb2,
+        credential_service_pb2,
     )
     return [service for module in modules for service in module.DESCRIPTOR.services_by_name.values()]

@@ -17,6 +17,7 @@ from toolhub_service.app.wiring_stores import Stores, make_stores
 from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
 from toolhub_service.stores.memory import (
     MemoryApprovals,
@@ -154,6 +155,7 @@ def _stores(*beneath: Opened) -> Stores:
         MemoryUsage(30),
         InProcessItems(),
         InnerLogs(MemoryRecords(INNER_CALLS)),
+        Credentials(MemoryRecords(CREDENTIALS)),
     )
     return Stores(MemoryJobs(), keys, *records, beneath=beneath)
 

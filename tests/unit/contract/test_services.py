@@ -10,6 +10,7 @@ from toolhub.v1 import (
     approval_service_pb2,
     artifact_service_pb2,
     audit_service_pb2,
+    credential_service_pb2,
     job_service_pb2,
     registry_service_pb2,
     tool_service_pb2,
@@ -62,6 +63,13 @@ CONTRACT = {
         "DecidePin": UNARY,
         "WatchTools": TO_CLIENT,
     },
+    "CredentialService": {
+        "SetCredential": UNARY,
+        "BeginLogin": UNARY,
+        "CompleteLogin": UNARY,
+        "ListCredentials": UNARY,
+        "RevokeCredential": UNARY,
+    },
     "AuditService": {"ListEvents": UNARY, "TailEvents": TO_CLIENT, "VerifyAudit": UNARY},
 }
 
@@ -72,6 +80,7 @@ FILES: list[FileDescriptor] = [
     artifact_service_pb2.DESCRIPTOR,
     registry_service_pb2.DESCRIPTOR,
     audit_service_pb2.DESCRIPTOR,
+    credential_service_pb2.DESCRIPTOR,
 ]
 
 

@@ -220,7 +220,7 @@ async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_l
         "from toolhub_service.stores.codec import decode_note, encode_note\n",
     )
     (stores / "record_store.py").write_text((stores / "record_store.py").read_text() + table)
-    schema = stores / "sqlite_writer.py"
+    schema = stores / "sqlite_migrations.py"
     put(schema, "MIGRATIONS: Final", migration)
     put(schema, ')\n"""From version n', "    _NOTES,\n")
     redis = stores / "redis_records.py"

@@ -11,6 +11,7 @@ import pytest
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.artifact import Artifact, ArtifactRef
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode, Principal, Question, Role
+from toolhub_service.domain.credential import CredentialKind, CredentialState, StoredCredential
 from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.job import Job, JobStatus, RemoteMark
 from toolhub_service.domain.key import KeyRecord
@@ -153,6 +154,24 @@ JOB_WITH_EMPTY_FACTS = JOB_BEFORE_TOKENS.replace(b"\xa9principal\x83", b"\xa9pri
 )
 """As hubs wrote it that knew tokens first, issuer, actors and permissions even where there were none."""
 
+CREDENTIAL = StoredCredential(
+    "t",
+    "p",
+    "s",
+    CredentialKind.OAUTH,
+    "k",
+    b"\x00\xff",
+    "g",
+    1,
+    2,
+    CredentialState.LOGIN_NEEDED,
+    3,
+    ("a",),
+    "h",
+    4,
+    5,
+)
+
 KEPT: dict[str, tuple[Callable[[Any], bytes], Any, bytes]] = {
     "job": (codec.encode_job_frame, JOB, JOB_BEFORE_TOKENS),
     "status": (
@@ -243,6 +262,15 @@ KEPT: dict[str, tuple[Callable[[Any], bytes], Any, bytes]] = {
             b"id\xa2c1\xa7call_id\xa1t"
         ),
     ),
+    "credential": (
+        codec.encode_credential,
+        CREDENTIAL,
+        (
+            b"\x8f\xa6tenant\xa1t\xa9principal\xa1p\xa6source\xa1s\xa4kind\xa5OAUTH\xa6key_id\xa1k\xa6sealed\xc4\x02\x00\xff\xaageneration\xa1g\xb2crea"
+            b"ted_at_unix_ms\x01\xb2changed_at_unix_ms\x02\xa5state\xacLOGIN_NEEDED\xb2expires_at_unix_ms\x03\xa6scope"
+            b"s\x91\xa1a\xaarenewed_by\xa1h\xb5renewed_until_unix_ms\x04\xa7version\x05"
+        ),
+    ),
     "use": (
         codec.encode_use,
         USE,
@@ -266,3 +294,4 @@ def test_what_was_kept_is_read_in_whole() -> None:
     assert codec.decode_pin(KEPT["pin"][2]) == PIN
     assert codec.decode_artifact(KEPT["artifact"][2]) == ARTIFACT
     assert codec.decode_use(KEPT["use"][2]) == USE
+    assert codec.decode_credential(KEPT["credential"][2]) == CREDENTIAL

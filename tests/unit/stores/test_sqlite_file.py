@@ -21,7 +21,8 @@ from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.stores.sqlite_file import Feed, SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
-from toolhub_service.stores.sqlite_writer import MIGRATIONS, Asked, Change, FileWriter, connect
+from toolhub_service.stores.sqlite_migrations import MIGRATIONS
+from toolhub_service.stores.sqlite_writer import Asked, Change, FileWriter, connect
 
 __all__ = ["file", "other_file"]
 

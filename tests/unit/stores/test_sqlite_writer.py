@@ -18,8 +18,9 @@ from toolhub_service.stores.codec import encode_key_record
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
+from toolhub_service.stores.sqlite_migrations import MIGRATIONS
 from toolhub_service.stores.sqlite_records import SqliteApprovals, SqlitePins, SqliteUsage
-from toolhub_service.stores.sqlite_writer import MIGRATIONS, FileTooNew, connect
+from toolhub_service.stores.sqlite_writer import FileTooNew, connect
 
 
 @pytest.fixture

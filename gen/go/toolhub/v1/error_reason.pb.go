@@ -217,6 +217,12 @@ const (
 	// PERMISSION_DENIED: The token holds, and lacks a scope that its issuer's `required_scopes` lists. Ask the
 	// issuer for a token with the scope. Metadata: scope.
 	ErrorReason_ERROR_REASON_SCOPE_MISSING ErrorReason = 66
+	// NOT_FOUND: The source takes no such credentials of callers, or there is none. See `toolhub credentials list`,
+	// and `auth.per_user` of the source.
+	ErrorReason_ERROR_REASON_CREDENTIAL_NOT_FOUND ErrorReason = 67
+	// FAILED_PRECONDITION: A login at a source's authorization server failed, or the value cannot be kept; the
+	// message says why. Begin the login again.
+	ErrorReason_ERROR_REASON_LOGIN_REFUSED ErrorReason = 68
 )
 
 // Enum value maps for ErrorReason.
@@ -289,6 +295,8 @@ var (
 		64: "ERROR_REASON_FACE_NOT_FOUND",
 		65: "ERROR_REASON_ISSUER_UNREACHABLE",
 		66: "ERROR_REASON_SCOPE_MISSING",
+		67: "ERROR_REASON_CREDENTIAL_NOT_FOUND",
+		68: "ERROR_REASON_LOGIN_REFUSED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":           0,
@@ -358,6 +366,8 @@ var (
 		"ERROR_REASON_FACE_NOT_FOUND":        64,
 		"ERROR_REASON_ISSUER_UNREACHABLE":    65,
 		"ERROR_REASON_SCOPE_MISSING":         66,
+		"ERROR_REASON_CREDENTIAL_NOT_FOUND":  67,
+		"ERROR_REASON_LOGIN_REFUSED":         68,
 	}
 )
 
@@ -393,7 +403,7 @@ var File_toolhub_v1_error_reason_proto protoreflect.FileDescriptor
 const file_toolhub_v1_error_reason_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtoolhub/v1/error_reason.proto\x12\n" +
-	"toolhub.v1*\xfb\x11\n" +
+	"toolhub.v1*\xc2\x12\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eERROR_REASON_MALFORMED_REQUEST\x10\x01\x12#\n" +
@@ -462,7 +472,9 @@ const file_toolhub_v1_error_reason_proto_rawDesc = "" +
 	"!ERROR_REASON_SOURCE_NAME_RESERVED\x10?\x12\x1f\n" +
 	"\x1bERROR_REASON_FACE_NOT_FOUND\x10@\x12#\n" +
 	"\x1fERROR_REASON_ISSUER_UNREACHABLE\x10A\x12\x1e\n" +
-	"\x1aERROR_REASON_SCOPE_MISSING\x10BBX\n" +
+	"\x1aERROR_REASON_SCOPE_MISSING\x10B\x12%\n" +
+	"!ERROR_REASON_CREDENTIAL_NOT_FOUND\x10C\x12\x1e\n" +
+	"\x1aERROR_REASON_LOGIN_REFUSED\x10DBX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1b\x06proto3"
 

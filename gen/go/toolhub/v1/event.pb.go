@@ -78,6 +78,10 @@ const (
 	EventType_EVENT_TYPE_APPROVAL_REVEALED EventType = 23
 	// An artifact was removed by its owner: `artifact_id`, `sha256`, `size_bytes`. Durable before it is.
 	EventType_EVENT_TYPE_ARTIFACT_DELETED EventType = 24
+	// A caller's credential of a source was set or its login completed: `source`, `kind`. Never the credential.
+	EventType_EVENT_TYPE_CREDENTIAL_SET EventType = 25
+	// A caller's credential of a source was revoked: `source`, and `of`, whose it was. Durable before it is.
+	EventType_EVENT_TYPE_CREDENTIAL_REVOKED EventType = 26
 )
 
 // Enum value maps for EventType.
@@ -108,33 +112,37 @@ var (
 		22: "EVENT_TYPE_AUDIT_READ",
 		23: "EVENT_TYPE_APPROVAL_REVEALED",
 		24: "EVENT_TYPE_ARTIFACT_DELETED",
+		25: "EVENT_TYPE_CREDENTIAL_SET",
+		26: "EVENT_TYPE_CREDENTIAL_REVOKED",
 	}
 	EventType_value = map[string]int32{
-		"EVENT_TYPE_UNSPECIFIED":       0,
-		"EVENT_TYPE_TOOL_CALLED":       1,
-		"EVENT_TYPE_TOOL_RESULT":       2,
-		"EVENT_TYPE_POLICY_DENIED":     3,
-		"EVENT_TYPE_RETRY":             4,
-		"EVENT_TYPE_APPROVAL_ASKED":    5,
-		"EVENT_TYPE_APPROVAL_DECIDED":  6,
-		"EVENT_TYPE_APPROVAL_USED":     7,
-		"EVENT_TYPE_APPROVAL_EXPIRED":  8,
-		"EVENT_TYPE_JOB_SUBMITTED":     9,
-		"EVENT_TYPE_JOB_STATE":         10,
-		"EVENT_TYPE_PIN_CREATED":       11,
-		"EVENT_TYPE_PIN_DRIFTED":       12,
-		"EVENT_TYPE_PIN_DECIDED":       13,
-		"EVENT_TYPE_TOOL_REGISTERED":   14,
-		"EVENT_TYPE_TOOL_UNREGISTERED": 15,
-		"EVENT_TYPE_CONFIG_LOADED":     16,
-		"EVENT_TYPE_CONFIG_REJECTED":   17,
-		"EVENT_TYPE_HUB_STARTED":       18,
-		"EVENT_TYPE_HUB_STOPPED":       19,
-		"EVENT_TYPE_AUTH_FAILED":       20,
-		"EVENT_TYPE_ROLE_REFUSED":      21,
-		"EVENT_TYPE_AUDIT_READ":        22,
-		"EVENT_TYPE_APPROVAL_REVEALED": 23,
-		"EVENT_TYPE_ARTIFACT_DELETED":  24,
+		"EVENT_TYPE_UNSPECIFIED":        0,
+		"EVENT_TYPE_TOOL_CALLED":        1,
+		"EVENT_TYPE_TOOL_RESULT":        2,
+		"EVENT_TYPE_POLICY_DENIED":      3,
+		"EVENT_TYPE_RETRY":              4,
+		"EVENT_TYPE_APPROVAL_ASKED":     5,
+		"EVENT_TYPE_APPROVAL_DECIDED":   6,
+		"EVENT_TYPE_APPROVAL_USED":      7,
+		"EVENT_TYPE_APPROVAL_EXPIRED":   8,
+		"EVENT_TYPE_JOB_SUBMITTED":      9,
+		"EVENT_TYPE_JOB_STATE":          10,
+		"EVENT_TYPE_PIN_CREATED":        11,
+		"EVENT_TYPE_PIN_DRIFTED":        12,
+		"EVENT_TYPE_PIN_DECIDED":        13,
+		"EVENT_TYPE_TOOL_REGISTERED":    14,
+		"EVENT_TYPE_TOOL_UNREGISTERED":  15,
+		"EVENT_TYPE_CONFIG_LOADED":      16,
+		"EVENT_TYPE_CONFIG_REJECTED":    17,
+		"EVENT_TYPE_HUB_STARTED":        18,
+		"EVENT_TYPE_HUB_STOPPED":        19,
+		"EVENT_TYPE_AUTH_FAILED":        20,
+		"EVENT_TYPE_ROLE_REFUSED":       21,
+		"EVENT_TYPE_AUDIT_READ":         22,
+		"EVENT_TYPE_APPROVAL_REVEALED":  23,
+		"EVENT_TYPE_ARTIFACT_DELETED":   24,
+		"EVENT_TYPE_CREDENTIAL_SET":     25,
+		"EVENT_TYPE_CREDENTIAL_REVOKED": 26,
 	}
 )
 
@@ -665,7 +673,7 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aagentId\x12!\n" +
 	"\atask_id\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12'\n" +
 	"\n" +
-	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xed\x05\n" +
+	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xaf\x06\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_TOOL_CALLED\x10\x01\x12\x1a\n" +
@@ -692,7 +700,9 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\x17EVENT_TYPE_ROLE_REFUSED\x10\x15\x12\x19\n" +
 	"\x15EVENT_TYPE_AUDIT_READ\x10\x16\x12 \n" +
 	"\x1cEVENT_TYPE_APPROVAL_REVEALED\x10\x17\x12\x1f\n" +
-	"\x1bEVENT_TYPE_ARTIFACT_DELETED\x10\x18BX\n" +
+	"\x1bEVENT_TYPE_ARTIFACT_DELETED\x10\x18\x12\x1d\n" +
+	"\x19EVENT_TYPE_CREDENTIAL_SET\x10\x19\x12!\n" +
+	"\x1dEVENT_TYPE_CREDENTIAL_REVOKED\x10\x1aBX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1b\x06proto3"
 

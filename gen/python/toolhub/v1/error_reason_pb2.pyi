@@ -265,6 +265,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """PERMISSION_DENIED: The token holds, and lacks a scope that its issuer's `required_scopes` lists. Ask the
     issuer for a token with the scope. Metadata: scope.
     """
+    ERROR_REASON_CREDENTIAL_NOT_FOUND: _ErrorReason.ValueType  # 67
+    """NOT_FOUND: The source takes no such credentials of callers, or there is none. See `toolhub credentials list`,
+    and `auth.per_user` of the source.
+    """
+    ERROR_REASON_LOGIN_REFUSED: _ErrorReason.ValueType  # 68
+    """FAILED_PRECONDITION: A login at a source's authorization server failed, or the value cannot be kept; the
+    message says why. Begin the login again.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why an RPC failed: `google.rpc.ErrorInfo.reason` is one of these names, without ERROR_REASON_, and its domain is
@@ -514,5 +522,13 @@ used. Wait as RetryInfo says, then try again. An operator asks `toolhub doctor` 
 ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 66
 """PERMISSION_DENIED: The token holds, and lacks a scope that its issuer's `required_scopes` lists. Ask the
 issuer for a token with the scope. Metadata: scope.
+"""
+ERROR_REASON_CREDENTIAL_NOT_FOUND: ErrorReason.ValueType  # 67
+"""NOT_FOUND: The source takes no such credentials of callers, or there is none. See `toolhub credentials list`,
+and `auth.per_user` of the source.
+"""
+ERROR_REASON_LOGIN_REFUSED: ErrorReason.ValueType  # 68
+"""FAILED_PRECONDITION: A login at a source's authorization server failed, or the value cannot be kept; the
+message says why. Begin the login again.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

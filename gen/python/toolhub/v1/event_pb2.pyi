@@ -78,6 +78,10 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """An approver was shown the arguments of an approval as they were sent. Durable before they are."""
     EVENT_TYPE_ARTIFACT_DELETED: _EventType.ValueType  # 24
     """An artifact was removed by its owner: `artifact_id`, `sha256`, `size_bytes`. Durable before it is."""
+    EVENT_TYPE_CREDENTIAL_SET: _EventType.ValueType  # 25
+    """A caller's credential of a source was set or its login completed: `source`, `kind`. Never the credential."""
+    EVENT_TYPE_CREDENTIAL_REVOKED: _EventType.ValueType  # 26
+    """A caller's credential of a source was revoked: `source`, and `of`, whose it was. Durable before it is."""
 
 class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
     """What happened."""
@@ -132,6 +136,10 @@ EVENT_TYPE_APPROVAL_REVEALED: EventType.ValueType  # 23
 """An approver was shown the arguments of an approval as they were sent. Durable before they are."""
 EVENT_TYPE_ARTIFACT_DELETED: EventType.ValueType  # 24
 """An artifact was removed by its owner: `artifact_id`, `sha256`, `size_bytes`. Durable before it is."""
+EVENT_TYPE_CREDENTIAL_SET: EventType.ValueType  # 25
+"""A caller's credential of a source was set or its login completed: `source`, `kind`. Never the credential."""
+EVENT_TYPE_CREDENTIAL_REVOKED: EventType.ValueType  # 26
+"""A caller's credential of a source was revoked: `source`, and `of`, whose it was. Durable before it is."""
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
 
 @_typing.final

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from toolhub_service.adapters.caller_auth import per_user_terms
+from toolhub_service.adapters.callers import CallersOf, hidden, opened_for_callers, others
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
 from toolhub_service.adapters.mcp.calling import Reporter, ToolCaller
+from toolhub_service.adapters.mcp.failures import Breakage
+from toolhub_service.adapters.mcp.http import parted
 from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.mcp.kind import ClientCredentials, HttpTerms, McpSource, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
@@ -19,11 +24,13 @@ from toolhub_service.adapters.mcp.prompts import complete, get_prompt
 from toolhub_service.adapters.mcp.resources import ResourceList, read_resource, subscribe_to_resource
 from toolhub_service.adapters.mcp.skills import read_served
 from toolhub_service.adapters.mcp.source import McpToolSource
+from toolhub_service.adapters.mcp.user_sessions import Holder, UserSessions
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_config import SourceValues, Value, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import hub_failed
+from toolhub_service.credentials.secret import PerUserTerms
 from toolhub_service.domain.call import GrantedCall, QuestionAsked
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
@@ -60,6 +67,9 @@ class McpOpener:
         terms = self._terms(name, entry, values)
         link = McpLink(terms, self._deps.randomness)
         server = McpServer(link, Overrides(entry.tools))
+        callers = opened_for_callers(self._deps.vault, _per_user(name, entry, terms, values))
+        if callers is not None:
+            server.users = self.adapter.user_sessions(server, callers)
         source = McpToolSource(
             server,
             SourceTerms.of(ToolKind.MCP, name, self.endpoint(name, entry), entry),
@@ -73,6 +83,7 @@ class McpOpener:
         return OpenedSource(source, source.restored, source.registered)
 
     def forget(self, name: str) -> None:
+        self._deps.vault.close_source(name)
         self.adapter.remove(name)
 
     def _terms(self, name: str, entry: McpSource, values: SourceValues) -> McpTerms:
@@ -93,6 +104,12 @@ def _where(entry: McpSource, values: SourceValues) -> StdioTerms | HttpTerms:
     tls = entry.tls
     headers = values.of(entry.headers)
     return HttpTerms(values.url(entry.url), headers, _oauth(entry.oauth, values), tls, entry.origins)
+
+
+def _per_user(name: str, entry: McpSource, terms: McpTerms, values: SourceValues) -> PerUserTerms | None:
+    if not isinstance(terms.where, HttpTerms):
+        return None
+    return per_user_terms(name, entry.auth, parted(terms.where.url)[0], values, entry.tls.ca_file)
 
 
 def _oauth(credentials: ClientCredentials | None, values: SourceValues) -> OAuthTerms | None:
@@ -117,6 +134,14 @@ def _key(value: Value, values: SourceValues) -> str:
     return key
 
 
+def terms_of_caller(terms: McpTerms, header: str) -> McpTerms:
+    """Of a connection that serves one caller: nothing that the source is itself known by."""
+    where = terms.where
+    assert isinstance(where, HttpTerms)
+    headers = dict(others(tuple(where.headers.items()), header))
+    return replace(terms, where=replace(where, url=parted(where.url)[0], headers=headers, oauth=None))
+
+
 class _Source(NamedTuple):
     server: McpServer
     tasks: McpTasks
@@ -138,12 +163,46 @@ class McpAdapter(SourceAdapter[_Source]):
 
     def put(self, server: McpServer) -> None:
         """Add a source, or put another server in its place. Calls under way end where they began."""
+        self._sources[server.link.terms.name] = self._opened(server)
+
+    def _opened(self, server: McpServer) -> _Source:
         tasks = McpTasks(server, self._caller, Poller(self._randomness, POLLS), self._clock)
         executor = RemoteExecutor(tasks, self._running, self._clock, self._randomness, TERMS)
-        self._sources[server.link.terms.name] = _Source(server, tasks, executor, ResourceList())
+        return _Source(server, tasks, executor, ResourceList())
+
+    def user_sessions(self, server: McpServer, callers: CallersOf) -> UserSessions[_Source]:
+        """Of a server whose callers have credentials of their own."""
+        terms = terms_of_caller(server.link.terms, callers.terms.header)
+
+        def make(holder: Holder) -> tuple[_Source, McpLink]:
+            link = McpLink(terms, self._randomness, holder)
+            own = McpServer(link, server.overrides, changed=server.changed)
+            own.follow_resources(lambda _: None)  # whom else such news may concern nobody knows
+            return self._opened(own), link
+
+        return UserSessions(callers, make)
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
-        source, job_id = self._source(call), call.call.job_id
+        source = self._source(call)
+        users = source.server.users
+        if users is None:
+            return await self._execute(source, call, sink)
+        async with users.used(call) as used:
+            if used is None:
+                return await self._execute(source, call, sink)
+            own, credential = used
+            shared = source.server
+            own.server.task_support, own.server.skills = shared.task_support, shared.skills
+            own.server.has_task_extension = shared.has_task_extension
+            try:
+                return await hidden(credential, sink, lambda shown: self._execute(own, call, shown))
+            except ToolFailure as failure:
+                if Breakage.UNAUTHORIZED.value in failure.error.message:
+                    raise users.callers.refused(call) from failure
+                raise
+
+    async def _execute(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
+        job_id = call.call.job_id
         server, reporters = source.server, source.tasks.reporters
         if (skill := server.skills.get(call.spec.resource_id)) is not None:
             return await read_served(server, call, skill, self._caller.artifacts, self._caller.redact)

@@ -29,6 +29,7 @@ from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.lines import counted
 from toolhub_service.adapters.mcp.requests import Exchange, Exchanges, FastClient, RequestCancelled
+from toolhub_service.adapters.mcp.user_sessions import CallerTransport, Holder
 from toolhub_service.adapters.upstream import client_context
 from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.tools.egress.wire import BoundedBody, Pull, WireError, decoder_of
@@ -259,9 +260,11 @@ _PROBES = [
 class HttpTransport:
     """What connections to one server have in common: the TLS context, the origins, the token."""
 
-    def __init__(self, terms: HttpTerms, max_message_bytes: int) -> None:
+    def __init__(self, terms: HttpTerms, max_message_bytes: int, holder: Holder | None = None) -> None:
+        """`holder`: of a caller's credential, in the place of the source's own."""
+        self._holder = holder
         self._terms = terms
-        self._url, self._credentials = _parted(terms.url)
+        self._url, self._credentials = parted(terms.url)
         self._max_message_bytes = max_message_bytes
         self._tls: ssl.SSLContext | None = None
         self._tokens = Tokens(terms.oauth, self._url) if terms.oauth else None
@@ -278,7 +281,11 @@ class HttpTransport:
         Raises NotConnected when the TLS files cannot be used.
         """
         bounded = BoundedTransport(pool(self._context()), self._origins, self._max_message_bytes, on_lost)
-        transport = AuthorizedTransport(bounded, self._tokens) if self._tokens else bounded
+        transport: httpx2.AsyncBaseTransport = bounded
+        if self._holder is not None:
+            transport = CallerTransport(bounded, origin_of(httpx2.URL(self._url)), self._holder)
+        elif self._tokens:
+            transport = AuthorizedTransport(bounded, self._tokens)
         fields = self._fields()
         fast = FastClient(transport, self._url, fields, _TIMEOUT)
         async with (
@@ -323,7 +330,7 @@ def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> httpx2.
     )
 
 
-def _parted(url: str) -> tuple[str, dict[str, str]]:
+def parted(url: str) -> tuple[str, dict[str, str]]:
     """The URL without a user's name and password, and these as a header: what is resolved, logged, or sent to an
     authorization server as the resource, carries none."""
     parts = urlsplit(url)

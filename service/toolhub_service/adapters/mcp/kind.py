@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from toolhub_service.adapters.caller_auth import NO_AUTH, SourceAuth, auth_values, check_auth
 from toolhub_service.adapters.source_config import (
     NO_TLS_FILES,
     ClientTls,
@@ -98,6 +99,7 @@ class McpSource(Source, frozen=True, tag="mcp"):
         default_factory=dict
     )
     oauth: Annotated[ClientCredentials | None, Meta(description="Client credentials, with `url`.")] = None
+    auth: Annotated[SourceAuth, Meta(description="Whose credentials calls are made with; with `url`.")] = NO_AUTH
     tls: Annotated[ClientTls, Meta(description="Certificates, with `url`.")] = ClientTls()
     origins: Annotated[
         tuple[str, ...],
@@ -129,6 +131,9 @@ def _check(place: str, source: McpSource) -> None:
     if bool(source.command) == bool(source.url):
         raise SourceInvalid(f"{place}: needs exactly one of `command` and `url`")
     check_web(f"{place}.url", source.url)
+    check_auth(f"{place}.auth", source.auth)
+    if source.command and source.auth.per_user is not None:
+        raise SourceInvalid(f"{place}.auth.per_user: not allowed with `command`: one program serves all callers")
     misplaced = ("headers", "oauth", "origins") if source.command else ("args", "env", "pass_env", "cwd")
     for key in misplaced:
         if getattr(source, key):
@@ -149,6 +154,7 @@ def _check_client(place: str, client: ClientCredentials) -> None:
 def _values(source: McpSource) -> Iterator[tuple[str, Value]]:
     yield "url", source.url
     yield from named_values("headers", source.headers)
+    yield from auth_values(source.auth)
     yield from named_values("env", source.env)
     yield from ((f"args.{at}", value) for at, value in enumerate(source.args))
     if source.oauth is not None:

@@ -28,6 +28,7 @@ from toolhub_service.adapters.mcp.http import HttpTransport
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms
 from toolhub_service.adapters.mcp.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
+from toolhub_service.adapters.mcp.user_sessions import Holder, UserSessions
 from toolhub_service.adapters.upstream import is_cancelled
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
@@ -59,7 +60,10 @@ class McpSession:
 class McpLink:
     """Keeps one server connected. All methods belong to the loop that `start` ran on."""
 
-    def __init__(self, terms: McpTerms, randomness: Randomness) -> None:
+    def __init__(self, terms: McpTerms, randomness: Randomness, holder: Holder | None = None) -> None:
+        """`holder`: of the credential of the one caller that the connection serves; None: it serves all."""
+        where = terms.where
+        http = HttpTransport(where, terms.max_message_bytes, holder) if isinstance(where, HttpTerms) else None
         self.terms = terms
         self._redactor = Redactor(terms.secrets)
         self._tail: list[str] = []
@@ -69,7 +73,7 @@ class McpLink:
         """To be called with a resource's URI when the server says that it changed; empty: the list did."""
         self._deps = Deps(
             terms=terms,
-            http=HttpTransport(terms.where, terms.max_message_bytes) if isinstance(terms.where, HttpTerms) else None,
+            http=http,
             randomness=randomness,
             changed=self._notify_changed,
             running=Running(),
@@ -321,7 +325,14 @@ class McpServer:
     """How many changes of its resources the server has announced, or may have had unseen."""
     changed: Callable[[], None] = _nothing
     """To be called when a tool's definition turns out to be another than the one that is known."""
+    users: UserSessions[Any] | None = None
+    """Where callers have credentials of their own; None: `link` serves all."""
     _header_maps: dict[str, HeaderMap] = field(default_factory=dict)
+
+    async def close(self) -> None:
+        if self.users is not None:
+            await self.users.close()
+        await self.link.close()
 
     def follow_resources(self, publish: Callable[[str], None]) -> None:
         """Have `publish` called with the URI of each resource that changes; empty: the list."""

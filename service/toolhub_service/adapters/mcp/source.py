@@ -139,7 +139,7 @@ class McpToolSource:
         self._server.link.start()
 
     async def close(self) -> None:
-        await self._server.link.close()
+        await self._server.close()
 
     async def _features(self, session: McpSession, problems: list[str]) -> Collection[str]:
         """What the server declares and has: many declare resources, as their library does, and have none."""

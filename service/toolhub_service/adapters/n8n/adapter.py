@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
+from toolhub_service.adapters.caller_auth import per_user_terms
+from toolhub_service.adapters.callers import hidden, opened_for_callers
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.job import POLLS, MissingTerms, N8nJob
 from toolhub_service.adapters.n8n.kind import N8nSource
@@ -16,6 +19,7 @@ from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_config import SourceValues, Value, request_headers, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import RefCounted, hub_failed, no_source
+from toolhub_service.credentials.secret import PerUserTerms
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
@@ -46,8 +50,9 @@ class N8nOpener:
 
     def open(self, name: str, entry: N8nSource) -> OpenedSource:
         terms, resolver = _terms(name, entry, self.endpoint(name, entry), self._deps.redactor), SystemResolver()
+        callers = opened_for_callers(self._deps.vault, _per_user(terms, self._deps.redactor))
         try:
-            server = N8nServer(terms, resolver, Poller(self._deps.randomness, POLLS), self._deps.trace)
+            server = N8nServer(terms, resolver, Poller(self._deps.randomness, POLLS), self._deps.trace, callers)
         except ToolFailure as failure:
             raise ValueError(f"its `url` cannot be used: {failure.error.message}") from failure
 
@@ -61,6 +66,7 @@ class N8nOpener:
         return OpenedSource(source, source.restored)
 
     def forget(self, name: str) -> None:
+        self._deps.vault.close_source(name)
         self.adapter.remove(name)
 
 
@@ -78,6 +84,15 @@ def _terms(name: str, entry: N8nSource, shown_as: str, redactor: Redactor) -> N8
         shown_as,
         Mask(values.secrets),
     )
+
+
+def _per_user(terms: N8nTerms, redactor: Redactor) -> PerUserTerms | None:
+    """Raises ValueMissing."""
+    entry, url = (
+        terms.entry,
+        urlunsplit(urlsplit(terms.url)._replace(netloc=urlsplit(terms.url).netloc.rpartition("@")[2])),
+    )
+    return per_user_terms(terms.name, entry.auth, url, SourceValues(redactor), entry.tls.ca_file)
 
 
 def _headers(own: dict[str, str], inherited: dict[str, str]) -> Headers:
@@ -131,9 +146,15 @@ class N8nAdapter(SourceAdapter[_Source]):
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source = self._source(call)
         async with source.connections.used():
-            if await source.executor.runs(call):
-                return await source.executor.execute(call, sink)
-            return await self._at_once(source.server, call)
+            callers = source.server.callers
+            if callers is None:
+                return await self._run(source, call, sink)
+            return await hidden(await callers.known(call), sink, lambda shown: self._run(source, call, shown))
+
+    async def _run(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
+        if await source.executor.runs(call):
+            return await source.executor.execute(call, sink)
+        return await self._at_once(source.server, call)
 
     async def _at_once(self, server: N8nServer, call: GrantedCall) -> Outcome:
         workflow = server.workflows.get(call.spec.resource_id)

@@ -68,6 +68,11 @@ def is_not_registered(answer: Reply) -> bool:
     return answer.status == 404 and NOT_REGISTERED.match(message_of(answer.body)[0]) is not None
 
 
+def is_credential_refused(answer: Reply) -> bool:
+    """Whether n8n, before it has run anything, does not accept how it was called."""
+    return answer.status in (401, 403) and _CREDENTIAL.search(message_of(answer.body)[0][:200]) is not None
+
+
 def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
     """An answer that is no success, as far as it tells by itself."""
     words, value = message_of(answer.body)
@@ -75,7 +80,7 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
     # The same 404 for a path that is unknown and for a workflow that is not active; 403 comes as plain text.
     if status == 404 and (NOT_REGISTERED.match(words) or _WRONG_METHOD.match(words)):
         return _no_such_webhook(call, words)
-    if status in (401, 403) and _CREDENTIAL.search(words[:200]):
+    if is_credential_refused(answer):
         message = f"{call.spec.name} could not be called: n8n does not accept the hub's credentials. "
         message += "It has not run. Use another tool; an operator must correct `headers` of the source."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason="WEBHOOK_AUTH", setting="headers")

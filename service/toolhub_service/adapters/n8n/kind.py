@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from toolhub_service.adapters.caller_auth import NO_AUTH, SourceAuth, auth_values, check_auth
 from toolhub_service.adapters.source_config import (
     ClientTls,
     Section,
@@ -128,6 +129,7 @@ class N8nSource(Source, frozen=True, tag="n8n"):
     headers: Annotated[dict[str, Value], Meta(description="Sent to each webhook, such as its header auth.")] = (
         msgspec.field(default_factory=dict)
     )
+    auth: Annotated[SourceAuth, Meta(description="Whose credentials webhooks are called with.")] = NO_AUTH
     workflows: Annotated[
         dict[ToolName, N8nWorkflow], Meta(description="Tools by their names.", max_length=WORKFLOWS_MAX)
     ] = msgspec.field(default_factory=dict)
@@ -149,6 +151,7 @@ def _check(place: str, source: N8nSource) -> None:
     if not source.url:
         raise SourceInvalid(f"{place}.url: must not be empty")
     check_web(f"{place}.url", source.url)
+    check_auth(f"{place}.auth", source.auth)
     if not source.workflows and source.discover is None:
         raise SourceInvalid(f"{place}: needs `workflows`, or `discover: {{}}` to offer every active webhook workflow")
     if source.discover is not None and not source.api_key:
@@ -174,6 +177,7 @@ def _values(source: N8nSource) -> Iterator[tuple[str, Value]]:
     yield "url", source.url
     yield from named_values("headers", source.headers)
     yield "api_key", source.api_key
+    yield from auth_values(source.auth)
     for name, workflow in source.workflows.items():
         yield from named_values(f"workflows.{name}.headers", workflow.headers)
 

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import orjson
 
+from toolhub_service.adapters.callers import CallersOf
 from toolhub_service.adapters.n8n import failures
 from toolhub_service.adapters.n8n.api import ApiError, Found, N8nApi, NotFound
 from toolhub_service.adapters.n8n.client import N8nClient, Reply
@@ -73,8 +74,16 @@ class Workflow:
 class N8nServer:
     """The clients and the workflows of one server; nothing is connected yet."""
 
-    def __init__(self, terms: N8nTerms, resolver: Resolver, poller: Poller, trace: Callable[[], str] = str) -> None:
-        """`trace` returns the W3C traceparent of what runs now; empty when there is none.
+    def __init__(
+        self,
+        terms: N8nTerms,
+        resolver: Resolver,
+        poller: Poller,
+        trace: Callable[[], str] = str,
+        callers: CallersOf | None = None,
+    ) -> None:
+        """`trace` returns the W3C traceparent of what runs now; empty when there is none. `callers`: where webhooks
+        are called with their callers' own credentials.
 
         Raises ToolFailure, OSError and ValueError as N8nClient, ValueError for a path that leads elsewhere.
         """
@@ -85,6 +94,7 @@ class N8nServer:
         self.webhook_url = f"{terms.url}{plain_path(terms.entry.webhook_path, 'webhook_path')}"
         self.poller = poller
         self.trace = trace
+        self.callers = callers
         self.workflows = {
             name: self.configured(name, named_webhook(entry)) for name, entry in terms.entry.workflows.items()
         }
@@ -164,6 +174,24 @@ async def webhook_of(server: N8nServer, workflow: Workflow, call: GrantedCall) -
 
 async def send(server: N8nServer, workflow: Workflow, call: GrantedCall, key: str, *, deadline_s: float) -> Sent:
     """Once; and once more where the webhook has moved, for then nothing has run. Raises NoReply, ToolFailure."""
+    callers = server.callers
+    if callers is None:
+        return await _send(server, workflow, call, key, deadline_s)
+    credential = await callers.of(call)
+    own = replace(workflow, headers=callers.merged(workflow.headers, credential))
+    sent = await _send(server, own, call, key, deadline_s)
+    if credential is None or not failures.is_credential_refused(sent.answer):
+        return sent
+    # n8n judges a credential before anything runs.
+    if (other := await callers.renewed(call, credential)) is not None:
+        own = replace(workflow, headers=callers.merged(workflow.headers, other))
+        sent = await _send(server, own, call, key, deadline_s)
+    if failures.is_credential_refused(sent.answer):
+        raise callers.refused(call)
+    return sent
+
+
+async def _send(server: N8nServer, workflow: Workflow, call: GrantedCall, key: str, deadline_s: float) -> Sent:
     webhook = await webhook_of(server, workflow, call)
     answer = await _send_to(server, workflow, webhook, call, key, deadline_s)
     if workflow.entry.path or not workflow.entry.workflow_id or not failures.is_not_registered(answer):

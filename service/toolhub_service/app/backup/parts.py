@@ -16,7 +16,7 @@ import msgspec
 
 from toolhub_service.app.paths import Paths
 from toolhub_service.stores.sqlite_items import MIGRATIONS as ITEM_MIGRATIONS
-from toolhub_service.stores.sqlite_writer import MIGRATIONS
+from toolhub_service.stores.sqlite_migrations import MIGRATIONS
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -59,7 +59,7 @@ PARTS: Final = (
     Part("api-keys.yaml", PartKind.FILE, lambda paths: paths.api_keys, is_yours=True),
     Part("api-keys-used.json", PartKind.FILE, lambda paths: paths.api_key_uses),
     Part("plan.key", PartKind.FILE, lambda paths: paths.plan_key, is_secret=True),
-    Part("credentials.key", PartKind.FILE, lambda paths: paths.data_dir / "credentials.key", is_secret=True),
+    Part("credentials.key", PartKind.FILE, lambda paths: paths.credentials_key, is_secret=True),
     Part("secrets", PartKind.FOLDER, lambda paths: paths.source_secrets, is_secret=True),
     Part("skills", PartKind.FOLDER, lambda paths: paths.skills),
     Part(WORKSPACES, PartKind.FOLDER, lambda paths: paths.workspaces),

@@ -28,6 +28,7 @@ from toolhub_service.app.doctor.issuers import issuer_checks
 from toolhub_service.app.doctor.mcp import mcp_checks
 from toolhub_service.app.doctor.retention import retention_checks
 from toolhub_service.app.doctor.sources import source_checks
+from toolhub_service.app.doctor.vault import credential_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import SecretFileInvalid, read_or_make_key
 from toolhub_service.app.listening import ListenRefused, host_and_port, tls_certificate_of
@@ -38,7 +39,7 @@ from toolhub_service.domain.tool import ToolState
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.chain import open_keyring
-from toolhub_service.stores.sqlite_writer import MIGRATIONS
+from toolhub_service.stores.sqlite_migrations import MIGRATIONS
 from toolhub_service.tools.web.screenshot import find_browser
 
 # Is what the hub keeps whole: its databases, its keys? Looked at without changing a byte, whether a hub runs or not.
@@ -205,6 +206,7 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
         *retention_checks(settings),
         _tracing(settings),
         *store_checks(settings),
+        *credential_checks(settings),
         *[finding async for finding in server_checks(settings)],
         *[finding async for finding in issuer_checks(settings)],
         *[finding async for finding in database_checks(settings)],
@@ -286,7 +288,7 @@ def _secret_files(paths: Paths) -> Iterator[Finding]:
 
 
 def _standing(paths: Paths) -> Iterator[Path]:
-    for file in (paths.audit_key, paths.plan_key, paths.api_keys):
+    for file in (paths.audit_key, paths.plan_key, paths.api_keys, paths.credentials_key):
         if file.exists() and os.access(file.parent, os.X_OK):
             yield file
 

@@ -16,6 +16,7 @@ ROLE_OF_SERVICE: dict[str, Role] = {
     "toolhub.v1.RegistryService": Role.OPERATOR,
     "toolhub.v1.ApprovalService": Role.APPROVER,
     "toolhub.v1.AuditService": Role.AUDITOR,
+    "toolhub.v1.CredentialService": Role.AGENT,
 }
 _OVERSEERS = frozenset({Role.OPERATOR, Role.AUDITOR})
 ALSO_FOR: dict[str, frozenset[Role]] = {
@@ -31,6 +32,8 @@ ALSO_FOR: dict[str, frozenset[Role]] = {
     "/toolhub.v1.ArtifactService/GetArtifact": frozenset({Role.AUDITOR}),
     "/toolhub.v1.ArtifactService/ReadArtifact": frozenset({Role.AUDITOR}),
     "/toolhub.v1.ArtifactService/ListArtifacts": frozenset({Role.AUDITOR}),
+    "/toolhub.v1.CredentialService/ListCredentials": frozenset({Role.OPERATOR}),
+    "/toolhub.v1.CredentialService/RevokeCredential": frozenset({Role.OPERATOR}),
 }
 """RPCs that other roles may call besides, by path: those who ask for approvals see what becomes of them, and those who
 oversee the hub see everybody's jobs and artifacts."""

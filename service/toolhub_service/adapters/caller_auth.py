@@ -1,0 +1,126 @@
+"""`auth.per_user` of sources: their servers know callers by credentials of the callers' own (docs/credentials.md).
+
+A kind whose servers can be called so has `auth: SourceAuth` in its section, and asks the vault in step 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from toolhub_service.adapters.source_config import Section, SourceInvalid, SourceValues, Value
+from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms
+from toolhub_service.domain.credential import CredentialKind
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.guards.headers import judge_request_headers
+
+_PREFIX: Final = "Bearer "
+
+
+class PerUser(Section, frozen=True):
+    """Each caller has a credential of its own for the source, which the hub keeps sealed."""
+
+    kind: Annotated[
+        Literal["header", "oauth"],
+        Meta(
+            description="header: what a user sets (`toolhub credentials set`); oauth: tokens of a user's login "
+            "(`toolhub credentials login`)."
+        ),
+    ]
+    issuer: Annotated[
+        str, Meta(description="oauth: issuer of the authorization server; empty: an MCP server names it.")
+    ] = ""
+    client_id: Annotated[
+        str,
+        Meta(
+            description="oauth: the hub's client there, or the https URL of its metadata; empty: it registers itself."
+        ),
+    ] = ""
+    client_secret: Annotated[Value, Meta(description="oauth: its secret, preferably a reference; with `issuer`.")] = ""
+    scopes: Annotated[
+        tuple[str, ...], Meta(description="oauth: scopes to ask for; empty: those that the server names.")
+    ] = ()
+    origins: Annotated[
+        tuple[str, ...],
+        Meta(description="oauth: `https://HOST` of authorization servers that may be asked, besides that of `issuer`."),
+    ] = ()
+    redirect_uris: Annotated[
+        tuple[str, ...], Meta(description="oauth: where logins may lead back to, besides loopback addresses.")
+    ] = ()
+    header: Annotated[str, Meta(description="Header that carries it.")] = "Authorization"
+    prefix: Annotated[
+        str | None,
+        Meta(description='Before it in the header; default: "Bearer " in Authorization, else nothing.'),
+    ] = None
+    required: Annotated[
+        bool,
+        Meta(description="false: callers without one are served with the source's own `headers` or `oauth`."),
+    ] = True
+
+
+class SourceAuth(Section, frozen=True):
+    per_user: Annotated[
+        PerUser | None,
+        Meta(description="Calls carry their caller's own credential; see [credentials](credentials.md)."),
+    ] = None
+
+
+NO_AUTH: Final = SourceAuth()
+
+
+def check_auth(place: str, auth: SourceAuth) -> None:
+    """Raises SourceInvalid."""
+    if auth.per_user is None:
+        return
+    per_user = auth.per_user
+    try:
+        judge_request_headers({per_user.header: per_user.prefix or ""})
+    except ToolFailure as failure:
+        raise SourceInvalid(f"{place}.per_user.header: {failure.error.message}") from failure
+    for key in ("issuer", "client_id", "client_secret", "scopes", "origins", "redirect_uris"):
+        if per_user.kind != "oauth" and getattr(per_user, key):
+            raise SourceInvalid(f"{place}.per_user.{key}: needs `kind: oauth`")
+    if per_user.client_secret and not (per_user.client_id and per_user.issuer):
+        # Or whoever the server names as its issuer would get it (SEP-2352).
+        raise SourceInvalid(f"{place}.per_user.client_secret: needs `client_id` and `issuer`")
+    for at, url in enumerate((per_user.issuer, *per_user.origins)):
+        if url and not url.startswith(("http://", "https://")):
+            raise SourceInvalid(f"{place}.per_user.{'origins' if at else 'issuer'}: must begin with https://")
+
+
+def auth_values(auth: SourceAuth) -> Iterator[tuple[str, Value]]:
+    """Each value that may be a reference, with its place in the entry."""
+    if auth.per_user is not None:
+        yield "auth.per_user.client_secret", auth.per_user.client_secret
+
+
+def per_user_terms(
+    source: str, auth: SourceAuth, server_url: str, values: SourceValues, ca_file: str
+) -> PerUserTerms | None:
+    """`server_url` without credentials. Raises ValueMissing."""
+    per_user = auth.per_user
+    if per_user is None:
+        return None
+    header = per_user.header.lower()
+    prefix = per_user.prefix
+    if prefix is None:
+        prefix = _PREFIX if header == "authorization" else ""
+    return PerUserTerms(
+        source=source,
+        kind=CredentialKind(per_user.kind.upper()),
+        header=header,
+        prefix=prefix,
+        is_required=per_user.required,
+        server_url=server_url,
+        oauth=OAuthSettings(
+            issuer=per_user.issuer,
+            client_id=per_user.client_id,
+            client_secret=values.one(per_user.client_secret),
+            scopes=per_user.scopes,
+            origins=per_user.origins,
+            redirect_uris=per_user.redirect_uris,
+            ca_file=ca_file,
+        ),
+    )

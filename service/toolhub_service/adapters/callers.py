@@ -1,0 +1,125 @@
+"""Callers of sources with credentials of their own, as adapters ask for them; a secret does not come back by them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+from msgspec import structs
+
+from toolhub_service.adapters.source_config import SECRET_MIN_CHARS
+from toolhub_service.credentials.secret import CallerCredential, PerUserTerms
+from toolhub_service.credentials.vault import Vault
+from toolhub_service.domain.call import GrantedCall, QuestionAsked
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.result import Chunk, Outcome, Progress
+from toolhub_service.guards.headers import Headers
+from toolhub_service.guards.secrets import Mask
+
+REFUSED: Final = "CREDENTIAL_REFUSED"
+"""The state of a credential that its source's server does not take."""
+
+
+def refused(call: GrantedCall, terms: PerUserTerms) -> ToolFailure:
+    """The server does not take the caller's credential, also after a refresh where there is one."""
+    return refuse(
+        ErrorKind.PERMISSION_DENIED,
+        f"{call.spec.name} could not be called: the server refused the caller's own credential. It has not run. The "
+        f"user gives another one with: {terms.command}",
+        blames_upstream=False,
+        source=terms.source,
+        command=terms.command,
+        state=REFUSED,
+    )
+
+
+# A server that hands out what it was called with hands out its caller's secret: an outcome, a failure, a question and
+# progress are seen by models and kept in records.
+
+
+async def hidden(
+    credential: CallerCredential | None, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]
+) -> Outcome:
+    """What `run` gives, or raises, without the caller's secret."""
+    if credential is None or len(credential.secret) < SECRET_MIN_CHARS:
+        return await run(sink)
+    mask = Mask((credential.secret, credential.value))
+    try:
+        outcome = await run(_MaskedSink(sink, mask))
+    except ToolFailure as failure:
+        raise ToolFailure(_masked_error(failure.error, mask)) from None
+    except QuestionAsked as asked:
+        question = asked.question
+        shown = replace(question, message=mask.text(question.message), schema=mask.object(question.schema))
+        raise QuestionAsked(shown) from None
+    evidence = tuple(each._replace(summary=mask.text(each.summary)) for each in outcome.evidence)
+    raw = mask.value(outcome.raw)
+    return structs.replace(outcome, value=mask.value(outcome.value), raw=raw, evidence=evidence)
+
+
+def _masked_error(error: ToolError, mask: Mask) -> ToolError:
+    upstream = error.upstream
+    if upstream is not None:
+        upstream = replace(upstream, excerpt=mask.text(upstream.excerpt))
+    return replace(error, message=mask.text(error.message), details=mask.object(error.details), upstream=upstream)
+
+
+class _MaskedSink:
+    """Implements `EventSink`."""
+
+    def __init__(self, sink: EventSink, mask: Mask) -> None:
+        self._sink = sink
+        self._mask = mask
+
+    def progress(self, progress: Progress) -> None:
+        self._sink.progress(structs.replace(progress, message=self._mask.text(progress.message)))
+
+    def chunk(self, chunk: Chunk) -> None:
+        self._sink.chunk(chunk)
+
+
+class CallersOf:
+    """The callers of one source, as its adapter asks for their credentials."""
+
+    def __init__(self, vault: Vault, terms: PerUserTerms) -> None:
+        self.terms = terms
+        self.vault = vault
+
+    async def of(self, call: GrantedCall) -> CallerCredential | None:
+        """The caller's; None: it has none, and is served all the same. Raises ToolFailure."""
+        return await self.vault.credential(call.call.principal, self.terms.source)
+
+    async def known(self, call: GrantedCall) -> CallerCredential | None:
+        """The same for hiding it: None where there is none."""
+        try:
+            return await self.of(call)
+        except ToolFailure:
+            return None  # whoever needs it is refused
+
+    async def renewed(self, call: GrantedCall, used: CallerCredential) -> CallerCredential | None:
+        """Another one in the place of one that the server does not take; None: there is none. Raises ToolFailure."""
+        return await self.vault.renewed(call.call.principal, self.terms.source, used)
+
+    def refused(self, call: GrantedCall) -> ToolFailure:
+        return refused(call, self.terms)
+
+    def merged(self, headers: Headers, credential: CallerCredential | None) -> Headers:
+        """Headers of a request by the caller: what the source has of its own in their place does not go out with it."""
+        if credential is None:
+            return headers
+        return (*others(headers, credential.header), (credential.header, credential.value))
+
+
+def others(headers: Headers, header: str) -> Headers:
+    """Those that say nothing of who calls."""
+    return tuple(field for field in headers if field[0].lower() not in ("authorization", header))
+
+
+def opened_for_callers(vault: Vault, terms: PerUserTerms | None) -> CallersOf | None:
+    """None: the source has no credentials of callers. Raises ValueError where they cannot be kept."""
+    if terms is None:
+        return None
+    vault.open_source(terms)
+    return CallersOf(vault, terms)

@@ -1,0 +1,144 @@
+"""`toolhub credentials …`: one's own credentials of sources, and for operators whose exist."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from typing import Any
+
+import click
+
+from toolhub.v1 import credential_service_pb2 as pb
+from toolhub_service.cli.callback import callback, query_of
+from toolhub_service.cli.client import connected_by, connection_options
+from toolhub_service.cli.output import (
+    enum_name,
+    footnote,
+    legible,
+    message_as_json,
+    note,
+    print_json,
+    print_table,
+    text_option,
+    utc,
+    wants_json,
+)
+from toolhub_service.cli.root import SuggestingGroup
+
+_VALUE_MAX_CHARS = 16 * 1024
+LOGIN_S = 600.0
+"""For which a login can be completed."""
+
+
+@click.group(cls=SuggestingGroup)
+def credentials() -> None:
+    """Give, list and revoke one's own credentials of sources that want them (`auth.per_user`)."""
+
+
+@credentials.command("set")
+@click.argument("source")
+@connection_options
+def set_credential(source: str, **options: Any) -> None:
+    """Keep the header, token or key for SOURCE that is read from standard input, in the place of a former one.
+
+    \b
+    Examples:
+      toolhub credentials set shop
+      pass show shop/token | toolhub credentials set shop
+    """
+    if sys.stdin.isatty():
+        value = click.prompt("Value", hide_input=True, err=True)
+    else:
+        value = sys.stdin.read(_VALUE_MAX_CHARS + 1)
+    value = value.strip()
+    if not value or len(value) > _VALUE_MAX_CHARS:
+        raise click.UsageError(f"Standard input must hold the value, 1 to {_VALUE_MAX_CHARS:,} characters.")
+    with connected_by(options) as hub:
+        hub.call(hub.credentials.SetCredential, pb.SetCredentialRequest(source=source, value=value))
+    note(f"Kept. Calls of {source} carry it from now on.")
+
+
+@credentials.command()
+@click.argument("source")
+@click.option("--no-browser", is_flag=True, help="Print the URL and open no browser.")
+@click.option("--paste", is_flag=True, help="Ask for the URL that the browser ended at: for a browser elsewhere.")
+@connection_options
+def login(source: str, no_browser: bool, paste: bool, **options: Any) -> None:
+    """Log in at the authorization server of SOURCE, in a browser.
+
+    The browser comes back to a port of this machine, and the hub keeps the tokens.
+
+    \b
+    Example:
+      toolhub credentials login shop
+    """
+    with callback() as back, connected_by(options) as hub:
+        begun = hub.call(hub.credentials.BeginLogin, pb.BeginLoginRequest(source=source, redirect_uri=back.uri))
+        note("Open this page and log in:", err=True)
+        click.echo(begun.authorization_url, err=True)
+        if not (no_browser or paste):
+            webbrowser.open(begun.authorization_url)
+        pasted = click.prompt("URL that the browser ended at", err=True) if paste else ""
+        answer = query_of(pasted) if paste else back.answer(LOGIN_S)
+        if "code" not in answer:
+            words = answer.get("error_description") or answer.get("error") or "nothing came back within ten minutes"
+            raise click.ClickException(f"The login did not come about: {legible(words)}")
+        given = {"code": answer["code"], "state": answer.get("state", ""), "issuer": answer.get("iss", "")}
+        kept = hub.call(hub.credentials.CompleteLogin, pb.CompleteLoginRequest(login=begun.login, **given)).credential
+    scopes = f" with {', '.join(map(legible, kept.scopes))}" if kept.scopes else ""
+    note(f"Logged in{scopes}. Calls of {source} carry your token from now on.")
+
+
+@credentials.command("list")
+@click.option("--source", default="", help="Of this source only.")
+@click.option("--all", "everybody", is_flag=True, help="Everybody's; for operators.")
+@text_option
+@connection_options
+def list_credentials(source: str, everybody: bool, as_json: bool, **options: Any) -> None:
+    """List the credentials that there are, never what they hold.
+
+    \b
+    Example:
+      toolhub credentials list
+    """
+    request = pb.ListCredentialsRequest(source=source, everybody=everybody, page_size=1_000)
+    with connected_by(options) as hub:
+        found = [each for page in hub.pages(hub.credentials.ListCredentials, request) for each in page.credentials]
+    if wants_json(as_json):
+        print_json([message_as_json(each) for each in found])
+    elif not found:
+        footnote("There are none. `toolhub credentials set SOURCE` or `login SOURCE` gives one.")
+    else:
+        headings = ("SOURCE", "PRINCIPAL", "TENANT", "KIND", "STATE", "CHANGED", "EXPIRES")
+        print_table(headings, (_cells(each) for each in found))
+
+
+@credentials.command()
+@click.argument("source")
+@click.option("--principal", default="", help="Whose; for operators. Default: one's own.")
+@click.option("--tenant", default="", help="Tenant of --principal.")
+@connection_options
+def revoke(source: str, principal: str, tenant: str, **options: Any) -> None:
+    """Remove a credential of SOURCE, and revoke it at its authorization server where that can be done.
+
+    \b
+    Example:
+      toolhub credentials revoke shop
+    """
+    request = pb.RevokeCredentialRequest(source=source, principal=principal, tenant=tenant)
+    with connected_by(options) as hub:
+        answer = hub.call(hub.credentials.RevokeCredential, request)
+    there = " and revoked at its authorization server" if answer.revoked_upstream else ""
+    note(f"Removed{there}. Calls of {source} carry it no more.")
+
+
+def _cells(credential: pb.Credential) -> tuple[str, ...]:
+    return (
+        credential.source,
+        credential.principal,
+        credential.tenant,
+        enum_name(credential, "kind"),
+        enum_name(credential, "state"),
+        utc(credential.changed_at),
+        utc(credential.expires_at) if credential.HasField("expires_at") else "",
+    )

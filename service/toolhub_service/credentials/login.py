@@ -1,0 +1,268 @@
+"""A login at a source's authorization server: found, the hub known to it as a client, and its answer redeemed.
+
+The server is the one that the operator names, else the one that the source's own server does (RFC 9728), by metadata
+that must name itself (RFC 8414 §3.3). The client is the configured one, else one registered for this login (RFC 7591).
+Codes are asked for with PKCE (S256), for the source as the resource (RFC 8707), and redeemed where it began. What
+lies between the two steps is sealed and carried by whoever logs in: any hub of several can take the second.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from toolhub_service import __version__
+from toolhub_service.credentials.sealing import SealBroken, SealingKeys
+from toolhub_service.credentials.secret import ClientAt, Hidden, PerUserTerms, Secret, packed, unpacked
+from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, Unreachable, checked
+from toolhub_service.domain.credential import CredentialKey
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.reasons import Reason
+
+LOGIN_S: Final = 600
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_METADATA: Final = re.compile(r'resource_metadata\s*=\s*"([^"]{1,2048})"', re.IGNORECASE)
+
+
+class Begun(Hidden, frozen=True, gc=False):
+    """A login between its two steps."""
+
+    state: str
+    verifier: str
+    redirect_uri: str
+    issuer: str
+    names_issuer: bool
+    """Whether the answer must have `iss` (RFC 9207)."""
+    client: ClientAt
+    resource: str
+    scope: str
+    expires_at_unix_ms: int
+
+
+class Server(NamedTuple):
+    """An authorization server, as its metadata says."""
+
+    issuer: str
+    authorization_url: str
+    registration_url: str
+    client: ClientAt
+    names_issuer: bool
+    scope: str
+    """That the source's server asks for; empty: none."""
+    resource: str
+
+
+class Logins:
+    def __init__(self, requests: TokenRequests, keys: SealingKeys) -> None:
+        self._requests = requests
+        self._keys = keys
+
+    async def begin(
+        self, terms: PerUserTerms, key: CredentialKey, redirect_uri: str, now_unix_ms: int
+    ) -> tuple[str, str]:
+        """The URL for a person's browser, and the sealed login. Raises HubFailure."""
+        _check_redirect(terms, redirect_uri)
+        try:
+            server = await self._server(terms)
+            client = await self._client(terms, server, redirect_uri)
+        except (Unreachable, GrantRefused) as failed:
+            raise refused(f"The login at {terms.source} cannot begin. {failed}") from None
+        begun = Begun(
+            state=secrets.token_urlsafe(32),
+            verifier=secrets.token_urlsafe(64),
+            redirect_uri=redirect_uri,
+            issuer=server.issuer,
+            names_issuer=server.names_issuer,
+            client=client,
+            resource=server.resource,
+            scope=" ".join(terms.oauth.scopes) or server.scope,
+            expires_at_unix_ms=now_unix_ms + LOGIN_S * 1_000,
+        )
+        digest = hashlib.sha256(begun.verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": client.client_id,
+            "redirect_uri": redirect_uri,
+            "state": begun.state,
+            "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
+            "code_challenge_method": "S256",
+            **({"scope": begun.scope} if begun.scope else {}),
+            **({"resource": begun.resource} if begun.resource else {}),
+            # OpenID Connect Core §11: without it many give no refresh token.
+            **({"prompt": "consent"} if "offline_access" in begun.scope.split() else {}),
+        }
+        joint = "&" if urlsplit(server.authorization_url).query else "?"
+        sealed = self._keys.seal(packed(begun), "login", *key)
+        login = f"{self._keys.current}:{key.source}:{base64.urlsafe_b64encode(sealed).decode()}"
+        return f"{server.authorization_url}{joint}{urlencode(query)}", login
+
+    async def complete(
+        self,
+        terms: PerUserTerms,
+        key: CredentialKey,
+        begun: Begun,
+        code: str,
+        answer: tuple[str, str],
+        now_unix_ms: int,
+    ) -> Secret:
+        """The tokens. `answer`: state and issuer as they came back. Raises HubFailure."""
+        state, issuer = answer
+        if begun.expires_at_unix_ms < now_unix_ms:
+            raise refused("The login has taken longer than ten minutes.")
+        if not hmac.compare_digest(begun.state.encode(), state.encode()):
+            raise refused("What came back belongs to another login: `state` differs.")
+        if (issuer or begun.names_issuer) and issuer != begun.issuer:
+            raise refused("What came back is of another authorization server: `iss` differs.")
+        form = {"code": code, "redirect_uri": begun.redirect_uri, "code_verifier": begun.verifier}
+        if begun.resource:
+            form["resource"] = begun.resource
+        try:
+            return await self._requests.code(terms, begun.client, form, now_unix_ms)
+        except (Unreachable, GrantRefused) as failed:
+            raise refused(f"The login at {terms.source} failed. {failed}") from None
+
+    def opened(self, key: CredentialKey, login: str) -> Begun:
+        """Raises HubFailure for what this caller has not begun."""
+        key_id, _, rest = login.partition(":")
+        try:
+            sealed = base64.urlsafe_b64decode(rest.partition(":")[2].encode("ascii", "replace"))
+            return unpacked(self._keys.open(key_id, sealed, "login", *key), Begun)
+        except (SealBroken, ValueError):
+            raise refused("This login was begun by another caller or at another hub.") from None
+
+    async def _server(self, terms: PerUserTerms) -> Server:
+        """Raises Unreachable."""
+        issuer, scope, resource = terms.oauth.issuer, "", terms.server_url
+        if not issuer:
+            found = await self._protected_resource(terms)
+            named, servers, scopes = (
+                found.get("resource"),
+                found.get("authorization_servers"),
+                found.get("scopes_supported"),
+            )
+            if not isinstance(named, str) or not _covers(named, terms.server_url):
+                raise Unreachable("Its server does not say who issues its tokens (RFC 9728): name `issuer`.")
+            if not isinstance(servers, list) or not servers or not isinstance(servers[0], str):
+                raise Unreachable("Its server names no authorization server: name `issuer`.")
+            issuer, resource = servers[0], named
+            scope = " ".join(each for each in scopes if isinstance(each, str)) if isinstance(scopes, list) else ""
+        document = await self._first(terms, _metadata_urls(issuer))
+        if document.get("issuer") != issuer:
+            raise Unreachable(f"The metadata at {issuer} is missing, or of another issuer.")
+        return _server_of(terms, document, issuer, scope, resource)
+
+    async def _protected_resource(self, terms: PerUserTerms) -> Mapping[str, Any]:
+        answer = await self._requests.ask(terms.oauth, terms.server_url, terms.server_url)
+        advertised = _METADATA.search(answer.challenge)
+        parts = urlsplit(terms.server_url)
+        base, path = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource", parts.path.rstrip("/")
+        urls = [advertised[1]] if advertised else [f"{base}{path}", *([base] if path else [])]
+        return await self._first(terms, urls)
+
+    async def _first(self, terms: PerUserTerms, urls: list[str]) -> Mapping[str, Any]:
+        for url in urls:
+            answer = await self._requests.ask(terms.oauth, terms.server_url, url)
+            if answer.status == 200 and answer.document:
+                return answer.document
+        return {}
+
+    async def _client(self, terms: PerUserTerms, server: Server, redirect_uri: str) -> ClientAt:
+        """Raises Unreachable, GrantRefused."""
+        if terms.oauth.client_id:
+            return ClientAt(
+                token_url=server.client.token_url,
+                revocation_url=server.client.revocation_url,
+                client_id=terms.oauth.client_id,
+                in_body=server.client.in_body,
+            )
+        if not server.registration_url:
+            raise Unreachable("Its authorization server registers no clients: set `client_id`.")
+        wanted = {
+            "client_name": "tool-hub",
+            "software_id": "tool-hub",
+            "software_version": __version__,
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+            "application_type": "native",
+        }
+        answer = await self._requests.ask(terms.oauth, terms.server_url, server.registration_url, document=wanted)
+        client_id, secret = answer.document.get("client_id"), answer.document.get("client_secret")
+        if answer.status not in (200, 201) or not isinstance(client_id, str) or not client_id:
+            raise Unreachable(
+                f"Its authorization server registers no client (status {answer.status}): set `client_id`."
+            )
+        return ClientAt(
+            token_url=server.client.token_url,
+            revocation_url=server.client.revocation_url,
+            client_id=client_id,
+            client_secret=secret if isinstance(secret, str) else "",
+            in_body=answer.document.get("token_endpoint_auth_method") == "client_secret_post",
+        )
+
+
+def _server_of(terms: PerUserTerms, document: Mapping[str, Any], issuer: str, scope: str, resource: str) -> Server:
+    def url(name: str, *, needed: bool = False) -> str:
+        value = document.get(name)
+        if isinstance(value, str) and value:
+            checked(terms.oauth, terms.server_url, value)
+            return value
+        if needed:
+            raise Unreachable(f"The metadata of {issuer} has no `{name}`.")
+        return ""
+
+    methods = document.get("code_challenge_methods_supported")
+    if not isinstance(methods, list) or "S256" not in methods:
+        raise Unreachable(f"{issuer} does not support PKCE with S256.")
+    accepted = document.get("token_endpoint_auth_methods_supported")
+    in_body = isinstance(accepted, list) and "client_secret_post" in accepted and "client_secret_basic" not in accepted
+    return Server(
+        issuer=issuer,
+        authorization_url=url("authorization_endpoint", needed=True),
+        registration_url=url("registration_endpoint"),
+        client=ClientAt(
+            token_url=url("token_endpoint", needed=True), revocation_url=url("revocation_endpoint"), in_body=in_body
+        ),
+        names_issuer=document.get("authorization_response_iss_parameter_supported") is True,
+        scope=scope,
+        resource=resource,
+    )
+
+
+def _metadata_urls(issuer: str) -> list[str]:
+    """RFC 8414 §3.1, then OpenID Connect Discovery, as MCP has them."""
+    parts = urlsplit(issuer)
+    base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    urls = [f"{base}/.well-known/oauth-authorization-server{path}", f"{base}{path}/.well-known/openid-configuration"]
+    return [*urls, f"{base}/.well-known/openid-configuration{path}"] if path else urls
+
+
+def _covers(named: str, server_url: str) -> bool:
+    """RFC 9728 §3.3: metadata counts only for the resource that it names: the server itself or a path above it."""
+    own, resource = urlsplit(server_url), urlsplit(named)
+    if (own.scheme, own.netloc.lower()) != (resource.scheme, resource.netloc.lower()):
+        return False
+    return f"{own.path.rstrip('/')}/".startswith(f"{resource.path.rstrip('/')}/")
+
+
+def _check_redirect(terms: PerUserTerms, redirect_uri: str) -> None:
+    """A loopback address of the person's own machine (RFC 8252 §7.3), or one that the operator lists."""
+    try:
+        parts = urlsplit(redirect_uri)
+        host = parts.hostname or ""
+    except ValueError:
+        host, parts = "", urlsplit("")
+    is_loopback = parts.scheme == "http" and host in _LOOPBACK and not parts.username and not parts.fragment
+    if not is_loopback and redirect_uri not in terms.oauth.redirect_uris:
+        raise refused("The redirect URI must be a loopback address, or one of the source's `redirect_uris`.")
+
+
+def refused(message: str) -> HubFailure:
+    return HubFailure(Reason.LOGIN_REFUSED, message)

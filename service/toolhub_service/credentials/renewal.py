@@ -1,0 +1,108 @@
+"""Access tokens that have expired, or are no longer taken, renewed once, whoever asks at the same moment.
+
+Within a process all wait for one task. Between processes the record itself is the lock: who would renew it writes so
+into it by compare-and-set, for a time after which another may; the others look at the record until it has changed.
+
+A refresh token that its server refuses is spent (it was used elsewhere, and rotated, or revoked): the credential is
+marked, and its user must log in again. A server that cannot be reached changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from msgspec.structs import replace
+
+from toolhub_service.credentials.secret import Envelopes, PerUserTerms, Secret, missing
+from toolhub_service.credentials.token_requests import TIMEOUT_S, GrantRefused, TokenRequests, Unreachable
+from toolhub_service.domain.credential import CredentialKey, CredentialState, CredentialStore, StoredCredential
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.ports import Clock, Randomness
+
+LEASE_MS: Final = int(3 * TIMEOUT_S * 1_000)
+"""How long others wait for the process that renews: longer than its request can take."""
+_LOOK_S: Final = 0.05
+Renewed = tuple[StoredCredential, Secret]
+
+
+class Renewals:
+    def __init__(
+        self,
+        store: CredentialStore,
+        envelopes: Envelopes,
+        requests: TokenRequests,
+        clock: Clock,
+        randomness: Randomness,
+    ) -> None:
+        self._store = store
+        self._envelopes = envelopes
+        self._requests = requests
+        self._clock = clock
+        self._own_name = randomness.token_hex(8)
+        self._running: dict[CredentialKey, asyncio.Task[Renewed]] = {}
+
+    async def renewed(self, terms: PerUserTerms, key: CredentialKey, used: str) -> Renewed:
+        """The credential with another access token than `used`. Goes on when who waits leaves. Raises ToolFailure."""
+        task = self._running.get(key)
+        if task is None:
+            task = asyncio.create_task(self._renew(terms, key, used), name=f"credential for {key.source}")
+            self._running[key] = task
+            task.add_done_callback(lambda done: self._ended(key, done))
+        return await asyncio.shield(task)
+
+    def _ended(self, key: CredentialKey, task: asyncio.Task[Renewed]) -> None:
+        del self._running[key]
+        if not task.cancelled():
+            task.exception()  # told to whoever still waits
+
+    async def _renew(self, terms: PerUserTerms, key: CredentialKey, used: str) -> Renewed:
+        while True:
+            stored = await self._store.get(key)
+            if stored is None or stored.kind is not terms.kind:
+                raise missing(terms)
+            if stored.state is not CredentialState.ACTIVE:
+                raise missing(terms, stored.state)
+            secret = self._envelopes.opened(terms, stored)
+            now_unix_ms = self._clock.unix_ms()
+            if secret.value != used:
+                return stored, secret
+            if stored.renewed_by and stored.renewed_until_unix_ms > now_unix_ms:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            claim = replace(
+                stored,
+                renewed_by=self._own_name,
+                renewed_until_unix_ms=now_unix_ms + LEASE_MS,
+                version=stored.version + 1,
+            )
+            if await self._store.put(claim):
+                return await self._asked(terms, claim, secret)
+
+    async def _asked(self, terms: PerUserTerms, claim: StoredCredential, secret: Secret) -> Renewed:
+        after = replace(claim, renewed_by="", renewed_until_unix_ms=0, version=claim.version + 1)
+        try:
+            if not secret.refresh_token:
+                raise GrantRefused("expired", "there is no refresh token")  # noqa: TRY301 - the same end
+            fresh = await self._requests.refresh(terms, secret, self._clock.unix_ms())
+        except GrantRefused:
+            await self._store.put(replace(after, state=CredentialState.LOGIN_NEEDED))
+            raise missing(terms, CredentialState.LOGIN_NEEDED) from None
+        except Unreachable as away:
+            await self._store.put(after)
+            raise refuse(
+                ErrorKind.TOOL_UNAVAILABLE,
+                f"The caller's token for {terms.source} cannot be renewed. {away} Nothing was sent. Try again later.",
+                blames_upstream=False,
+                source=terms.source,
+            ) from None
+        kept = self._envelopes.sealed(replace(after, changed_at_unix_ms=self._clock.unix_ms()), fresh)
+        if not await self._store.put(kept):  # revoked, or given anew, meanwhile: that counts
+            await self._requests.revoke(terms, fresh)
+            return await self._renew(terms, claim.key, secret.value)
+        return kept, fresh
+
+    async def close(self) -> None:
+        """Wait for what is under way: a token that was rotated and not kept is lost."""
+        if self._running:
+            await asyncio.wait([*self._running.values()], timeout=TIMEOUT_S)

@@ -1,0 +1,190 @@
+"""What is sealed of a credential, what a source's settings say of such credentials, and what a call is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolhub_service.credentials.sealing import SealBroken, SealingKeys
+from toolhub_service.domain.credential import CredentialKind, CredentialState, StoredCredential
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+
+T = TypeVar("T")
+
+
+class Hidden(Struct, frozen=True, gc=False):
+    """A struct whose values are never shown."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class ClientAt(Hidden, frozen=True, gc=False, kw_only=True):
+    """A client at one authorization server."""
+
+    token_url: str = ""
+    """Where tokens are had, and nowhere else."""
+    revocation_url: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    """Of a client that was registered for one login; a configured one's stands in the configuration alone."""
+    in_body: bool = False
+    """Whether it takes the secret in the form only."""
+
+
+class Secret(Hidden, frozen=True, gc=False):
+    """What is sealed."""
+
+    value: str
+    """What a user has set, or an access token."""
+    refresh_token: str = ""
+    expires_at_unix_ms: int = 0
+    """0: never, or nobody knows."""
+    renew_at_unix_ms: int = 0
+    """A little before that."""
+    client: ClientAt = ClientAt()
+    resource: str = ""
+    scope: str = ""
+
+    def is_due(self, now_unix_ms: int) -> bool:
+        return 0 < self.renew_at_unix_ms <= now_unix_ms
+
+
+def packed(value: Struct) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def unpacked(data: bytes, kind: type[T]) -> T:
+    """Raises ValueError, which says nothing of the data."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError:
+        raise ValueError("it was written by a newer version") from None
+
+
+class CallerCredential(NamedTuple):
+    """For one caller's requests to one source. Never shown, never kept longer than they take."""
+
+    header: str
+    """Lower case."""
+    value: str
+    """Of the header, whole."""
+    secret: str
+    """What of it must not be seen in an answer."""
+    generation: str
+    """Another one when its user has given another credential."""
+    kind: CredentialKind
+
+    def __repr__(self) -> str:
+        return "CallerCredential(…)"
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthSettings:
+    """How tokens for one source are had."""
+
+    issuer: str = ""
+    """Of the authorization server; empty: the source's server names it."""
+    client_id: str = ""
+    """Empty: the hub registers itself (RFC 7591). An https URL: its metadata stands there (CIMD)."""
+    client_secret: str = field(default="", repr=False)
+    scopes: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    """`scheme://host[:port]` that may be asked besides those of the server and of `issuer`."""
+    redirect_uris: tuple[str, ...] = ()
+    """To which a login may lead besides loopback addresses."""
+    ca_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PerUserTerms:
+    """One source's `auth.per_user`, with references resolved."""
+
+    source: str
+    kind: CredentialKind
+    header: str = "authorization"
+    """Lower case."""
+    prefix: str = "Bearer "
+    is_required: bool = True
+    """False: who has none is served with what the source itself is configured with."""
+    server_url: str = field(default="", repr=False)
+    """Of the source, without credentials: the resource that tokens are made for."""
+    oauth: OAuthSettings = OAuthSettings()
+
+    @property
+    def command(self) -> str:
+        """With which its user gives a credential."""
+        verb = "set" if self.kind is CredentialKind.HEADER else "login"
+        return f"toolhub credentials {verb} {self.source}"
+
+    def given(self, stored: StoredCredential, secret: Secret) -> CallerCredential:
+        value = f"{self.prefix}{secret.value}"
+        return CallerCredential(self.header, value, secret.value, stored.generation, stored.kind)
+
+
+class Envelopes:
+    """Stored credentials with what is in them."""
+
+    def __init__(self, keys: SealingKeys) -> None:
+        self.keys = keys
+
+    def sealed(self, stored: StoredCredential, secret: Secret) -> StoredCredential:
+        """With another secret, under the key that seals now."""
+        return replace(
+            stored,
+            key_id=self.keys.current,
+            sealed=self.keys.seal(packed(secret), *_bound(stored)),
+            expires_at_unix_ms=secret.expires_at_unix_ms,
+            scopes=tuple(secret.scope.split()),
+        )
+
+    def opened(self, terms: PerUserTerms, stored: StoredCredential) -> Secret:
+        """Raises ToolFailure."""
+        try:
+            return unpacked(self.keys.open(stored.key_id, stored.sealed, *_bound(stored)), Secret)
+        except SealBroken as broken:
+            raise _unreadable(terms, broken.key_id) from None
+        except ValueError:
+            raise _unreadable(terms, "") from None
+
+
+def _bound(stored: StoredCredential) -> tuple[str, ...]:
+    """To what its secret is bound."""
+    return (stored.tenant, stored.principal, stored.source, stored.kind.value, stored.generation)
+
+
+def missing(terms: PerUserTerms, state: CredentialState | None = None) -> ToolFailure:
+    """The caller has no credential that can be used."""
+    why = "has none" if state is None else "must log in again: its authorization server does not renew the last login"
+    return refuse(
+        ErrorKind.PERMISSION_DENIED,
+        f"The source {terms.source} wants a credential of the caller's own, and the caller {why}. Nothing was sent. "
+        f"The user gives one with: {terms.command}",
+        blames_upstream=False,
+        source=terms.source,
+        command=terms.command,
+        state=state.value if state is not None else "NONE",
+    )
+
+
+def _unreadable(terms: PerUserTerms, key_id: str) -> ToolFailure:
+    if key_id:
+        message = (
+            f"The credential for {terms.source} is sealed under the key `{key_id}`, which this hub does not have. "
+        )
+        message += "An operator must add it to `credentials.keys`."
+        return refuse(
+            ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, blames_upstream=False, reason="SEALING_KEY_MISSING"
+        )
+    return refuse(
+        ErrorKind.PERMISSION_DENIED,
+        f"The credential for {terms.source} is damaged and was not used. The user gives it again with: {terms.command}",
+        blames_upstream=False,
+        source=terms.source,
+        command=terms.command,
+        state="DAMAGED",
+    )

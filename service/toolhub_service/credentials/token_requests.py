@@ -1,0 +1,224 @@
+"""Requests to authorization servers, each to an origin that the operator has named, bounded in time and bytes.
+
+Tokens by an authorization code with PKCE (RFC 6749 §4.1, RFC 7636), by a refresh token (§6); revocation (RFC 7009).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+import orjson
+
+from toolhub_service.credentials.secret import ClientAt, OAuthSettings, PerUserTerms, Secret
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.guards.urls import ParsedUrl, parse_url
+from toolhub_service.schema import strict_json
+from toolhub_service.tools.egress.client import EgressClient, HttpRequest
+from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
+
+TIMEOUT_S: Final = 10.0
+_ANSWER_MAX_BYTES: Final = 256 * 1024
+_LEEWAY_S: Final = 30.0
+_LEEWAY_SHARE: Final = 0.1
+_LIFE_MAX_S: Final = 10 * 365 * 86_400.0
+_WORDS_MAX_CHARS: Final = 200
+# The operator names whom may be asked: they may stand in any network.
+_ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_FORM: Final = ("content-type", "application/x-www-form-urlencoded")
+
+
+class Unreachable(Exception):
+    """An authorization server gives no answer that helps; the message is fit for users, and may pass."""
+
+
+class GrantRefused(Exception):
+    """An authorization server refuses for good; `error` is its code (RFC 6749 §5.2), `words` its own, cut."""
+
+    def __init__(self, error: str, words: str) -> None:
+        super().__init__(f"{error}: {words}" if words else error)
+
+
+class Answer(NamedTuple):
+    status: int
+    document: Mapping[str, Any]
+    """Empty where it is no JSON object."""
+    challenge: str
+    """WWW-Authenticate; empty: none."""
+
+
+class TokenRequests:
+    """For all sources. `close` when nobody asks any more."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, tuple[EgressClient, SystemResolver]] = {}
+
+    async def code(self, terms: PerUserTerms, client: ClientAt, form: Mapping[str, str], now_unix_ms: int) -> Secret:
+        """The tokens of a login. Raises Unreachable, GrantRefused."""
+        answer = await self._granted(terms, client, {"grant_type": "authorization_code", **form})
+        return granted(answer, Secret("", client=client, resource=form.get("resource", "")), now_unix_ms)
+
+    async def refresh(self, terms: PerUserTerms, secret: Secret, now_unix_ms: int) -> Secret:
+        """Another access token, and another refresh token where the server rotates them. Raises the same."""
+        form = {"grant_type": "refresh_token", "refresh_token": secret.refresh_token}
+        if secret.resource:
+            form["resource"] = secret.resource
+        return granted(await self._granted(terms, secret.client, form), secret, now_unix_ms)
+
+    async def revoke(self, terms: PerUserTerms, secret: Secret) -> bool:
+        """Whether the server has taken the revocation. Raises nothing."""
+        client, token = secret.client, secret.refresh_token or secret.value
+        if not client.revocation_url:
+            return False
+        hint = "refresh_token" if secret.refresh_token else "access_token"
+        try:
+            form = {"token": token, "token_type_hint": hint}
+            answer = await self.ask(terms.oauth, _of(terms), client.revocation_url, *_authorized(terms, client, form))
+        except Unreachable:
+            return False
+        return answer.status == 200
+
+    async def _granted(self, terms: PerUserTerms, client: ClientAt, form: Mapping[str, str]) -> Mapping[str, Any]:
+        answer = await self.ask(terms.oauth, _of(terms), client.token_url, *_authorized(terms, client, form))
+        if answer.status == 200:
+            return answer.document
+        error = answer.document.get("error")
+        if 400 <= answer.status < 500 and answer.status not in (408, 429) and isinstance(error, str):
+            raise GrantRefused(_words(error), _words(answer.document.get("error_description")))
+        raise Unreachable(f"Its authorization server answers with status {answer.status}.")
+
+    async def ask(
+        self,
+        settings: OAuthSettings,
+        server_url: str,
+        url: str,
+        form: Mapping[str, str] | None = None,
+        authorization: str = "",
+        document: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """GET, or POST of a form or of JSON. Raises Unreachable, also for an origin that nobody has named."""
+        parsed = checked(settings, server_url, url)
+        headers: list[tuple[str, str]] = []
+        body = b""
+        if form is not None:
+            headers, body = [_FORM], urlencode(form).encode()
+        elif document is not None:
+            headers, body = [("content-type", "application/json")], orjson.dumps(document)
+        if authorization:
+            headers.append(("authorization", authorization))
+        method = "GET" if form is None and document is None else "POST"
+        rule = EgressRule(
+            hosts=(parsed.host,),
+            schemes=frozenset({parsed.scheme}),
+            ports=frozenset({parsed.port}),
+            methods=frozenset({method}),
+            cidrs=_ANY_NETWORK,
+        )
+        request = HttpRequest(url, method, tuple(headers), body, accept="application/json")
+        deadline_s = asyncio.get_running_loop().time() + TIMEOUT_S
+        try:
+            async with self._client(settings.ca_file).open(request, (rule,), deadline_s=deadline_s) as response:
+                data = await response.body(_ANSWER_MAX_BYTES).whole()
+                return Answer(response.status, _object(data), response.header(b"www-authenticate"))
+        except ToolFailure as failure:
+            raise Unreachable(f"{parsed.host} cannot be asked: {failure.error.message}") from None
+        except (OSError, ValueError):
+            raise Unreachable(f"{parsed.host} cannot be asked: the CA file of the source cannot be used.") from None
+
+    def _client(self, ca_file: str) -> EgressClient:
+        known = self._clients.get(ca_file)
+        if known is None:
+            tls = None
+            if ca_file:
+                tls = ssl.create_default_context(cafile=ca_file)
+                tls.minimum_version = ssl.TLSVersion.TLSv1_2
+            resolver = SystemResolver()
+            transport = GuardedTransport(resolver, tls=tls, max_connections=20)
+            known = self._clients[ca_file] = EgressClient(transport, redirects_max=0), resolver
+        return known[0]
+
+    async def close(self) -> None:
+        for client, resolver in self._clients.values():
+            await client.aclose()
+            resolver.close()
+        self._clients.clear()
+
+
+def checked(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
+    """The URL, of an origin that the operator has named: tokens and codes go nowhere else. Raises Unreachable."""
+    try:
+        parsed = parse_url(url)
+        named = {parse_url(each).origin for each in (server_url, settings.issuer, *settings.origins) if each}
+    except ToolFailure as failure:
+        raise Unreachable(f"A URL of its authorization server cannot be used: {failure.error.message}") from None
+    if parsed.origin not in named:
+        origin = f"{parsed.scheme}://{parsed.authority}"
+        raise Unreachable(
+            f"The source does not name {origin}: an operator adds it to its `origins`, if it is the right one."
+        )
+    if parsed.scheme != "https" and parsed.host not in _LOOPBACK:
+        raise Unreachable(f"{url} must begin with https://")
+    return parsed
+
+
+def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secret:
+    """What a token endpoint has given, in the place of the former. Raises GrantRefused for no bearer token."""
+    token, kind = answer.get("access_token"), str(answer.get("token_type", "bearer")).lower()
+    if not isinstance(token, str) or not _is_header(token) or kind not in ("bearer", "n_a"):
+        raise GrantRefused("invalid_response", "the answer has no bearer token")
+    refresh, scope, life = answer.get("refresh_token"), answer.get("scope"), answer.get("expires_in")
+    life_s = min(float(life), _LIFE_MAX_S) if isinstance(life, int | float) and life > 0 else 0.0
+    leeway_s = min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
+    return Secret(
+        token,
+        refresh if isinstance(refresh, str) and refresh else former.refresh_token,
+        now_unix_ms + int(life_s * 1_000) if life_s else 0,
+        now_unix_ms + int((life_s - leeway_s) * 1_000) if life_s else 0,
+        former.client,
+        former.resource,
+        scope if isinstance(scope, str) else former.scope,
+    )
+
+
+def _authorized(terms: PerUserTerms, client: ClientAt, form: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The form, and the header, by which the client shows itself (RFC 6749 §2.3.1)."""
+    own = terms.oauth
+    secret = client.client_secret or (own.client_secret if client.client_id == own.client_id else "")
+    if not secret:
+        return {**form, "client_id": client.client_id}, ""
+    if client.in_body:
+        return {**form, "client_id": client.client_id, "client_secret": secret}, ""
+    pair = f"{quote(client.client_id, safe='')}:{quote(secret, safe='')}"
+    return dict(form), f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _of(terms: PerUserTerms) -> str:
+    return terms.server_url
+
+
+def _object(data: bytes) -> Mapping[str, Any]:
+    try:
+        value = strict_json.loads(data, max_bytes=_ANSWER_MAX_BYTES, max_depth=16)
+    except ToolFailure:
+        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _is_header(token: str) -> bool:
+    return bool(token) and len(token) <= 8_000 and token.isascii() and token.isprintable() and " " not in token
+
+
+def _words(text: Any) -> str:
+    """Somebody else's, cut and printable."""
+    shown = (
+        "".join(char if char.isprintable() else " " for char in text[:_WORDS_MAX_CHARS])
+        if isinstance(text, str)
+        else ""
+    )
+    return shown.strip()

@@ -1,0 +1,246 @@
+"""The vault: one credential for a tenant's principal and a source, asked for by step 6 of a call of that principal.
+
+    none, none that can be used     PERMISSION_DENIED with the command that gives one: nothing is sent
+    the store or a key is away      TOOL_UNAVAILABLE
+
+The store is asked for every call, so that a revocation counts at once in every process. Secrets leave by `credential`
+alone; whoever lists them is shown what `StoredCredential` has in the clear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from toolhub_service.credentials.login import Logins
+from toolhub_service.credentials.renewal import Renewals, Renewed
+from toolhub_service.credentials.sealing import SealingKeys
+from toolhub_service.credentials.secret import CallerCredential, Envelopes, PerUserTerms, Secret, missing
+from toolhub_service.credentials.token_requests import TokenRequests
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.credential import (
+    CredentialKey,
+    CredentialKind,
+    CredentialState,
+    CredentialStore,
+    StoredCredential,
+)
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
+from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.guards.headers import judge_request_headers
+
+VALUE_MAX_CHARS: Final = 8_000
+_TRIES: Final = 8
+"""Of a change that others forestall."""
+_LOOKED_AT: Final = 500
+"""Records of the store at once, for a page."""
+_PAUSE_S: Final = 30.0
+"""For which a token is not renewed again because a server refuses it."""
+_REFUSED_MAX: Final = 10_000
+
+
+class _Opened(NamedTuple):
+    """What there is once there are keys."""
+
+    envelopes: Envelopes
+    requests: TokenRequests
+    renewals: Renewals
+    logins: Logins
+
+
+class Vault:
+    """All of a hub. Methods that take a principal take a verified one."""
+
+    def __init__(
+        self, store: CredentialStore, keys: Callable[[], SealingKeys], clock: Clock, randomness: Randomness
+    ) -> None:
+        """`keys` is called when a source first needs them, and raises ValueError for the operator."""
+        self._store = store
+        self._make_keys = keys
+        self._opened: _Opened | None = None
+        self._clock = clock
+        self._randomness = randomness
+        self._sources: dict[str, PerUserTerms] = {}
+        self._refused_s: dict[CredentialKey, float] = {}
+        """When a server last refused a token that was then renewed."""
+
+    def open_source(self, terms: PerUserTerms) -> None:
+        """Take credentials of callers for a source. Raises ValueError where there are no keys to seal them with."""
+        _ = self._open
+        self._sources[terms.source] = terms
+
+    def close_source(self, source: str) -> None:
+        """Give out no credentials for it; those that are kept stay."""
+        self._sources.pop(source, None)
+
+    async def credential(self, principal: Principal, source: str) -> CallerCredential | None:
+        """That of the caller; None where there is none and the source serves such callers all the same.
+
+        Raises ToolFailure.
+        """
+        terms = self._sources.get(source)
+        if terms is None:
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {source} has been stopped.", source=source)
+        stored = await self._store.get(key_for(principal, source))
+        if stored is None or stored.kind is not terms.kind:
+            if terms.is_required:
+                raise missing(terms)
+            return None
+        if stored.state is not CredentialState.ACTIVE:
+            raise missing(terms, stored.state)
+        secret = self._open.envelopes.opened(terms, stored)
+        if secret.is_due(self._clock.unix_ms()):
+            stored, secret = await self._renewed(terms, stored, secret)
+        return terms.given(stored, secret)
+
+    async def renewed(self, principal: Principal, source: str, used: CallerCredential) -> CallerCredential | None:
+        """Another one than the server has just refused with 401; None: there is none, and the refusal counts.
+
+        Raises ToolFailure.
+        """
+        terms = self._sources.get(source)
+        if terms is None or used.kind is CredentialKind.HEADER:
+            return None
+        key, now_s = key_for(principal, source), self._clock.monotonic_s()
+        if self._refused_s.get(key, -_PAUSE_S) + _PAUSE_S > now_s:
+            return None  # a server that takes no token at all must not make each call renew one
+        if len(self._refused_s) >= _REFUSED_MAX:
+            del self._refused_s[next(iter(self._refused_s))]
+        self._refused_s[key] = now_s
+        stored, secret = await self._open.renewals.renewed(terms, key, used.secret)
+        return terms.given(stored, secret)
+
+    async def _renewed(self, terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> Renewed:
+        """A token that still holds is used where its server cannot be asked for another one."""
+        try:
+            return await self._open.renewals.renewed(terms, stored.key, secret.value)
+        except ToolFailure as failure:
+            is_away = failure.error.kind is ErrorKind.TOOL_UNAVAILABLE
+            if is_away and secret.expires_at_unix_ms > self._clock.unix_ms():
+                return stored, secret
+            raise
+
+    async def begin_login(self, principal: Principal, source: str, redirect_uri: str) -> tuple[str, str]:
+        """The URL for a person's browser, and the sealed login. Raises HubFailure."""
+        terms, key = self._terms(principal, source, CredentialKind.OAUTH), key_for(principal, source)
+        return await self._open.logins.begin(terms, key, redirect_uri, self._clock.unix_ms())
+
+    async def complete_login(
+        self, principal: Principal, login: str, code: str, state: str, issuer: str
+    ) -> StoredCredential:
+        """Keep the tokens that the code is redeemed for. Raises HubFailure, ToolFailure."""
+        source = login.partition(":")[2].partition(":")[0]
+        terms, key = self._terms(principal, source, CredentialKind.OAUTH), key_for(principal, source)
+        begun = self._open.logins.opened(key, login)
+        secret = await self._open.logins.complete(terms, key, begun, code, (state, issuer), self._clock.unix_ms())
+        self._refused_s.pop(key, None)
+        return await self._keep(key, CredentialKind.OAUTH, secret)
+
+    async def set_header(self, principal: Principal, source: str, value: str) -> StoredCredential:
+        """Keep what the caller has given, in the place of a former one. Raises HubFailure, ToolFailure."""
+        terms = self._terms(principal, source, CredentialKind.HEADER)
+        secret = value.strip()
+        problem = _problem_of(terms, secret)
+        if problem:
+            raise HubFailure(Reason.LOGIN_REFUSED, f"The value cannot be kept: {problem}")
+        return await self._keep(key_for(principal, source), CredentialKind.HEADER, Secret(secret))
+
+    async def page(
+        self, principal: Principal, *, everybody: bool, source: str, after: tuple[int, str] | None, limit: int
+    ) -> list[StoredCredential]:
+        """The caller's own, or all whose owners it may know of; the last changed first."""
+        owner = None if everybody else (principal.tenant, principal.id)
+        found: list[StoredCredential] = []
+        while len(found) < limit:
+            page = await self._store.page(owner=owner, source=source, after=after, limit=_LOOKED_AT)
+            found += [each for each in page if not everybody or principal.may_know(each.principal)]
+            if len(page) < _LOOKED_AT:
+                break
+            after = self._store.place(page[-1])
+        return found[:limit]
+
+    async def revoke(self, key: CredentialKey) -> bool:
+        """Remove it; whether its authorization server has revoked it, too. Raises HubFailure when there is none."""
+        stored, terms = await self.kept(key), self._sources.get(key.source)
+        if not await self._store.remove(key):
+            raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"There is no such credential for source `{key.source}`.")
+        if terms is None or stored.kind is CredentialKind.HEADER:
+            return False
+        try:
+            secret = self._open.envelopes.opened(terms, stored)
+        except ToolFailure:
+            return False  # nobody can read it any more, and nobody will use it
+        return await self._open.requests.revoke(terms, secret)
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.renewals.close()
+            await self._opened.requests.close()
+
+    async def kept(self, key: CredentialKey, viewer: Principal | None = None) -> StoredCredential:
+        """What is known of it. Raises HubFailure when there is none, or none that the viewer may know of."""
+        stored = await self._store.get(key)
+        if stored is None or (viewer is not None and not viewer.may_know(key.principal)):
+            raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"There is no such credential for source `{key.source}`.")
+        return stored
+
+    def _terms(self, principal: Principal, source: str, kind: CredentialKind) -> PerUserTerms:
+        terms = self._sources.get(source) if principal.may_know_source(source) else None
+        if terms is None:
+            message = f"The source `{source}` takes no credentials of its callers: it is not configured, or has no "
+            raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"{message}`auth.per_user`.")
+        if terms.kind is not kind:
+            message = f"A credential for `{source}` is not given so. Run: {terms.command}"
+            raise HubFailure(Reason.LOGIN_REFUSED, message)
+        return terms
+
+    async def _keep(self, key: CredentialKey, kind: CredentialKind, secret: Secret) -> StoredCredential:
+        """In the place of whatever is there."""
+        for _ in range(_TRIES):
+            former = await self._store.get(key)
+            stored = self._open.envelopes.sealed(self._new(key, kind, former), secret)
+            if await self._store.put(stored):
+                return stored
+            await asyncio.sleep(0)
+        raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The credential is being changed by somebody else. Try again.")
+
+    def _new(self, key: CredentialKey, kind: CredentialKind, former: StoredCredential | None) -> StoredCredential:
+        now_unix_ms = self._clock.unix_ms()
+        return StoredCredential(
+            tenant=key.tenant,
+            principal=key.principal,
+            source=key.source,
+            kind=kind,
+            key_id="",
+            sealed=b"",
+            generation=self._randomness.token_hex(16),
+            created_at_unix_ms=now_unix_ms,
+            changed_at_unix_ms=now_unix_ms,
+            version=former.version + 1 if former is not None else 1,
+        )
+
+    @property
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            keys = self._make_keys()
+            envelopes, requests = Envelopes(keys), TokenRequests()
+            renewals = Renewals(self._store, envelopes, requests, self._clock, self._randomness)
+            self._opened = _Opened(envelopes, requests, renewals, Logins(requests, keys))
+        return self._opened
+
+
+def key_for(principal: Principal, source: str) -> CredentialKey:
+    return CredentialKey(principal.tenant, principal.id, source)
+
+
+def _problem_of(terms: PerUserTerms, secret: str) -> str:
+    """Why it cannot be sent; empty: it can."""
+    if not secret or len(secret) > VALUE_MAX_CHARS:
+        return f"it must have 1 to {VALUE_MAX_CHARS} characters."
+    try:
+        judge_request_headers({terms.header: f"{terms.prefix}{secret}"})
+    except ToolFailure as failure:
+        return failure.error.message
+    return ""

@@ -1,0 +1,110 @@
+"""CredentialService: callers' own credentials of sources. What goes in is sealed, and nothing of it comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolhub.v1 import credential_service_pb2 as pb
+from toolhub.v1 import credential_service_pb2_grpc
+from toolhub_service.credentials.vault import Vault, key_for
+from toolhub_service.domain.call import Role
+from toolhub_service.domain.credential import CredentialKey, StoredCredential
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.ports import AuditLog, Clock
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.stores.credential_records import credential_id
+from toolhub_service.transport.convert.payload import timestamp
+from toolhub_service.transport.page_tokens import page_limit, page_of, read_cursor
+from toolhub_service.transport.rpc import ServicerContext, current_principal
+from toolhub_service.transport.status import RpcFailure
+
+
+@dataclass(slots=True)
+class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
+    vault: Vault
+    audit: AuditLog
+    clock: Clock
+
+    async def SetCredential(
+        self, request: pb.SetCredentialRequest, context: ServicerContext
+    ) -> pb.SetCredentialResponse:
+        stored = await self.vault.set_header(current_principal(), request.source, request.value)
+        return pb.SetCredentialResponse(credential=await self._noted(stored))
+
+    async def BeginLogin(self, request: pb.BeginLoginRequest, context: ServicerContext) -> pb.BeginLoginResponse:
+        url, login = await self.vault.begin_login(current_principal(), request.source, request.redirect_uri)
+        return pb.BeginLoginResponse(authorization_url=url, login=login)
+
+    async def CompleteLogin(
+        self, request: pb.CompleteLoginRequest, context: ServicerContext
+    ) -> pb.CompleteLoginResponse:
+        stored = await self.vault.complete_login(
+            current_principal(), request.login, request.code, request.state, request.issuer
+        )
+        return pb.CompleteLoginResponse(credential=await self._noted(stored))
+
+    async def ListCredentials(
+        self, request: pb.ListCredentialsRequest, context: ServicerContext
+    ) -> pb.ListCredentialsResponse:
+        principal = current_principal()
+        if request.everybody:
+            _check_operator("see whose credentials exist")
+        cursor, limit = read_cursor(request.page_token), page_limit(request.page_size)
+        found = await self.vault.page(
+            principal,
+            everybody=request.everybody,
+            source=request.source,
+            after=cursor and cursor[:2],
+            limit=limit + 1,
+        )
+        page, token = page_of(found, limit, lambda last: (last.changed_at_unix_ms, credential_id(last.key), 0))
+        return pb.ListCredentialsResponse(credentials=map(from_credential, page), next_page_token=token)
+
+    async def RevokeCredential(
+        self, request: pb.RevokeCredentialRequest, context: ServicerContext
+    ) -> pb.RevokeCredentialResponse:
+        principal = current_principal()
+        key = key_for(principal, request.source)
+        if request.principal:
+            named = CredentialKey(request.tenant, request.principal, request.source)
+            if named != key:
+                _check_operator("revoke somebody else's credentials")
+            key = named
+        await self.vault.kept(key, principal)
+        await self._note(
+            EventType.CREDENTIAL_REVOKED, {"source": key.source, "of": key.principal, "tenant": key.tenant}
+        )
+        return pb.RevokeCredentialResponse(revoked_upstream=await self.vault.revoke(key))
+
+    async def _noted(self, stored: StoredCredential) -> pb.Credential:
+        await self._note(EventType.CREDENTIAL_SET, {"source": stored.source, "kind": stored.kind.value})
+        return from_credential(stored)
+
+    async def _note(self, type: EventType, attributes: dict[str, str]) -> None:
+        event = Event(
+            type=type,
+            at_unix_ms=self.clock.unix_ms(),
+            principal=current_principal().id,
+            outcome="ok",
+            attributes={name: value for name, value in attributes.items() if value},
+        )
+        await self.audit.append_durably(event)
+
+
+def from_credential(stored: StoredCredential) -> pb.Credential:
+    return pb.Credential(
+        source=stored.source,
+        principal=stored.principal,
+        tenant=stored.tenant,
+        kind=pb.CredentialKind.Value(f"CREDENTIAL_KIND_{stored.kind.value}"),
+        state=pb.CredentialState.Value(f"CREDENTIAL_STATE_{stored.state.value}"),
+        created_at=timestamp(stored.created_at_unix_ms),
+        changed_at=timestamp(stored.changed_at_unix_ms),
+        expires_at=timestamp(stored.expires_at_unix_ms),
+        scopes=stored.scopes,
+    )
+
+
+def _check_operator(to_do: str) -> None:
+    if Role.OPERATOR not in current_principal().roles:
+        raise RpcFailure(Reason.ROLE_MISSING, f"Only operators may {to_do}.", {"role": Role.OPERATOR.value})

@@ -1,0 +1,151 @@
+"""The vault over a store in which somebody else writes, too."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from tests.fakes.clock import FixedRandomness
+from tests.fakes.remote_harness import LoopClock
+from toolhub_service.credentials.sealing import SealingKeys
+from toolhub_service.credentials.secret import PerUserTerms
+from toolhub_service.credentials.vault import Vault, key_for
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.credential import CredentialKind, CredentialStore
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
+from toolhub_service.stores.memory import MemoryRecords
+
+ALICE, BOB = Principal("alice", tenant="acme"), Principal("bob", tenant="acme")
+NEIGHBOUR = Principal("alice", tenant="other")
+SHOP = PerUserTerms("shop", CredentialKind.HEADER)
+SECRET = "alice-secret-0123456789"
+
+
+def a_vault(store: CredentialStore, keys: dict[str, bytes] | None = None) -> Vault:
+    vault = Vault(store, lambda: SealingKeys(keys or {"k1": bytes(32)}), LoopClock(), FixedRandomness())
+    vault.open_source(SHOP)
+    return vault
+
+
+@pytest.fixture
+def store() -> CredentialStore:
+    return Credentials(MemoryRecords(CREDENTIALS))
+
+
+async def refused(vault: Vault, principal: Principal = ALICE) -> tuple[ErrorKind, object]:
+    with pytest.raises(ToolFailure) as failure:
+        await vault.credential(principal, "shop")
+    assert SECRET not in repr(failure.value.error)
+    assert failure.value.error.blames_upstream is False
+    details = failure.value.error.details
+    return failure.value.error.kind, details.get("state", details.get("reason"))
+
+
+@pytest.mark.promise("credentials.own")
+async def test_a_credential_is_its_owners_in_their_tenant_alone(store: CredentialStore) -> None:
+    vault = a_vault(store)
+    await vault.set_header(ALICE, "shop", SECRET)
+    given = await vault.credential(ALICE, "shop")
+    assert given is not None
+    assert (given.header, given.value) == ("authorization", f"Bearer {SECRET}")
+    for stranger in (BOB, NEIGHBOUR, Principal("alice"), Principal("acme", tenant="alice")):
+        assert await refused(vault, stranger) == (ErrorKind.PERMISSION_DENIED, "NONE")
+    assert [each.principal for each in await vault.page(ALICE, everybody=False, source="", after=None, limit=9)] == [
+        "alice"
+    ]
+    assert not await vault.page(NEIGHBOUR, everybody=False, source="", after=None, limit=9)
+
+
+@pytest.mark.promise("credentials.sealed")
+async def test_a_record_that_was_changed_or_moved_in_the_store_gives_nothing(store: CredentialStore) -> None:
+    vault = a_vault(store)
+    kept = await vault.set_header(ALICE, "shop", SECRET)
+    assert SECRET.encode() not in kept.sealed
+    for thief in (BOB, NEIGHBOUR):
+        stolen = replace(kept, tenant=thief.tenant, principal=thief.id, version=1)
+        assert await store.put(stolen)
+        assert await refused(vault, thief) == (ErrorKind.PERMISSION_DENIED, "DAMAGED")
+    swapped = await vault.set_header(Principal("carol", tenant="acme"), "shop", "carol-secret-0123456789")
+    changes = (
+        replace(kept, sealed=swapped.sealed, generation=swapped.generation),
+        replace(kept, sealed=kept.sealed[:-1] + bytes([kept.sealed[-1] ^ 1])),
+        replace(kept, generation="another login"),
+    )
+    for version, changed in enumerate(changes, 2):
+        assert await store.put(replace(changed, version=version))
+        assert await refused(vault) == (ErrorKind.PERMISSION_DENIED, "DAMAGED")
+
+
+async def test_a_new_key_opens_what_the_old_one_sealed_and_seals_what_is_written_from_then_on(
+    store: CredentialStore,
+) -> None:
+    old, new = {"k1": bytes(32)}, {"k2": bytes(range(32)), "k1": bytes(32)}
+    await a_vault(store, old).set_header(ALICE, "shop", SECRET)
+    rotated = a_vault(store, new)
+    given = await rotated.credential(ALICE, "shop")
+    assert given is not None
+    assert given.secret == SECRET
+    assert (await rotated.set_header(ALICE, "shop", SECRET)).key_id == "k2"
+    assert await refused(a_vault(store, old)) == (ErrorKind.TOOL_UNAVAILABLE, "SEALING_KEY_MISSING")
+
+
+async def test_of_values_that_are_given_at_once_one_is_kept_whole(store: CredentialStore) -> None:
+    vaults = [a_vault(store) for _ in range(4)]
+    values = [f"value-{at}-0123456789" for at in range(4)]
+    await asyncio.gather(*(vault.set_header(ALICE, "shop", value) for vault, value in zip(vaults, values, strict=True)))
+    given = await vaults[0].credential(ALICE, "shop")
+    assert given is not None
+    assert given.secret in values
+    stored = await store.get(key_for(ALICE, "shop"))
+    assert stored is not None
+    assert stored.version == 4
+
+
+async def test_what_cannot_be_sent_is_not_kept(store: CredentialStore) -> None:
+    vault = a_vault(store)
+    for value in ("", " ", "two\r\nX-Admin: 1", "schlüssel", "x" * 9_000):
+        with pytest.raises(HubFailure) as failure:
+            await vault.set_header(ALICE, "shop", value)
+        assert failure.value.reason.name == "LOGIN_REFUSED"
+        assert not value.strip() or value not in failure.value.message
+    with pytest.raises(HubFailure) as unknown:
+        await vault.set_header(ALICE, "flows", SECRET)
+    assert unknown.value.reason.name == "CREDENTIAL_NOT_FOUND"
+
+
+class Acme:
+    """The tenancy of its operators."""
+
+    name = "acme"
+
+    def holds(self, principal_id: str) -> bool:
+        return principal_id.startswith("acme-")
+
+    def shows(self, source: str) -> bool:
+        return source == "shop"
+
+    owns = shows
+
+
+async def test_an_operator_of_a_tenant_learns_nothing_of_credentials_of_another(store: CredentialStore) -> None:
+    vault = a_vault(store)
+    vault.open_source(PerUserTerms("theirs", CredentialKind.HEADER))
+    for name in ("acme-a", "other-b", "acme-c"):
+        await vault.set_header(Principal(name), "shop", SECRET)
+    operator = Principal("acme-boss", tenancy=Acme())
+    seen = await vault.page(operator, everybody=True, source="", after=None, limit=9)
+    assert {each.principal for each in seen} == {"acme-a", "acme-c"}
+    refusals = []
+    for key in (key_for(Principal("other-b"), "shop"), key_for(Principal("never-was"), "shop")):
+        with pytest.raises(HubFailure) as failure:
+            await vault.kept(key, operator)
+        refusals.append((failure.value.reason, failure.value.message))
+    for source in ("theirs", "never-was"):
+        with pytest.raises(HubFailure) as failure:
+            await vault.set_header(operator, source, SECRET)
+        refusals.append((failure.value.reason, failure.value.message.replace(source, "shop")))
+    assert refusals[0] == refusals[1]
+    assert refusals[2] == refusals[3]

@@ -1,0 +1,70 @@
+"""Stored credentials on every backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ports.credential_store_suite import CredentialStoreSuite, a_credential
+from tests.unit.stores.postgres_links import link as postgres
+from tests.unit.stores.postgres_links import other_link as other_postgres
+from tests.unit.stores.redis_links import data_keys
+from tests.unit.stores.redis_links import link as redis
+from tests.unit.stores.redis_links import other_link as other_redis
+from tests.unit.stores.sqlite_files import file, other_file
+from toolhub_service.domain.credential import CredentialStore
+from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
+from toolhub_service.stores.memory import MemoryRecords
+from toolhub_service.stores.postgres_link import PostgresLink
+from toolhub_service.stores.postgres_records import PostgresRecords
+from toolhub_service.stores.redis_link import RedisLink
+from toolhub_service.stores.redis_records import CREDENTIAL_LAYOUT, RedisRecords
+from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_records import SqliteRecords
+
+__all__ = ["file", "other_file", "other_postgres", "other_redis", "postgres", "redis"]
+
+
+class TestMemoryCredentials(CredentialStoreSuite):
+    @pytest.fixture
+    def store(self) -> CredentialStore:
+        return Credentials(MemoryRecords(CREDENTIALS))
+
+    @pytest.fixture
+    def other(self) -> None:
+        """Memory is shared with nobody."""
+
+
+class TestSqliteCredentials(CredentialStoreSuite):
+    @pytest.fixture
+    def store(self, file: SqliteFile) -> CredentialStore:
+        return Credentials(SqliteRecords(file, CREDENTIALS))
+
+    @pytest.fixture
+    def other(self, other_file: SqliteFile) -> CredentialStore:
+        return Credentials(SqliteRecords(other_file, CREDENTIALS))
+
+
+class TestRedisCredentials(CredentialStoreSuite):
+    @pytest.fixture
+    def store(self, redis: RedisLink) -> CredentialStore:
+        return Credentials(RedisRecords(redis, CREDENTIALS, CREDENTIAL_LAYOUT))
+
+    @pytest.fixture
+    def other(self, other_redis: RedisLink) -> CredentialStore:
+        return Credentials(RedisRecords(other_redis, CREDENTIALS, CREDENTIAL_LAYOUT))
+
+    async def test_nothing_is_left_of_what_was_removed(self, redis: RedisLink) -> None:
+        store = Credentials(RedisRecords(redis, CREDENTIALS, CREDENTIAL_LAYOUT))
+        assert await store.put(a_credential())
+        assert await store.remove(a_credential().key)
+        assert await data_keys(redis) == set()
+
+
+class TestPostgresCredentials(CredentialStoreSuite):
+    @pytest.fixture
+    def store(self, postgres: PostgresLink) -> CredentialStore:
+        return Credentials(PostgresRecords(postgres, CREDENTIALS))
+
+    @pytest.fixture
+    def other(self, other_postgres: PostgresLink) -> CredentialStore:
+        return Credentials(PostgresRecords(other_postgres, CREDENTIALS))
