@@ -13,6 +13,7 @@ from tests.hub import request, running_hub
 from tests.rpc.props import ClearsUp, Echo, Waits
 from tests.rpc.statuses import failed
 from toolhub_service.domain.event import EventType
+from toolhub_service.transport.interceptors.admission import AdmissionLayer
 
 NOTICE_S = 3_600.0
 """That the mesh has taken notice is said by the test."""
@@ -128,3 +129,20 @@ async def test_work_that_was_cut_off_is_in_the_log_before_the_log_is_closed(tmp_
     async with running_hub(tmp_path) as after:
         events = await after.events(tool=slow.name)
     assert [event.event.outcome for event in events] == ["CANCELLED"]
+
+
+async def test_a_leaving_hub_waits_until_nobody_comes_any_more_and_not_for_ever() -> None:
+    async def waited(busy_turns: int, within_s: float) -> int:
+        admission, turns = AdmissionLayer(1), 0
+        admission.draining = True
+
+        async def turn(seconds: float) -> None:
+            nonlocal turns
+            turns += 1
+            admission.refused += turns <= busy_turns
+
+        await admission.quiet(0.25, within_s, turn)
+        return turns
+
+    assert [await waited(busy, 5.0) for busy in (0, 3, 1_000)] == [1, 4, 20]
+    assert await waited(1_000, 0.0) == 0, "no mesh was given notice"

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -120,6 +121,10 @@ _STREAMS_A_CONNECTION = 1_000
 # no client takes for overload: the admission layer refuses with a status that says when to come back.
 _PENDING_MAX = 16_384
 
+# Without a call, after which a mesh has noticed; and the longest wait for that, for clients that look at no health.
+_QUIET_S = 0.25
+_GOING_S = 5.0
+
 # Longest wait for cancelled calls: a command may take a moment to die.
 _CUT_OFF_S = 5.0
 
@@ -227,11 +232,20 @@ class Server:
         self.tools.sessions.drain(grace_s)
         self.registry.news.close()
         self._audit.drain()
+        stopping = self._stop(grace_s, min(grace_s, _GOING_S) if notice_s else 0.0)
         if leaving is None:
-            await self._grpc.stop(grace_s)
+            await stopping
         else:
-            await asyncio.gather(self._grpc.stop(grace_s), leaving())
+            await asyncio.gather(stopping, leaving())
         await self._admission.emptied(_CUT_OFF_S)
+
+    async def _stop(self, grace_s: float, going_s: float) -> None:
+        """Close the connections, within `grace_s` in all. A server that stops answers CANCELLED to what arrives in that
+        moment, by which a client cannot tell that nothing has begun: where a mesh was given notice, wait up to
+        `going_s` until it sends nothing any more, and refuse it meanwhile."""
+        began_s = monotonic()
+        await self._admission.quiet(_QUIET_S, going_s)
+        await self._grpc.stop(max(0.0, grace_s - (monotonic() - began_s)))
 
     async def tell_effects(self, *, are_possible: bool) -> None:
         """Say on the services that calls go through whether effects can be recorded. The server as a whole goes on

@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 
+from toolhub_service.domain.ports import Sleep
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.verdict import may_take
 from toolhub_service.transport.rpc import Layer, Method, ServicerContext, current_principal
@@ -28,6 +29,8 @@ class AdmissionLayer(Layer):
         """All of them."""
         self.watches = 0
         self.draining = False
+        self.refused = 0
+        """Since it drains."""
         self._empty = asyncio.Event()
 
     def concerns(self, hook: str, method: Method) -> bool:
@@ -35,6 +38,7 @@ class AdmissionLayer(Layer):
 
     def enter(self, method: Method, context: ServicerContext) -> None:
         if self.draining:
+            self.refused += 1
             raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Connect again.", retry_after_s=0.5)
         if method.name in WATCHES:
             if self.watches >= self._max_watches:
@@ -50,6 +54,14 @@ class AdmissionLayer(Layer):
             self.watches -= 1
         if self.draining and not self.in_flight:
             self._empty.set()
+
+    async def quiet(self, quiet_s: float, within_s: float, sleep: Sleep = asyncio.sleep) -> None:
+        """Once draining: wait until nobody has come for `quiet_s`, for at most `within_s`."""
+        for _ in range(int(within_s / quiet_s)):
+            refused = self.refused
+            await sleep(quiet_s)
+            if self.refused == refused:
+                return
 
     async def emptied(self, within_s: float) -> None:
         """Once draining: wait until the last RPC has left, for at most `within_s`."""
