@@ -10,6 +10,7 @@ from mcp.shared.exceptions import MCPError
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.mcp_server.mcp_hub import ERAS, mcp_hub
+from toolhub_service.domain.call import Principal
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.mcp import McpTelemetry
 from toolhub_service.telemetry.metrics import Metrics
@@ -52,12 +53,12 @@ async def test_a_request_is_a_span_of_the_callers_trace_under_the_conventions_an
     telemetry = McpTelemetry(metrics, tracing)
     asked = {"name": "core__fs_readText", "arguments": {}}
     telemetry.begin("tools/call", "2025-11-25", asked, list(TRACED.items()), session_id="s1", request_id=7).end(
-        "alice", "tool_error"
+        Principal("alice"), "tool_error"
     )
     uri = {"uri": "skill://team/canary-77/SKILL.md"}
-    telemetry.begin("resources/read", "2026-07-28", uri, list(TRACED.items())).end("alice", "-32602")
+    telemetry.begin("resources/read", "2026-07-28", uri, list(TRACED.items())).end(Principal("alice"), "-32602")
     for number in range(500):
-        telemetry.begin(f"x/{number}", "2026-07-28", {}, []).end("alice", str(-number))
+        telemetry.begin(f"x/{number}", "2026-07-28", {}, []).end(Principal("alice"), str(-number))
     tracing.flush()
     called, read = [span for span in exporter.get_finished_spans() if span.context.trace_id == int(TRACE, 16)]
     assert called.name == "tools/call core__fs_readText"

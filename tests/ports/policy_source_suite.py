@@ -51,4 +51,4 @@ class PolicySourceSuite:
         source = self.source()
         for planned in self.calls():
             if source.decide(planned).effect is not Effect.DENY:
-                assert source.could_allow(planned.call.principal.id, planned.spec)
+                assert source.could_allow(planned.call.principal, planned.spec)

@@ -15,7 +15,7 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_files import configured_sources, known_names
 from toolhub_service.app.wiring_calls import audit_log_of
 from toolhub_service.app.wiring_tools import Toolbox, open_toolbox
-from toolhub_service.domain.call import Call, PlannedCall, Principal
+from toolhub_service.domain.call import Call, ExecContext, PlannedCall, Principal
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType, Verification
 from toolhub_service.domain.job import Job, JobFilter
@@ -156,16 +156,22 @@ def policy_file_of(settings: Settings) -> Path | None:
 
 
 async def explain_call(
-    settings: Settings, policy: PolicySnapshot, principal: str, tool: str, args: Mapping[str, JsonValue]
+    settings: Settings,
+    policy: PolicySnapshot,
+    caller: Principal,
+    tool: str,
+    args: Mapping[str, JsonValue],
+    *,
+    user_id: str = "",
 ) -> Explanation:
-    """Why the policy would give a call its verdict.
+    """Why the policy would give a call its verdict. `caller`: as a credential would describe it.
 
     Raises ToolFailure when the call would not get that far, OfflineRefused for a tool of a source.
     """
     toolbox = _toolbox(settings)
     try:
         _check_is_local(tool, toolbox, Paths(settings))
-        call = Call("explained", tool, dict(args), policy.principal(principal), purpose="explain the policy")
+        call = Call("explained", tool, dict(args), policy.described(caller), ExecContext(user_id=user_id))
         return explain(policy, _planned(call, toolbox, policy))
     finally:
         await toolbox.close()

@@ -30,6 +30,7 @@ def known_names(settings: Settings, tools: Collection[ToolSpec]) -> Known:
         capabilities=KNOWN_CAPABILITIES | CAPABILITY_ALIASES.keys() | needed | set(_capabilities(sources)),
         principals=frozenset(_principals(settings)),
         unread=frozenset(sources.keys() - namespaces),
+        issuers=frozenset(issuer.name for issuer in settings.auth.jwt.issuers),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,6 +22,7 @@ from toolhub_service.identity.token import (
     judge_header,
     judge_times,
     parse,
+    principal_of,
 )
 from toolhub_service.identity.tokens import Tokens
 from toolhub_service.settings.document import Settings
@@ -124,10 +125,13 @@ def _identity(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Ite
 
 
 def _roles(identity: Identity, settings: Settings) -> Judgement:
-    given = policy_of(policy_file_of(settings)).principal(identity.principal_id).roles
+    policy, verified = policy_of(policy_file_of(settings)), principal_of(identity)
+    given = policy.described(replace(verified, roles=frozenset(Role))).roles
+    if not given and identity.actors:
+        return Judgement("roles", False, "the policy gives principal and actors no role that all of them have")
     if not given:
         return Judgement("roles", False, "the policy names the principal neither under `grants` nor under `roles`")
-    kept: frozenset[Role] = given if identity.roles is None else given & identity.roles
+    kept = policy.described(verified).roles
     if not kept:
         names = _listed(role.value for role in given)
         return Judgement("roles", False, f"the policy gives {names}, and scopes and groups of the token none of them")

@@ -67,7 +67,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
     def layer(audiences: frozenset[str] | None, *, needs_tls_1_3: bool = False) -> AuthLayer:
         kinds: dict[str, Authenticator] = {
             **({} if by_certificate else local),  # asked first where nothing but an entry of metadata could be one
-            "jwt": BearerTokens(tokens, who, audiences),  # before keys: it leaves alone what is no token
+            "jwt": BearerTokens(tokens, who, policy.again, audiences),  # before keys: it leaves alone what is no token
             "api-key": ApiKeys(keys, others),
             **by_certificate,
             **local,

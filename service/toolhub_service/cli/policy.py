@@ -27,9 +27,11 @@ from toolhub_service.cli.policy_import import import_group
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
+    from toolhub_service.domain.call import Principal
     from toolhub_service.domain.verdict import Verdict
     from toolhub_service.policy.explain import Explanation
     from toolhub_service.policy.snapshot import PolicySnapshot
+    from toolhub_service.settings.document import Settings
 
 
 # What `toolhub policy init` writes. Lines `# Words` are prose; lines `#key` and `#  - entry` are examples that are
@@ -167,6 +169,9 @@ def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[s
 
 @policy.command("explain")
 @click.option("--principal", default="local", show_default=True, help="Principal that calls.")
+@click.option("--group", "groups", multiple=True, help="Group that its token names; repeatable.")
+@click.option("--actor", "actors", multiple=True, help="Principal that acts for it; repeatable, who acts now first.")
+@click.option("--user", "user_id", default="", help="The user_id that the call names, for whom the principal acts.")
 @click.option("--tool", required=True, help="Tool that is called.")
 @click.option(
     "--args",
@@ -179,7 +184,15 @@ def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[s
 @json_option
 @settings_options
 def explain_command(
-    principal: str, tool: str, arguments: str, file: Path | None, as_json: bool, **options: Any
+    principal: str,
+    groups: tuple[str, ...],
+    actors: tuple[str, ...],
+    user_id: str,
+    tool: str,
+    arguments: str,
+    file: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Explain why the policy would allow or refuse a call: every grant, rule and guard, and the verdict.
 
@@ -189,18 +202,19 @@ def explain_command(
     \b
     Example:
       toolhub policy explain --tool core/fs.readText --args '{"path": "../secret"}'
+      toolhub policy explain --principal corp:ann --group admins --actor corp:bot --tool core/web.fetch
     """
     from toolhub_service.app.offline import OfflineRefused, explain_call, policy_file_of
     from toolhub_service.domain.errors import ErrorKind, ToolFailure
     from toolhub_service.policy.parsing import InvalidPolicy
 
     settings = read_settings(**options)
-    args = _object(arguments)
+    args, caller = _object(arguments), _caller(settings, principal, groups, actors)
     chosen = file or policy_file_of(settings)
     with explaining(InvalidPolicy, place=chosen):
         snapshot = _load(chosen)
     try:
-        explanation = asyncio.run(explain_call(settings, snapshot, principal, tool, args))
+        explanation = asyncio.run(explain_call(settings, snapshot, caller, tool, args, user_id=user_id))
     except ToolFailure as refused:
         text = f"The call fails before the policy is evaluated: {refused.error.message}"
         lacks_args = not args and refused.error.kind is ErrorKind.INPUT_SCHEMA_INVALID
@@ -236,6 +250,21 @@ def _load(file: Path | None) -> PolicySnapshot:
         return policy_of(file)
     except OfflineRefused as reason:
         raise click.UsageError(str(reason)) from reason
+
+
+def _caller(settings: Settings, id: str, groups: tuple[str, ...], actors: tuple[str, ...]) -> Principal:
+    """As a credential that takes no rights away would describe it."""
+    from toolhub_service.domain.call import Principal, Role
+
+    issuer, colon, _ = id.partition(":")
+    issuers = [known.name for known in settings.auth.jwt.issuers]
+    is_vouched = bool(colon) and issuer in issuers
+    if (groups or actors) and not is_vouched:
+        raise click.UsageError(
+            "Groups and actors come with a token: give --principal ISSUER:SUBJECT, with an issuer of auth.jwt.issuers "
+            f"({', '.join(issuers) or 'there is none'})."
+        )
+    return Principal(id, frozenset(Role), issuer=issuer if is_vouched else "", actors=actors, groups=frozenset(groups))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from toolhub_service.domain.call import Call, Owners, PlannedCall, Question
+from toolhub_service.domain.call import Call, Owners, PlannedCall, Principal, Question
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import IdentityEnum
 from toolhub_service.domain.verdict import Verdict
@@ -49,6 +49,8 @@ class Binding(Struct, frozen=True, gc=False, omit_defaults=True):
     """As `Preconditions.workspace`."""
     state: str = ""
     """As `Preconditions.state`, when it was asked."""
+    actors: str = ""
+    """Ids of those who act for the principal, by its token, with spaces between; empty: it acts itself."""
 
     @property
     def parts(self) -> list[str]:
@@ -58,9 +60,10 @@ class Binding(Struct, frozen=True, gc=False, omit_defaults=True):
             del parts[-1]
         return parts
 
-    def is_asked_by(self, principal_id: str) -> bool:
-        """Whether it is a request of this principal's own, whoever carried it."""
-        return principal_id in (self.principal, self.agent_id, self.user_id)
+    def is_asked_by(self, principal: Principal) -> bool:
+        """Whether it is a request of this principal's own, or of one that acts for it, whoever carried it."""
+        own = {self.principal, self.agent_id, self.user_id, *self.actors.split()}
+        return not own.isdisjoint((principal.id, *principal.actors))
 
 
 class Approval(Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -65,7 +66,7 @@ class Principal:
     issuer: str = ""
     """The name of the issuer of its token; empty: it has none."""
     actors: tuple[str, ...] = ()
-    """Who acts for it, as its token says (RFC 8693): the one that acts now first."""
+    """Ids of those who act for it, as its token says (RFC 8693): the one that acts now first."""
     permissions: frozenset[str] | None = None
     """Globs over capabilities that its token narrows the grant to; None: the grant as it is."""
     tenant: str = ""
@@ -74,6 +75,21 @@ class Principal:
     """As its issuer names them; they mean nothing without `issuer`."""
     tenancy: Tenancy | None = field(default=None, repr=False, compare=False)
     """Bounds what it sees of others; None: its roles alone do, for there are no tenants or it is of the whole hub."""
+    key: str = field(init=False, compare=False, repr=False)
+    """The same for two that a policy cannot tell apart; the id alone where a credential says no more than that."""
+
+    def __post_init__(self) -> None:
+        key = self.id
+        if self.issuer or self.actors or self.tenant or self.groups:
+            facts = repr((self.issuer, self.tenant, self.actors, sorted(self.groups)))
+            key = f"{key}\0{sha256(facts.encode()).hexdigest()}"
+        object.__setattr__(self, "key", key)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What its credential says beside its id, for records; what it does not say is left out."""
+        named = {"issuer": self.issuer, "tenant": self.tenant, "actors": " ".join(self.actors)}
+        return {name: fact for name, fact in named.items() if fact}
 
     def may_know(self, owner: str) -> bool:
         """Whether roles may show it what that principal owns."""
@@ -248,6 +264,12 @@ class Call(NamedTuple):
     unread_bytes: int = 0
     client: CallingClient | None = None
     """Who can be asked while it runs; None: nobody. Never of a job, whose caller may be gone."""
+
+    @property
+    def subject(self) -> str:
+        """Id of whom it is for: the user, or else the agent, in whose name the principal makes it; or the principal."""
+        own = self.principal.id
+        return next((id for id in (self.context.user_id, self.context.agent_id) if id not in ("", own)), own)
 
     @property
     def waiting_job_id(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from toolhub_service.domain.call import Call, GrantedCall, PlannedCall, Preconditions
+from toolhub_service.domain.call import Call, GrantedCall, PlannedCall, Preconditions, Principal
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.json import JsonObject
@@ -131,17 +131,17 @@ class PolicySource(Protocol):
     def version(self) -> int:
         """Counts the changes in this process; cheap enough to be read on every call."""
 
-    def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
+    def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
         """What `decide` says, in this version, of every call of the tool by the principal in its own name and with its
         whole grant; None where that depends on the arguments or somebody has to watch each decision."""
 
     def decide(self, planned: PlannedCall) -> Verdict:
         """May this principal make this call with these arguments? Pure; never raises for a bad call."""
 
-    def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
+    def limits(self, principal: Principal, spec: ToolSpec) -> tuple[Limit, ...]:
         """What a call would be counted by, whatever its arguments are."""
 
-    def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
+    def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
         """Whether some call of the tool could be allowed: what lists and searches may show."""
 
 

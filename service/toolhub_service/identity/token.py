@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from toolhub_service.domain.call import Role
+from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.schema import strict_json
 
@@ -91,7 +91,7 @@ class Identity(NamedTuple):
     subject: str
     client_id: str
     actors: tuple[str, ...]
-    """Who acts for the subject, as the claim `act` says (RFC 8693 §4.1): the one that acts now first."""
+    """Ids of those who act for the subject, as the claim `act` says (RFC 8693 §4.1): the one that acts now first."""
     scopes: frozenset[str]
     groups: frozenset[str]
     tenant: str
@@ -230,11 +230,11 @@ def identity_of(claims: Mapping[str, Any], terms: IssuerTerms, expires_s: float)
     held = {EVERYONE, *(f"scope:{name}" for name in scopes), *(f"group:{name}" for name in groups)}
     client, tenant = claims.get("client_id", claims.get("azp")), _tenant(claims, terms)
     return Identity(
-        principal_id=f"{terms.name}:{tenant}/{subject}" if tenant else f"{terms.name}:{subject}",
+        principal_id=_id(terms, tenant, subject),
         issuer=terms.name,
         subject=subject,
         client_id=client if isinstance(client, str) and _NAME.fullmatch(client) else "",
-        actors=_actors(claims),
+        actors=_actors(claims, terms),
         scopes=scopes,
         groups=groups,
         tenant=tenant,
@@ -242,6 +242,19 @@ def identity_of(claims: Mapping[str, Any], terms: IssuerTerms, expires_s: float)
         roles=_given(terms.roles, held),
         permissions=_given(terms.capabilities, held),
         expires_s=expires_s,
+    )
+
+
+def principal_of(identity: Identity) -> Principal:
+    """What the token says of its principal, with the roles that it may have at most: policy has not been asked yet."""
+    return Principal(
+        identity.principal_id,
+        frozenset(Role) if identity.roles is None else identity.roles,
+        issuer=identity.issuer,
+        actors=identity.actors,
+        permissions=identity.permissions,
+        tenant=identity.tenant,
+        groups=identity.groups,
     )
 
 
@@ -286,14 +299,25 @@ def _tenant(claims: Mapping[str, Any], terms: IssuerTerms) -> str:
     return tenant
 
 
-def _actors(claims: Mapping[str, Any]) -> tuple[str, ...]:
+def _id(terms: IssuerTerms, tenant: str, subject: str) -> str:
+    return f"{terms.name}:{tenant}/{subject}" if tenant else f"{terms.name}:{subject}"
+
+
+def _actors(claims: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, ...]:
+    """Each under the id that it would have with a token of its own; of the token's tenant where it names none."""
     actors: list[str] = []
     actor = claims.get("act")
     while actor is not None:
-        name = actor.get("sub") if isinstance(actor, Mapping) else None
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None or len(actors) == _ACTORS_MAX:
+        if not isinstance(actor, Mapping) or len(actors) == _ACTORS_MAX:
             raise TokenRefused("actor", "The claim `act` of the token is no chain of actors (RFC 8693 §4.1).")
-        actors.append(name)
+        own = _claim(actor, terms.principal_claim)
+        name = actor.get("sub") if own is None else own
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise TokenRefused("actor", "The claim `act` of the token is no chain of actors (RFC 8693 §4.1).")
+        if actor.get("iss", terms.issuer) != terms.issuer:
+            raise TokenRefused("actor", "Who acts for the token's subject (`act`) has another issuer than the token.")
+        has_tenant = _claim(actor, terms.tenant_claim) is not None
+        actors.append(_id(terms, _tenant(actor if has_tenant else claims, terms), name))
         actor = actor.get("act")
     return tuple(actors)
 

@@ -124,7 +124,7 @@ class Calling:
         """The answer, in which what is hidden looks like what does not exist. It has been recorded as it was."""
         if answer.error is not None:
             spec = self._engine.catalog.get(call.tool)
-            if spec is None or not self._engine.policy.could_allow(call.principal.id, spec):
+            if spec is None or not self._engine.policy.could_allow(call.principal, spec):
                 unknown = not_found(call, self._engine.catalog, self._engine.policy, self._offer.name_of)
                 return failed(unknown.error)
             answer = answer._replace(error=_without_id(answer.error))

@@ -17,6 +17,7 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.tool import Primitive
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.registry.catalog import CatalogChange
@@ -42,7 +43,7 @@ class Watch(NamedTuple):
     """As its source calls it."""
     shown: str
     """As the client does."""
-    principal_id: str
+    principal: Principal
     tool: str
     """By which the source was asked for it: who may no longer call it is told no more."""
 
@@ -155,7 +156,7 @@ class Changes:
 
     def _may_know(self, watch: Watch) -> bool:
         spec = self._engine.catalog.get(watch.tool)
-        return spec is not None and self._engine.policy.could_allow(watch.principal_id, spec)
+        return spec is not None and self._engine.policy.could_allow(watch.principal, spec)
 
 
 def _is_updated(watch: Watch, updated: set[tuple[str, str]]) -> bool:

@@ -190,7 +190,7 @@ class Endpoint:
             self._engine.crashed(f"mcp/{ctx.method}", defect)
             raise MCPError(INTERNAL_ERROR, "The hub failed. The operator finds the cause in its log.") from defect
         finally:
-            begun.end(principal.id, failed_as)
+            begun.end(principal, failed_as)
 
     async def _around_tasks(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """What of tasks the SDK's own handlers have no room for: it passes on what a middleware answers as it is."""
@@ -210,7 +210,7 @@ class Endpoint:
     def _input_schema(self, name: str) -> Any:
         """Of a tool that the caller may know of: whoever sends no headers for it learns by the refusal that it is."""
         spec, caller = self._engine.catalog.get(self._offer.tool_of(name)), CALLER.get()
-        is_hidden = spec is None or (caller is not None and not self._engine.policy.could_allow(caller.id, spec))
+        is_hidden = spec is None or (caller is not None and not self._engine.policy.could_allow(caller, spec))
         return None if spec is None or is_hidden else spec.input_schema
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:

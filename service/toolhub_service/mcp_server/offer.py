@@ -81,7 +81,7 @@ class Offer:
             return tool
 
     def may_see(self, principal: Principal, spec: ToolSpec) -> bool:
-        return spec.state is ToolState.ACTIVE and self._engine.policy.could_allow(principal.id, spec)
+        return spec.state is ToolState.ACTIVE and self._engine.policy.could_allow(principal, spec)
 
     def visible(self, principal: Principal, tool: str) -> ToolSpec | None:
         """The tool, if it can be called now and the principal may know of it."""

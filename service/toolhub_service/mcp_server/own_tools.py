@@ -171,8 +171,8 @@ class OwnTools:
         meaning = NO_MEANING if engine.meanings is None else await engine.meanings.of(args.query)
         viewer = Viewer(
             scope=principal.id,
-            allowed=lambda spec: engine.policy.could_allow(principal.id, spec),
-            revision=engine.policy.revision,
+            allowed=lambda spec: engine.policy.could_allow(principal, spec),
+            revision=f"{engine.policy.revision} {principal.key}",
         )
         page = search_tools(
             engine.search,

@@ -69,7 +69,7 @@ class Primitives:
 
     def is_hidden(self, principal: Principal, spec: ToolSpec) -> bool:
         """Whether policy could never allow it."""
-        return not self._engine.policy.could_allow(principal.id, spec)
+        return not self._engine.policy.could_allow(principal, spec)
 
     async def call(self, asker: Asker, spec: ToolSpec, args: Mapping[str, Any]) -> ToolResult:
         """One call of it; an approval that was granted for exactly this call is used."""

@@ -78,7 +78,7 @@ class Subscriptions:
         answer = await self._primitives.call(asker, spec, {"uri": own})
         if answer.error is not None:
             raise protocol_error(answer.error) if may_subscribe else refusal
-        return Watch(source, own, uri, asker.principal.id, spec.name)
+        return Watch(source, own, uri, asker.principal, spec.name)
 
 
 def _no_news(uri: str) -> MCPError:

@@ -26,7 +26,7 @@ _MATCH: Final = 32  # for 256 bytes: 2.5 ns a byte
 _BYTES_PER_NODE: Final = 256
 _GROWTH_MAX: Final = 1 << 20
 _LOOPS: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
-_ROOTS: Final = frozenset({"args", "tool", "principal", "context", "sql"})
+_ROOTS: Final = frozenset({"args", "tool", "principal", "subject", "actor", "delegation", "context", "sql"})
 _TOKEN: Final = re.compile(
     r"""//[^\n]*|\s+
     |(?P<text>[bB]?[rR][bB]?(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"[^"\n]*"|'[^'\n]*')
@@ -57,7 +57,9 @@ class Cost:
         for path in self.members:
             root, member = path
             value = variables.get(root, {})
-            weights[path] = weight = _weight(value.get(member) if member else value, left)
+            weights[path] = weight = _weight(
+                value.get(member) if member and isinstance(value, Mapping) else value, left
+            )
             left -= weight
             if left < 0:
                 return False

@@ -1,10 +1,13 @@
 """`when:` of a rule, in CEL (cel-spec), compiled when the policy is loaded.
 
-An expression sees five variables and no clock, randomness or I/O: the same call always gets the same answer.
+An expression sees eight variables and no clock, randomness or I/O: the same call always gets the same answer.
 
     args       the completed arguments, as JSON; guarded paths and URLs in their one spelling
     tool       name, version, kind, source, capabilities, tags, read_only, destructive, idempotent, open_world
-    principal  id, roles
+    principal  id, roles, tenant, groups, issuer: the caller, as its credential says
+    subject    id of whom the call is for: the user or agent whom a principal with `impersonate` names, or the principal
+    actor      id of who acts in it: who acts for the principal by its token, or the principal
+    delegation ids of all who act for the subject, the one that acts now first; empty where it acts itself
     context    request_id, task_id, session_id, agent_id, user_id, labels, mode
     sql        kind, tables, functions of a statement for a database; empty where a call has none, or one that cannot be
                read, which the guard refuses
@@ -72,7 +75,7 @@ class Expression:
         read = dict(variables)
         for name, members in self.members.items():
             if members is not None:  # only what is read: whatever else there is costs nothing
-                held = variables[name]
+                held = variables[name] if isinstance(variables[name], Mapping) else {}
                 read[name] = {member: held[member] for member in members if member in held}
         if not self._cost.is_within(read):
             raise ConditionFault("the arguments that it reads are larger than its cost limit allows")
@@ -146,7 +149,28 @@ def _tool(planned: PlannedCall) -> dict[str, Any]:
 
 def _principal(planned: PlannedCall) -> dict[str, Any]:
     principal = planned.call.principal
-    return {"id": principal.id, "roles": sorted(role.value for role in principal.roles)}
+    return {
+        "id": principal.id,
+        "roles": sorted(role.value for role in principal.roles),
+        "tenant": principal.tenant,
+        "groups": sorted(principal.groups),
+        "issuer": principal.issuer,
+    }
+
+
+def _subject(planned: PlannedCall) -> dict[str, Any]:
+    return {"id": planned.call.subject}
+
+
+def _delegation(planned: PlannedCall) -> list[str]:
+    call = planned.call
+    acts_itself = call.subject == call.principal.id
+    return [*call.principal.actors, *(() if acts_itself else (call.principal.id,))]
+
+
+def _actor(planned: PlannedCall) -> dict[str, Any]:
+    principal = planned.call.principal
+    return {"id": principal.actors[0] if principal.actors else principal.id}
 
 
 def _context(planned: PlannedCall) -> dict[str, Any]:
@@ -173,6 +197,9 @@ VARIABLES: dict[str, Callable[[PlannedCall], Any]] = {
     "args": spelled_arguments,
     "tool": _tool,
     "principal": _principal,
+    "subject": _subject,
+    "actor": _actor,
+    "delegation": _delegation,
     "context": _context,
     "sql": _sql,
 }

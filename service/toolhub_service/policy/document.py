@@ -24,6 +24,7 @@ Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
 RE2 = Annotated[str, Meta(max_length=1024)]
 
 ANYONE = ("*",)
+_WHOM = "Globs over principal ids, `group:ISSUER/GROUP`, `issuer:NAME`, `actor:ID` or `spiffe://DOMAIN/PATH/*`."
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +34,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Grant(Section, frozen=True, kw_only=True):
     """Which capabilities these principals hold. Grants add up; nothing is held without one."""
 
-    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")]
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description=_WHOM)]
     capabilities: Annotated[
         tuple[Glob, ...],
         Meta(
@@ -46,7 +47,7 @@ class Grant(Section, frozen=True, kw_only=True):
 class Roles(Section, frozen=True, kw_only=True):
     """Which groups of RPCs these principals may use. Without an entry, whom a grant names is an agent."""
 
-    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")]
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description=_WHOM)]
     roles: Annotated[
         tuple[Literal["agent", "operator", "approver", "auditor"], ...],
         Meta(description="Roles of these principals. A principal that only a grant names has the role `agent`."),
@@ -68,7 +69,7 @@ class Approval(Section, frozen=True, kw_only=True):
         | None
     ) = None
     approvers: Annotated[
-        tuple[Glob, ...], Meta(min_length=1, description="Globs over principals who may decide (role approver needed).")
+        tuple[Glob, ...], Meta(min_length=1, description="Who may decide (role approver needed); as `principals`.")
     ] = ANYONE
 
 
@@ -83,7 +84,7 @@ class Rule(Section, frozen=True, kw_only=True):
             "without a dry run."
         ),
     ]
-    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description=_WHOM)] = ANYONE
     tools: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over tool names.")] = ANYONE
     capabilities: Annotated[
         tuple[Glob, ...], Meta(description="Only tools that have one of these capabilities (globs); empty: any tool.")
@@ -92,7 +93,8 @@ class Rule(Section, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=4_096,
-            description="CEL over args, tool, principal and context; empty: always. An error denies the call.",
+            description="CEL over args, tool, principal, subject, actor, delegation, context and sql; empty: always. "
+            "An error denies the call.",
         ),
     ] = ""
     reason: Annotated[str, Meta(max_length=500, description="Sent to the caller: why.")] = ""
@@ -104,7 +106,7 @@ class LimitRule(Section, frozen=True, kw_only=True):
     """Bounds on how often and how many at once."""
 
     id: Annotated[Id, Meta(description="Unique; names the counter.")]
-    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description=_WHOM)] = ANYONE
     tools: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over tool names.")] = ANYONE
     per: Annotated[
         Literal["principal", "tool", "principal_tool", "tenant", "global"],
@@ -126,7 +128,7 @@ class LimitRule(Section, frozen=True, kw_only=True):
 class Egress(Section, frozen=True, kw_only=True):
     """Hosts that may be dialled. A request passes when one entry matches it whole."""
 
-    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description=_WHOM)] = ANYONE
     tools: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over tool names.")] = ANYONE
     hosts: Annotated[
         tuple[Glob, ...],
@@ -262,7 +264,7 @@ class PolicyDocument(Section, frozen=True, kw_only=True):
     ] = ()
     sandbox: Annotated[SandboxRule, Meta(description="Limits on what a tool may use of the machine.")] = SandboxRule()
     impersonate: Annotated[
-        tuple[Glob, ...], Meta(description="Principals (globs) whose calls may name another agent_id or user_id.")
+        tuple[Glob, ...], Meta(description="Whose calls may name another agent_id or user_id; as `principals`.")
     ] = ()
     destructive_requires_plan: Annotated[
         bool,

@@ -5,7 +5,7 @@ The verdict is the one that `decide` gives; the considerations come from the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from toolhub_service.domain.call import PlannedCall
@@ -14,6 +14,7 @@ from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.policy.arguments import RULE_IDS, argument_of, judge_argument, statement_of, words
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another, grammar_line
+from toolhub_service.policy.selectors import Party, parties_of
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.table import CompiledRule, Holdings, Row
 
@@ -41,43 +42,52 @@ class Explanation:
 
 def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
     """The verdict on a call, and all that was considered for it."""
-    row = snapshot.row(planned.call.principal.id, planned.spec)
+    row, parties = snapshot.row_of(planned), parties_of(planned.call.principal, snapshot.others_of(planned))
     considered = [
-        _identity(snapshot, planned, row),
-        *_grants(snapshot, planned, row),
+        _identity(planned, row),
+        *_grants(snapshot, row, parties),
         _permissions(planned, row),
-        *(_rule(rule, planned, row) for rule in snapshot.table.rules if rule.denies),
+        *(_rule(rule, planned, row, parties, snapshot) for rule in snapshot.table.rules if rule.denies),
         *_guards(planned, row),
-        *(_rule(rule, planned, row, snapshot) for rule in snapshot.table.rules if not rule.denies),
+        *(_rule(rule, planned, row, parties, snapshot) for rule in snapshot.table.rules if not rule.denies),
         _fallback(row),
     ]
     return Explanation(snapshot.decide(planned), tuple(considered), _grammar(planned, row))
 
 
-def _identity(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Consideration:
-    what = "agent_id and user_id are the caller's own"
-    if not acts_for_another(planned.call.context, planned.call.principal.id):
+def _identity(planned: PlannedCall, row: Row) -> Consideration:
+    what, principal = "agent_id and user_id are the caller's own", planned.call.principal
+    if not acts_for_another(planned.call.context, principal.id):
         return Consideration(IDENTITY, what, matched=False, why="the call names nobody else")
-    if snapshot.is_impostor(planned, row):
+    if not (principal.may_impersonate or row.may_impersonate):
         return Consideration(
             IDENTITY, what, matched=True, why="the call names somebody else, and the caller may not act for others"
         )
     return Consideration(IDENTITY, what, matched=False, why="the caller may act for others")
 
 
-def _grants(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Iterator[Consideration]:
-    for index, (principals, grant) in enumerate(snapshot.table.grants):
-        pattern = principals.match(planned.call.principal.id)
-        what = f"grants {', '.join(grant.capabilities) or 'no capability'} to {principals}"
-        if pattern is None:
-            yield Consideration(f"grants[{index}]", what, matched=False, why="names other principals")
-            continue
-        covered = sorted(row.needs - set(Holdings(grant.capabilities).lack(row.needs)))
-        why = f"`{pattern.text}` names the caller; covers {', '.join(covered) or 'none'}"
-        yield Consideration(f"grants[{index}]", what, matched=True, why=why)
+def _grants(snapshot: PolicySnapshot, row: Row, parties: Sequence[Party]) -> Iterator[Consideration]:
+    for party in parties:
+        whom = "the caller" if party is parties[0] else party.id
+        for index, (principals, grant) in enumerate(snapshot.table.grants):
+            selector = principals.match(party)
+            what = f"grants {', '.join(grant.capabilities) or 'no capability'} to {principals}"
+            if selector is None:
+                why = "names other principals" if party is parties[0] else f"does not name {whom}"
+                yield Consideration(f"grants[{index}]", what, matched=False, why=why)
+                continue
+            covered = sorted(row.needs - set(Holdings(grant.capabilities).lack(row.needs)))
+            why = f"`{selector.text}` names {whom}; covers {', '.join(covered) or 'none'}"
+            yield Consideration(f"grants[{index}]", what, matched=True, why=why)
     what = f"the tool needs {', '.join(sorted(row.needs)) or 'no capability'}"
-    if not row.is_known:
-        yield Consideration(CAPABILITIES, what, matched=True, why="the caller has neither a grant nor the role `agent`")
+    if len(parties) > 1:
+        what = f"{what} of each of {', '.join(party.id for party in parties)}"
+    if row.strangers:
+        who = "the caller" if row.strangers[0][0] == parties[0].id else row.strangers[0][0]
+        yield Consideration(CAPABILITIES, what, matched=True, why=f"{who} has neither a grant nor the role `agent`")
+    elif len(parties) > 1 and row.lacking:
+        why = "; ".join(f"{who} lacks {', '.join(missing)}" for who, missing in row.lacking)
+        yield Consideration(CAPABILITIES, what, matched=True, why=why)
     else:
         why = f"missing: {', '.join(row.missing)}" if row.missing else "all held"
         yield Consideration(CAPABILITIES, what, matched=bool(row.missing), why=why)
@@ -94,27 +104,27 @@ def _permissions(planned: PlannedCall, row: Row) -> Consideration:
 
 
 def _rule(
-    compiled: CompiledRule, planned: PlannedCall, row: Row, snapshot: PolicySnapshot | None = None
+    compiled: CompiledRule, planned: PlannedCall, row: Row, parties: Sequence[Party], snapshot: PolicySnapshot
 ) -> Consideration:
-    rule = compiled.rule
+    rule, default = compiled.rule, snapshot.table.default(row.needs)
     what = f"{rule.effect} for {compiled.principals} on {compiled.tools}"
+    if not compiled.applies_to(parties, default):
+        some = len(parties) > 1 and compiled.principals.match_any(parties)
+        why = "does not name all whose rights the call needs" if some else "names other principals"
+        return Consideration(rule.id, what, matched=False, why=why)
     matched, why = _applies(compiled, planned, row)
-    if matched and snapshot is not None:
-        default = snapshot.table.default(row.needs)
-        if compiled.is_vague_about(planned.spec.name, default):
-            lifted = "approval" if default.effect is Effect.REQUIRE_APPROVAL else "plan"
-            named = " and ".join(sorted(default.because_of))
-            why = f"an {rule.effect} by a wildcard does not replace the {lifted}: name the tool or {named}"
-            matched = False
+    if matched and not compiled.denies and compiled.is_vague_about(planned.spec.name, default):
+        lifted = "approval" if default.effect is Effect.REQUIRE_APPROVAL else "plan"
+        named = " and ".join(sorted(default.because_of))
+        why = f"an {rule.effect} by a wildcard does not replace the {lifted}: name the tool or {named}"
+        matched = False
     return Consideration(rule.id, what, matched, why)
 
 
 def _applies(compiled: CompiledRule, planned: PlannedCall, row: Row) -> tuple[bool, str]:
-    if compiled.principals.match(planned.call.principal.id) is None:
-        return False, "names other principals"
     if compiled.tools.match(planned.spec.name) is None:
         return False, "names other tools"
-    if not compiled.applies_to(planned.call.principal.id, planned.spec, row.needs):
+    if not compiled.concerns(planned.spec, row.needs):
         return False, "the tool has none of its capabilities"
     if compiled.condition is None:
         return True, "no condition"

@@ -26,6 +26,7 @@ from toolhub_service.guards.urls import canonical_host, canonical_path
 from toolhub_service.guards.yaml_faults import yaml_fault
 from toolhub_service.policy.document import Command, Egress, PolicyDocument, SandboxRule
 from toolhub_service.policy.patterns import Pattern
+from toolhub_service.policy.selectors import meaning_nobody, misspelt
 from toolhub_service.policy.tenants import PLACEHOLDER
 from toolhub_service.policy.tenants import unsound as unsound_tenants
 
@@ -46,6 +47,8 @@ class Known:
     principals: frozenset[str]
     unread: frozenset[str] = frozenset()
     """Namespaces of sources whose tools are not known."""
+    issuers: frozenset[str] | None = None
+    """Whose tokens are accepted; None says that nobody knows."""
 
 
 def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str]]:
@@ -57,14 +60,10 @@ def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str
         yield from capabilities.strange(f"grants[{index}].capabilities", grant.capabilities)
     for index, rule in enumerate(document.rules):
         yield from capabilities.strange(f"rules[{index}].capabilities", rule.capabilities)
-        yield from principals.strange(f"rules[{index}].approval.approvers", rule.approval.approvers)
     for section in ("rules", "limits", "egress"):
         for index, entry in enumerate(getattr(document, section)):
             yield from tools.strange(f"{section}[{index}].tools", entry.tools)
-    for section in ("grants", "roles", "rules", "limits", "egress"):
-        for index, entry in enumerate(getattr(document, section)):
-            yield from principals.strange(f"{section}[{index}].principals", entry.principals)
-    yield from principals.strange("impersonate", document.impersonate)
+    yield from meaning_nobody(document, known.issuers, principals.problem)
     # A misspelt source stays everybody's.
     namespaces = {tool.partition("/")[0] for tool in known.tools}
     sources = _Names("source", frozenset(namespaces | known.unread) if known.tools else frozenset())
@@ -85,8 +84,13 @@ class _Names:
 
     def strange(self, path: str, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
         for index, text in enumerate(patterns):
-            if self._names and not self._fit(text):
-                yield f"{path}[{index}]", f"`{text}` matches no known {self._kind}{self._near(text)}"
+            if problem := self.problem(text):
+                yield f"{path}[{index}]", problem
+
+    def problem(self, text: str) -> str:
+        """Why a pattern fits nothing; empty: it fits, or nobody knows."""
+        is_strange = self._names and not self._fit(text)
+        return f"`{text}` matches no known {self._kind}{self._near(text)}" if is_strange else ""
 
     def _fit(self, text: str) -> bool:
         if text not in self._fits:
@@ -163,6 +167,7 @@ Problem = tuple[str, str]
 
 def unsound(document: PolicyDocument) -> Iterator[Problem]:
     """Every problem, in the order of the file."""
+    yield from misspelt(document)
     yield from _useless_stars(document)
     yield from unsound_tenants(document.tenants)
     yield from _doubled("rules", [rule.id for rule in document.rules])

@@ -153,43 +153,53 @@ def impostor(planned: PlannedCall, revision: str) -> Verdict:
     )
 
 
-def unknown_principal(planned: PlannedCall, needs: frozenset[str], revision: str) -> Verdict:
-    """No grant and no role names the principal."""
-    principal_id = planned.call.principal.id
+def unknown_principal(planned: PlannedCall, who: str, needs: frozenset[str], revision: str) -> Verdict:
+    """No grant and no role names `who`, without whose rights the call cannot be made."""
     return _deny(
         planned,
         revision,
         DEFAULT,
-        "No grant names this caller, and everything that is not granted is denied.",
-        lines=[grant_line(principal_id, needs)],
-        details={"principal": principal_id, "missing_capabilities": sorted(needs)},
+        f"No grant names {_called(planned, who, 'this caller')}, and everything that is not granted is denied.",
+        lines=[grant_line(who, needs)],
+        details={"principal": who, "missing_capabilities": sorted(needs)},
     )
 
 
-def no_agent(planned: PlannedCall, revision: str) -> Verdict:
-    """Roles are given to the principal, and `agent` is not among them."""
-    principal_id = planned.call.principal.id
+def no_agent(planned: PlannedCall, who: str, revision: str) -> Verdict:
+    """Roles are given to `who`, and `agent` is not among them."""
     return _deny(
         planned,
         revision,
         DEFAULT,
-        "The caller lacks the role `agent`, which calling tools requires.",
+        f"{_called(planned, who)} lacks the role `agent`, which calling tools requires.",
         # Roles add up, so that those the principal has stay.
-        lines=[f"roles: [{{principals: {_flow([principal_id])}, roles: [agent]}}]"],
-        details={"principal": principal_id},
+        lines=[f"roles: [{{principals: {_flow([who])}, roles: [agent]}}]"],
+        details={"principal": who},
     )
 
 
 def lacks_capabilities(
-    planned: PlannedCall, missing: tuple[str, ...], constraints: Constraints, revision: str
+    planned: PlannedCall,
+    missing: tuple[str, ...],
+    lacking: Sequence[tuple[str, tuple[str, ...]]],
+    constraints: Constraints,
+    revision: str,
 ) -> Verdict:
-    """No grant gives the principal what the tool needs."""
-    principal_id = planned.call.principal.id
-    lines = [grant_line(principal_id, missing), *_argument_lines(planned, constraints)]
-    if DANGER_DESTRUCTIVE in missing:
-        lines.append(allow_line(principal_id, planned.spec.name))
-    reason = f"The caller lacks {', '.join(missing)}, which {planned.spec.name} needs."
+    """No grant gives the tool's capabilities to all whose rights the call needs: by id, what each lacks."""
+    lines = [grant_line(who, lacks) for who, lacks in lacking]
+    lines += _argument_lines(planned, constraints)
+    lines += [allow_line(who, planned.spec.name) for who, lacks in lacking if DANGER_DESTRUCTIVE in lacks]
+    who, lacks = lacking[0]
+    reason = f"{_called(planned, who)} lacks {', '.join(lacks)}, which {planned.spec.name} needs."
     return _deny(planned, revision, CAPABILITIES, reason, lines=lines, details={"missing_capabilities": list(missing)})
+
+
+def _called(planned: PlannedCall, who: str, caller: str = "The caller") -> str:
+    """In a sentence to the caller."""
+    if who == planned.call.principal.id:
+        return caller
+    acts = who in planned.call.principal.actors
+    return f"{who}, {'who acts for the caller' if acts else 'for whom the caller acts'},"
 
 
 def narrowed_too_far(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:

@@ -2,8 +2,8 @@
 
 A decision checks in this order, the first that refuses decides:
 
-1. identity, then capabilities (the grant, then the call's own permissions), then the tools that a call which makes
-   this one may use: here
+1. identity, then capabilities (the grants of the principal, of those who act for it and of those for whom it acts:
+   selectors.py; then the call's own permissions), then the tools that a call which makes this one may use: here
 2. DENY rules: which ones concern the caller and the tool is worked out in table.py, their `when:` in conditions.py
 3. argument guards: arguments.py
 4. REQUIRE_APPROVAL, REQUIRE_PLAN and ALLOW rules, as 2
@@ -15,7 +15,7 @@ A condition that fails is a deny. What a refusal says, with the lines of policy.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolhub_service.domain.call import PlannedCall, Principal, Role, Tenancy
@@ -28,6 +28,7 @@ from toolhub_service.policy.arguments import judge_arguments
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.document import STARTER, PolicyDocument, canonical_bytes, complete
 from toolhub_service.policy.parsing import InvalidPolicy, Lines, parse_policy
+from toolhub_service.policy.selectors import parties_of
 from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions
 
 MAX_ROWS = 16_384
@@ -39,7 +40,7 @@ MAX_PRINCIPALS = 4_096
 class PolicySnapshot:
     """Implements `domain.ports.PolicySource`."""
 
-    __slots__ = ("_rows", "document", "principals", "revision", "table", "version")
+    __slots__ = ("_rows", "_singled_out", "document", "principals", "revision", "table", "version")
 
     def __init__(self, document: PolicyDocument = STARTER, lines: Lines | None = None) -> None:
         """Raises InvalidPolicy when a condition cannot be compiled."""
@@ -51,6 +52,7 @@ class PolicySnapshot:
         """A snapshot never changes."""
         self._rows: dict[tuple[str, str, str], Row] = {}
         self.principals: dict[str, Principal] = {}
+        self._singled_out: dict[str, bool] = {}
 
     @classmethod
     def load(cls, source: str | Mapping[str, JsonValue]) -> PolicySnapshot:
@@ -62,10 +64,12 @@ class PolicySnapshot:
         spec = planned.spec
         principal = call.principal
         context = call.context
-        row = self._rows.get((principal.id, spec.name, spec.digest)) or self.row(principal.id, spec)
-        if (context.agent_id or context.user_id) and self.is_impostor(planned, row):
-            return refusals.impostor(planned, self.revision)
-        if row.missing or not row.is_known or context.permissions is not None:
+        row = self._rows.get((principal.key, spec.name, spec.digest)) or self.row(principal, spec)
+        if (context.agent_id or context.user_id) and refusals.acts_for_another(context, principal.id):
+            if not (principal.may_impersonate or row.may_impersonate):
+                return refusals.impostor(planned, self.revision)
+            row = self.row_of(planned)
+        if row.missing or row.strangers or context.permissions is not None:
             refusal = self.gate(planned, row)
             if refusal is not None:
                 return refusal
@@ -80,10 +84,10 @@ class PolicySnapshot:
             return verdict
         return row.fallback
 
-    def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
+    def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
         """As `decide`, in the same order, as far as no argument and no context has a say."""
-        row = self.row(principal_id, spec)
-        if row.missing or not row.is_known:
+        row = self.row(principal, spec)
+        if row.missing or row.strangers:
             return None  # the refusal says what these arguments would need
         if row.denies:
             return row.denies[0].verdict if row.denies[0].condition is None else None
@@ -93,58 +97,83 @@ class PolicySnapshot:
             return row.others[0].verdict if row.others[0].condition is None else None
         return row.fallback
 
-    def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
-        return self.row(principal_id, spec).fallback.limits
+    def limits(self, principal: Principal, spec: ToolSpec) -> tuple[Limit, ...]:
+        return self.row(principal, spec).fallback.limits
 
-    def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
-        row = self.row(principal_id, spec)
+    def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
+        row = self.row(principal, spec)
         always_denied = bool(row.denies) and row.denies[0].condition is None
-        return row.is_known and not row.missing and not always_denied
+        return not (row.strangers or row.missing or always_denied)
 
     def principal(self, id: str) -> Principal:
         """A verified caller with the roles and the right to impersonate that this policy gives it."""
         known = self.principals.get(id)
         if known is None:
-            roles = frozenset(Role(name) for name in self.table.roles_of(id))
-            tenancy = None if self.table.tenants is None else self.table.tenants.tenancy(id)
-            known = Principal(
-                id=id,
-                roles=roles,
-                may_impersonate=self.table.may_impersonate(id),
-                tenant="" if tenancy is None else tenancy.name,
-                tenancy=tenancy,
-            )
+            known = self.described(Principal(id, frozenset(Role)))
             if len(self.principals) >= MAX_PRINCIPALS:
                 self.principals.pop(next(iter(self.principals)), None)
             self.principals[id] = known
         return known
 
-    def row(self, principal_id: str, spec: ToolSpec) -> Row:
+    def described(self, verified: Principal) -> Principal:
+        """One of whom a credential says more than an id, under this policy: its roles are those that policy and
+        credential both give it and, where others act for it, all of them."""
+        parties, tenants = parties_of(verified), self.table.tenants
+        roles = verified.roles & {Role(name) for name in self.table.roles_of(parties)}
+        tenancy = None if tenants is None else tenants.tenancy(verified.id)
+        return replace(
+            verified,
+            roles=roles,
+            may_impersonate=self.table.may_impersonate(parties),
+            tenant=verified.tenant if tenancy is None else tenancy.name,
+            tenancy=tenancy,
+        )
+
+    def row(self, principal: Principal, spec: ToolSpec) -> Row:
         """What is settled for a principal and a tool, kept for the next call."""
-        key = (principal_id, spec.name, spec.digest)
+        return self._row((principal.key, spec.name, spec.digest), principal, spec, ())
+
+    def row_of(self, planned: PlannedCall) -> Row:
+        """The same for a call, which may be made for others: those of them whom the policy knows must have its rights
+        too."""
+        principal, spec, others = planned.call.principal, planned.spec, self.others_of(planned)
+        if not others:
+            return self.row(principal, spec)
+        return self._row((f"{principal.key}\0{others}", spec.name, spec.digest), principal, spec, others)
+
+    def others_of(self, planned: PlannedCall) -> list[str]:
+        """Ids that the message names beside the principal's own, and that the policy knows."""
+        context = planned.call.context
+        return sorted(filter(self._singles_out, {context.agent_id, context.user_id} - {"", planned.call.principal.id}))
+
+    def _singles_out(self, id: str) -> bool:
+        found = self._singled_out.get(id)
+        if found is None:
+            found = self.table.singles_out(id)
+            if len(self._singled_out) >= MAX_PRINCIPALS:
+                self._singled_out.pop(next(iter(self._singled_out)), None)
+            self._singled_out[id] = found
+        return found
+
+    def _row(self, key: tuple[str, str, str], principal: Principal, spec: ToolSpec, others: Sequence[str]) -> Row:
         row = self._rows.get(key)
         if row is None:
-            row = self.table.row(principal_id, spec)
+            row = self.table.row(parties_of(principal, others), spec)
             # Tokens may name any number of principals: what is kept for them has a bound.
             if len(self._rows) >= MAX_ROWS:
                 self._rows.pop(next(iter(self._rows)), None)
             self._rows[key] = row
         return row
 
-    def is_impostor(self, planned: PlannedCall, row: Row) -> bool:
-        principal = planned.call.principal
-        if not refusals.acts_for_another(planned.call.context, principal.id):
-            return False
-        return not (principal.may_impersonate or row.may_impersonate)
-
     def gate(self, planned: PlannedCall, row: Row) -> Verdict | None:
         """The capability gate: the grant, narrowed by the call's own permissions, must cover what the tool needs."""
-        if not row.is_known:
-            if self.table.roles_of(planned.call.principal.id):
-                return refusals.no_agent(planned, self.revision)
-            return refusals.unknown_principal(planned, row.needs, self.revision)
+        if row.strangers:
+            (who, has_roles), *_ = row.strangers
+            if has_roles:
+                return refusals.no_agent(planned, who, self.revision)
+            return refusals.unknown_principal(planned, who, row.needs, self.revision)
         if row.missing:
-            return refusals.lacks_capabilities(planned, row.missing, row.constraints, self.revision)
+            return refusals.lacks_capabilities(planned, row.missing, row.lacking, row.constraints, self.revision)
         permissions = planned.call.context.permissions
         if permissions is None or row.needs <= permissions:
             return None
@@ -239,18 +268,11 @@ class LivePolicy:
         return snapshot.principals.get(id) or snapshot.principal(id)
 
     def again(self, kept: Principal) -> Principal:
-        """One that was verified earlier, such as a job's, under the policy in force now: what its credential said of it
-        stays, and narrows its roles as it did then."""
-        known = self.principal(kept.id)
-        if kept == Principal(kept.id, kept.roles, kept.may_impersonate, tenant=known.tenant):
-            return known
-        return replace(
-            kept,
-            roles=known.roles & kept.roles,
-            may_impersonate=known.may_impersonate,
-            tenant=known.tenant or kept.tenant,
-            tenancy=known.tenancy,
-        )
+        """One that was verified before, by a token or for a job, under the policy in force now: what its credential
+        said of it stays, and its roles are at most those that it had."""
+        if not (kept.issuer or kept.actors or kept.groups or kept.permissions is not None):
+            return self.principal(kept.id)
+        return self._snapshot.described(kept)
 
     @property
     def shadow_revision(self) -> str:
@@ -263,15 +285,15 @@ class LivePolicy:
             self._compare(self._shadow, planned, verdict)
         return verdict
 
-    def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
+    def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
         """None while a shadow watches: it must see each call."""
-        return None if self._shadow is not None else self._snapshot.settled(principal_id, spec)
+        return None if self._shadow is not None else self._snapshot.settled(principal, spec)
 
-    def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
-        return self._snapshot.limits(principal_id, spec)
+    def limits(self, principal: Principal, spec: ToolSpec) -> tuple[Limit, ...]:
+        return self._snapshot.limits(principal, spec)
 
-    def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
-        return self._snapshot.could_allow(principal_id, spec)
+    def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
+        return self._snapshot.could_allow(principal, spec)
 
     def tenancy(self, name: str) -> Tenancy | None:
         """What principals of the tenant see of others; None where the policy has no tenants."""

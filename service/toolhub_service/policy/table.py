@@ -10,7 +10,7 @@ Precedence: DENY, REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; within one effect the o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from toolhub_service.policy.conditions import Condition
 from toolhub_service.policy.document import Approval, LimitRule, PolicyDocument, Rule
 from toolhub_service.policy.parsing import Lines, command_rules, egress_rule, invalid, sandbox
 from toolhub_service.policy.patterns import Patterns
+from toolhub_service.policy.selectors import Party, Selectors, named
 from toolhub_service.policy.tenants import EVERY, UNASSIGNED, Tenants
 
 # The capability gate: which capabilities a principal holds, and which of a tool's it lacks.
@@ -94,14 +95,17 @@ class BoundRule:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One principal, one tool."""
+    """One principal, with those who act for it or for whom it acts, and one tool."""
 
     needs: frozenset[str]
     """The tool's capabilities in today's names."""
     missing: tuple[str, ...]
-    """Those that no grant gives, sorted."""
-    is_known: bool
-    """Whether the principal is an agent, by its roles or by a grant; without, everything is denied."""
+    """Those that the principal, or another whose rights the call needs, has no grant for, sorted."""
+    lacking: tuple[tuple[str, tuple[str, ...]], ...]
+    """By id of one that lacks some: what it lacks."""
+    strangers: tuple[tuple[str, bool], ...]
+    """Ids of those whose rights the call needs who are no agents, by roles or by a grant, and to whom all is denied;
+    and whether they have other roles."""
     denies: tuple[BoundRule, ...]
     others: tuple[BoundRule, ...]
     """Requiring and allowing rules in order of precedence."""
@@ -115,7 +119,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
     rule: Rule
-    principals: Patterns
+    principals: Selectors
     tools: Patterns
     capabilities: Patterns
     condition: Condition | None
@@ -124,10 +128,18 @@ class CompiledRule:
     def denies(self) -> bool:
         return self.rule.effect == "DENY"
 
-    def applies_to(self, principal_id: str, spec: ToolSpec, needs: frozenset[str]) -> bool:
-        if self.principals.match(principal_id) is None or self.tools.match(spec.name) is None:
+    def concerns(self, spec: ToolSpec, needs: frozenset[str]) -> bool:
+        """Whether it speaks of the tool."""
+        if self.tools.match(spec.name) is None:
             return False
         return not self.capabilities or any(self.capabilities.match(need) for need in needs)
+
+    def applies_to(self, parties: Sequence[Party], default: Default) -> bool:
+        """Whether it speaks of the call: what asks for no less than the default has to name one of the parties, what
+        lifts the default all of them."""
+        if PRECEDENCE.index(Effect[self.rule.effect]) <= PRECEDENCE.index(default.effect):
+            return self.principals.match_any(parties)
+        return self.principals.match_all(parties)
 
     def is_vague_about(self, tool: str, default: Default) -> bool:
         """Whether the rule asks for less than the default and covers the tool by a star only: that lifts no default."""
@@ -151,7 +163,7 @@ class Table:
         """`document` is checked and complete; `conditions` are its rules' by rule id."""
         self.document = document
         self._revision = revision
-        self.grants = tuple((Patterns(grant.principals), grant) for grant in document.grants)
+        self.grants = tuple((Selectors(grant.principals), grant) for grant in document.grants)
         # By precedence first: only among rules of one effect does the order of the document count.
         self.rules = tuple(
             _compiled(rule, conditions)
@@ -159,72 +171,94 @@ class Table:
             for rule in document.rules
             if rule.effect == effect.value
         )
-        self._roles = tuple((Patterns(entry.principals), frozenset(entry.roles)) for entry in document.roles)
-        self._limits = tuple((Patterns(rule.principals), Patterns(rule.tools), rule) for rule in document.limits)
+        self._roles = tuple((Selectors(entry.principals), frozenset(entry.roles)) for entry in document.roles)
+        self._limits = tuple((Selectors(rule.principals), Patterns(rule.tools), rule) for rule in document.limits)
         self._egress = tuple(
-            (Patterns(rule.principals), Patterns(rule.tools), egress_rule(rule, document.blocked_cidrs))
+            (Selectors(rule.principals), Patterns(rule.tools), egress_rule(rule, document.blocked_cidrs))
             for rule in document.egress
         )
-        self._impersonate = Patterns(document.impersonate)
+        self._impersonate = Selectors(document.impersonate)
         self.tenants = Tenants(document.tenants) if document.tenants else None
         self._approved = Patterns(sorted(canonical_capabilities(document.approval_by_default)))
         self._commands = command_rules(document.commands)
         self._denied_commands = tuple(DeniedCommand(rule.id, rule.pattern) for rule in document.denied_commands)
         self._sandbox = sandbox(document.sandbox)
 
-    def roles_of(self, principal_id: str) -> frozenset[str]:
-        """What the entries of `roles` that match give; `agent` for a principal that a grant alone names; else none."""
-        entries = [roles for patterns, roles in self._roles if patterns.match(principal_id)]
+    def roles_of(self, parties: Sequence[Party]) -> frozenset[str]:
+        """The roles that all of them have."""
+        return frozenset.intersection(*map(self._roles_of, parties))
+
+    def _roles_of(self, party: Party) -> frozenset[str]:
+        """What the entries of `roles` that match give; `agent` for one that a grant alone names; else none."""
+        entries = [roles for who, roles in self._roles if who.match(party)]
         # Entries replace what a grant would imply: an operator can take `agent` away.
         if entries:
             return frozenset().union(*entries)
-        return frozenset({"agent"} if any(who.match(principal_id) for who, _ in self.grants) else ())
+        return frozenset({"agent"} if any(who.match(party) for who, _ in self.grants) else ())
 
-    def may_impersonate(self, principal_id: str) -> bool:
-        return self._impersonate.match(principal_id) is not None
-
-    def constraints(self, principal_id: str, tool: str) -> Constraints:
-        egress = tuple(rule for who, what, rule in self._egress if who.match(principal_id) and what.match(tool))
-        return Constraints(egress, self._commands, self._denied_commands, self._sandbox)
-
-    def limits(self, principal_id: str, tool: str) -> tuple[Limit, ...]:
-        tenant = "" if self.tenants is None else self.tenants.of(principal_id)
-        return tuple(
-            _limit(limit, principal_id, tool, tenant)
-            for who, what, limit in self._limits
-            if who.match(principal_id) and what.match(tool)
+    def singles_out(self, id: str) -> bool:
+        """Whether a grant or an entry of `roles` speaks of this id, and not merely of everybody."""
+        party = named(id)
+        return any(who.single_out(party) for who, _ in self.grants) or any(
+            who.single_out(party) for who, _ in self._roles
         )
 
-    def row(self, principal_id: str, spec: ToolSpec) -> Row:
+    def may_impersonate(self, parties: Sequence[Party]) -> bool:
+        return self._impersonate.match_all(parties)
+
+    def constraints(self, parties: Sequence[Party], tool: str) -> Constraints:
+        egress = tuple(rule for who, what, rule in self._egress if who.match_all(parties) and what.match(tool))
+        return Constraints(egress, self._commands, self._denied_commands, self._sandbox)
+
+    def limits(self, parties: Sequence[Party], tool: str) -> tuple[Limit, ...]:
+        """Each counted for itself."""
+        found = (
+            _limit(limit, party.id, tool, "" if self.tenants is None else self.tenants.of(party.id))
+            for party in parties
+            for who, what, limit in self._limits
+            if who.match(party) and what.match(tool)
+        )
+        return tuple({limit.id: limit for limit in found}.values())
+
+    def row(self, parties: Sequence[Party], spec: ToolSpec) -> Row:
         """Work out one row; the snapshot keeps it."""
         needs = canonical_capabilities(spec.capabilities)
-        mine = [(pattern.text, grant) for who, grant in self.grants if (pattern := who.match(principal_id))]
-        holdings = Holdings(capability for _, grant in mine for capability in grant.capabilities)
+        mine = next((found for who, _ in self.grants if (found := who.match(parties[0]))), None)
+        roles = [(party.id, self._roles_of(party)) for party in parties]
+        lacks = [(party.id, self._holdings(party).lack(needs)) for party in parties]
         granted = Verdict(
             effect=Effect.ALLOW,
             policy_revision=self._revision,
-            rule_id=f"grant:{mine[0][0]}" if mine else "role:agent",
+            rule_id=f"grant:{mine.text}" if mine else "role:agent",
             reason="The caller's grants cover the tool.",
-            constraints=self.constraints(principal_id, spec.name),
-            limits=self.limits(principal_id, spec.name),
+            constraints=self.constraints(parties, spec.name),
+            limits=self.limits(parties, spec.name),
         )
         default = self.default(needs)
-        rules = [rule for rule in self.rules if rule.applies_to(principal_id, spec, needs)]
+        concerned = [rule for rule in self.rules if rule.concerns(spec, needs)]
+        rules = [rule for rule in concerned if rule.applies_to(parties, default)]
         denies = _bound([rule for rule in rules if rule.denies], granted)
-        if self.tenants is not None and not self.tenants.shows(self.tenants.of(principal_id), spec.source):
+        if self.tenants is not None and not all(
+            self.tenants.shows(self.tenants.of(party.id), spec.source) for party in parties
+        ):
             denies = (_hidden(granted, spec.name),)
         others = [rule for rule in rules if not (rule.denies or rule.is_vague_about(spec.name, default))]
         return Row(
             needs=needs,
-            missing=holdings.lack(needs),
-            is_known="agent" in self.roles_of(principal_id),
+            missing=tuple(sorted({need for _, missing in lacks for need in missing})),
+            lacking=tuple((id, missing) for id, missing in lacks if missing),
+            strangers=tuple((id, bool(roles)) for id, roles in roles if "agent" not in roles),
             denies=denies,
             others=_bound(others, granted),
             fallback=_by_default(granted, default),
             is_guarded=bool(spec.guarded),
-            may_impersonate=self.may_impersonate(principal_id),
+            may_impersonate=self.may_impersonate(parties),
             constraints=granted.constraints,
         )
+
+    def _holdings(self, party: Party) -> Holdings:
+        grants = (grant for who, grant in self.grants if who.match(party))
+        return Holdings(capability for grant in grants for capability in grant.capabilities)
 
     def default(self, needs: frozenset[str]) -> Default:
         """What is asked of a tool with these capabilities: an approval, a plan of what destroys, or nothing.
@@ -253,7 +287,7 @@ def compile_conditions(document: PolicyDocument, lines: Lines) -> Conditions:
 def _compiled(rule: Rule, conditions: Conditions) -> CompiledRule:
     return CompiledRule(
         rule=rule,
-        principals=Patterns(rule.principals),
+        principals=Selectors(rule.principals),
         tools=Patterns(rule.tools),
         capabilities=Patterns(sorted(canonical_capabilities(rule.capabilities))),
         condition=conditions.get(rule.id),

@@ -46,6 +46,7 @@ def _event(
         "question_digest": binding.question_digest,
         "agent_id": binding.agent_id,
         "user_id": binding.user_id,
+        "actors": binding.actors,
         **facts,
     }
     return Event(

@@ -180,6 +180,7 @@ def binding_of(planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | No
         "" if asked is None else asked.digest,
         planned.preconditions.workspace,
         planned.preconditions.state,
+        " ".join(call.principal.actors),
     )
 
 
@@ -311,6 +312,7 @@ def differences(given: Binding, asked: Binding, *, is_done: bool = False) -> lis
         "job": given.job_id not in ("", asked.job_id),
         "agent": given.agent_id != asked.agent_id,
         "user": given.user_id != asked.user_id,
+        "actor": given.actors != asked.actors,
         "workspace": given.workspace != asked.workspace,
         "state": given.workspace == asked.workspace and given.state != asked.state and not is_done,
     }

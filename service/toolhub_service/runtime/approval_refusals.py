@@ -11,7 +11,7 @@ from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, Tool
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.verdict import Verdict
-from toolhub_service.policy.patterns import Patterns
+from toolhub_service.policy.selectors import Selectors, parties_of
 from toolhub_service.policy.table import APPROVAL_REMEDY
 from toolhub_service.runtime.approval_record import was_withdrawn
 from toolhub_service.runtime.steps import details_of
@@ -134,13 +134,13 @@ def not_found(approval_id: str) -> HubFailure:
 
 def check_may_decide(principal: Principal, approval: Approval) -> None:
     """Raises HubFailure PERMISSION_DENIED."""
-    if approval.binding.is_asked_by(principal.id):
+    if approval.binding.is_asked_by(principal):
         raise HubFailure(
             Reason.OWN_REQUEST,
             "You cannot approve your own request or reveal its arguments. Another approver must decide.",
             approval_id=approval.approval_id,
         )
-    if approval.approvers and Patterns(approval.approvers).match(principal.id) is None:
+    if approval.approvers and not Selectors(approval.approvers).match_all(parties_of(principal)):
         allowed = ", ".join(approval.approvers)
         raise HubFailure(
             Reason.NOT_AMONG_APPROVERS,

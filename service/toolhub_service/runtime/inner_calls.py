@@ -218,7 +218,7 @@ class CallsWithin:
             return False
         if self._held is not None and self._held.lack(canonical_capabilities(spec.capabilities)):
             return False
-        return self.deps.policy.could_allow(call.principal.id, spec)
+        return self.deps.policy.could_allow(call.principal, spec)
 
     def call(self, tool: str, args: JsonObject, purpose: str) -> Call:
         """The call as it would be made now, had it been taken."""

@@ -267,11 +267,11 @@ class Pipeline:
     async def _arguments_of(self, state: CallState, spec: ToolSpec, schemas: ToolSchemas) -> Call:
         """The call with what its arguments refer to. Large ones are read, and walked through steps 2 and 3, beside
         other calls, and for nobody whose rate is used up."""
-        call, principal_id = state.call, state.call.principal.id
+        call = state.call
         if call.unread is not None:
-            check_rate = partial(self.budgets.check_rate, self.policy.limits(principal_id, spec))
+            check_rate = partial(self.budgets.check_rate, self.policy.limits(call.principal, spec))
             check_rate()
-            self.large.admit(principal_id, call.unread_bytes)
+            self.large.admit(call.principal.id, call.unread_bytes)
             args, error = await self._large(call, call.unread, before=check_rate)
             state.call = state.asked = call = call._replace(args=args, args_error=error, unread=None)
         if call.names_artifacts and call.args_error is None:

@@ -205,7 +205,7 @@ class Recorder:
         """`shows_asked`: with what was asked, and why, in the place of an event of its own."""
         call, verdict, planned = state.call, state.verdict, state.planned
         context = call.context
-        has_whence = call.job_id or call.lineage or call.principal.issuer
+        has_whence = call.job_id or call.lineage or call.principal.issuer or call.principal.tenant
         shows_asked = shows_asked or type is EventType.TOOL_CALLED
         summary = ""
         if shows_asked:
@@ -248,10 +248,7 @@ class Recorder:
 def _whence(call: Call) -> dict[str, str]:
     """Who vouches for the caller, the job that a call is run as, and the calls that made it."""
     whence = {"job_id": call.job_id} if call.job_id else {}
-    if call.principal.issuer:
-        whence["issuer"] = call.principal.issuer
-    if call.principal.actors:
-        whence["actors"] = " ".join(call.principal.actors)
+    whence |= call.principal.facts
     if call.lineage is not None:
         whence |= {"parent_call_id": call.lineage.parent_call_id, "root_call_id": call.lineage.root_call_id}
     return whence

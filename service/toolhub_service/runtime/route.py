@@ -69,7 +69,7 @@ class Routes:
 
     def of(self, call: Call) -> Route:
         """Raises as `resolve`, SchemaRefused, and TOOL_CHANGED where the caller knows another definition."""
-        key = (self._policy.version, self._catalog.version, call.principal.id, call.tool)
+        key = (self._policy.version, self._catalog.version, call.principal.key, call.tool)
         route = self._routes.get(key) or self._made(key, call)
         if call.expected_tool_digest and call.expected_tool_digest != route.spec.digest:
             raise _changed(call, route.spec)
@@ -84,7 +84,7 @@ class Routes:
             adapter=adapter,
             schemas=for_tool(spec),
             policy_version=key[0],
-            verdict=self._policy.settled(call.principal.id, spec),
+            verdict=self._policy.settled(call.principal, spec),
             has_side_effects=fixed.has_side_effects,
             upstream=fixed.upstream,
             becomes_job=spec.cost.is_async,
@@ -204,4 +204,4 @@ def _may_see(name: str, call: Call, catalog: Catalog, policy: PolicySource) -> b
     spec = catalog.get(name)
     if spec is None or spec.state is ToolState.QUARANTINED:
         return False
-    return policy.could_allow(call.principal.id, spec)
+    return policy.could_allow(call.principal, spec)

@@ -13,6 +13,9 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 RoleName = Literal["agent", "operator", "approver", "auditor"]
 Held = Annotated[str, Meta(pattern=r"^(\*|(scope|group):[\x21-\x7e]+)$", max_length=255)]
 
+# What principals of other kinds begin with, and selectors of the policy.
+_RESERVED = ("actor", "group", "issuer", "local", "spiffe")
+
 
 class Issuer(Section, frozen=True):
     name: Annotated[
@@ -89,8 +92,8 @@ class Jwt(Section, frozen=True):
             values = [getattr(issuer, key) for issuer in self.issuers]
             if len(set(values)) < len(values):
                 raise ValueError(f"auth.jwt.issuers: two have the same {key}")
-        if any(issuer.name in ("local", "spiffe") for issuer in self.issuers):
-            raise ValueError("auth.jwt.issuers: no issuer may be named local or spiffe")
+        if any(issuer.name in _RESERVED for issuer in self.issuers):
+            raise ValueError(f"auth.jwt.issuers: no issuer may be named {', '.join(_RESERVED[:-1])} or {_RESERVED[-1]}")
 
 
 class TrustDomain(Section, frozen=True):

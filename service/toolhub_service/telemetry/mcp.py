@@ -13,6 +13,7 @@ from typing import Any, Final
 from opentelemetry.trace import Status, StatusCode
 from prometheus_client import Histogram
 
+from toolhub_service.domain.call import Principal
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
 from toolhub_service.telemetry.tracing import RpcTrace, Tracing
@@ -101,7 +102,7 @@ class McpRequest:
         self._version = version
         self._began_s = time.perf_counter()
 
-    def end(self, principal: str, error_type: str) -> None:
+    def end(self, principal: Principal, error_type: str) -> None:
         """`error_type`: `TOOL_ERROR`, `CANCELLED`, the code of a JSON-RPC error, or empty."""
         self._telemetry.observe(self._method, self._version, error_type, time.perf_counter() - self._began_s)
         span = self._trace.span

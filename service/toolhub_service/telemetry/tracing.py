@@ -37,7 +37,7 @@ from opentelemetry.trace import (
     TraceState,
 )
 
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.call import GrantedCall, Principal
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.result import SettledCall, StepName, StepTime
@@ -75,15 +75,17 @@ class RpcTrace(msgspec.Struct, eq=False):
     def trace_id(self) -> str:
         return self.context.trace_id
 
-    def end(self, code: str, message: str = "", principal: str = "") -> None:
+    def end(self, code: str, message: str = "", principal: Principal | None = None) -> None:
         """The RPC is over, with a status name such as `OK`; empty for work that is no RPC."""
         span = self.span
         if span is None:
             return
         if code:
             span.set_attribute(names.ATTRIBUTE_RPC_STATUS, code)
-        if principal:
-            span.set_attribute(names.ATTRIBUTE_PRINCIPAL, self.redactor.text(principal))
+        if principal is not None:
+            span.set_attribute(names.ATTRIBUTE_PRINCIPAL, self.redactor.text(principal.id))
+            for name, fact in principal.facts.items():
+                span.set_attribute(names.ATTRIBUTES_OF_PRINCIPAL[name], self.redactor.text(fact))
         if code in _SERVER_ERRORS:
             span.set_attribute(names.ATTRIBUTE_ERROR, code)
             span.set_status(Status(StatusCode.ERROR, self.redactor.text(message)))
@@ -245,6 +247,8 @@ class Tracing:
         if rpc.is_one_call:
             outcome = "ok" if error is None else error.kind.value
             attributes = {names.ATTRIBUTE_TOOL: settled.call.tool, names.ATTRIBUTE_OUTCOME: outcome}
+            if (subject := settled.call.subject) != settled.call.principal.id:
+                attributes[names.ATTRIBUTE_SUBJECT] = subject
             rpc.span.set_attributes(self._shown(attributes))
         wall_ns = time.time_ns() - time.perf_counter_ns()
         failed = _failed_step(settled.steps) if error is not None else None

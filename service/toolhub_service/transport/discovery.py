@@ -101,7 +101,7 @@ class Discovery:
         """NOT_FOUND also for a tool the caller may not know of. Raises HubFailure FAILED_PRECONDITION for one that is
         quarantined, unless an operator asks."""
         spec = self.catalog.get(request.name)
-        if spec is None or not self.policy.could_allow(principal.id, spec):
+        if spec is None or not self.policy.could_allow(principal, spec):
             raise HubFailure(
                 Reason.TOOL_NOT_FOUND,
                 f"There is no tool named {request.name!r} that you may call. {SEARCH_FOR_IT}",
@@ -119,8 +119,8 @@ class Discovery:
         tenancy = principal.tenancy
         return Viewer(
             scope=principal.id,
-            allowed=lambda spec: self.policy.could_allow(principal.id, spec),
-            revision=self.policy.revision,
+            allowed=lambda spec: self.policy.could_allow(principal, spec),
+            revision=f"{self.policy.revision} {principal.key}",
             knows=None if tenancy is None else lambda spec: tenancy.shows(spec.source),
         )
 
@@ -217,7 +217,7 @@ class ToolWatches:
         shows = partial(from_spec, full=full, for_operator=_is_operator(principal))
 
         def sees(spec: ToolSpec) -> bool:
-            return where(spec) and discovery.policy.could_allow(principal.id, spec)
+            return where(spec) and discovery.policy.could_allow(principal, spec)
 
         def message(steps: list[tuple[str, Step]] | None) -> pb.ToolServiceWatchToolsResponse:
             revision = self._catalog.revision

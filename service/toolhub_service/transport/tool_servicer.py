@@ -217,7 +217,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
         def can_run(tool: str) -> ToolSpec | None:
             spec = catalog.get(tool)
-            is_offered = spec is not None and spec.state is ToolState.ACTIVE and policy.could_allow(principal.id, spec)
+            is_offered = spec is not None and spec.state is ToolState.ACTIVE and policy.could_allow(principal, spec)
             return spec if is_offered else None
 
         shown = {row.name: spec for row in face.tools.values() if (spec := row.shown(can_run)) is not None}

@@ -49,7 +49,7 @@ async def test_tokens_of_each_algorithm_make_the_principal_of_their_issuer() -> 
     assert issuer.asked == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
     await identity(issuer, issuer.token(header={"kid": None}))
     chained = issuer.token(act={"sub": "agent-7", "act": {"sub": "gateway"}}, aud=["x", AUDIENCE], typ="Bearer")
-    assert (await identity(issuer, chained)).actors == ("agent-7", "gateway")
+    assert (await identity(issuer, chained)).actors == ("corp:agent-7", "corp:gateway")
 
 
 def attacks(issuer: Issuer) -> Iterator[tuple[str, str, str]]:

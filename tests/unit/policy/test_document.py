@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, REQUEST, RUN, TIME_NOW, WRITE_TEXT, a_call, a_tool
-from toolhub_service.domain.call import Role
+from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.document import (
@@ -79,7 +79,7 @@ RECALL = a_tool("core/memory.search", "read:memory", read_only=True)
 def test_local_may_work_with_its_files_its_memory_and_the_utilities(tool: ToolSpec) -> None:
     source = PolicySnapshot()
     assert source.decide(a_call(tool, {"path": "notes/a.md"})).rule_id == "grant:local"
-    assert source.could_allow("local", tool)
+    assert source.could_allow(Principal("local"), tool)
 
 
 @pytest.mark.promise("policy.safe-first-run")
@@ -89,7 +89,7 @@ def test_local_may_not_dial_run_or_delete(tool: ToolSpec) -> None:
     verdict = source.decide(a_call(tool, {"path": "a"}))
     assert (verdict.effect, verdict.rule_id) == (Effect.DENY, "capabilities")
     assert 'grants: [{principals: ["local"]' in verdict.operator_remedy
-    assert not source.could_allow("local", tool)
+    assert not source.could_allow(Principal("local"), tool)
 
 
 @pytest.mark.promise("policy.default-deny")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.planned_calls import READ_TEXT, REQUEST, TIME_NOW, a_call
 from tests.ports.policy_source_suite import PolicySourceSuite
-from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.call import PlannedCall, Principal
 from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.snapshot import Difference, LivePolicy, PolicySnapshot
@@ -36,7 +36,7 @@ def test_a_reload_puts_the_new_policy_in_force() -> None:
     assert (change.applied, change.previous_revision, change.revision) == (True, before, live.revision)
     assert live.revision != before
     assert live.decide(CALL).rule_id == "no-time"
-    assert not live.could_allow("local", TIME_NOW)
+    assert not live.could_allow(Principal("local"), TIME_NOW)
 
 
 @pytest.mark.parametrize("text", ["grants: [", "graints: []", "rules:\n- {id: a, effect: DENY, when: 'nobody'}"])

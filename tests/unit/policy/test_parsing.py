@@ -181,6 +181,7 @@ KNOWN = Known(
     capabilities=frozenset({"read:fs", "danger:destructive", "mcp:github"}),
     principals=frozenset({"local", "ann", "research-1"}),
     unread=frozenset({"papers"}),
+    issuers=frozenset({"corp"}),
 )
 
 
@@ -204,6 +205,8 @@ KNOWN = Known(
             "roles[0].principals[0]",
             "matches no known principal",
         ),
+        ("roles: [{principals: ['group:crop/admins'], roles: [agent]}]", "roles[0].principals[0]", "none of that name"),
+        ("impersonate: ['actor:bob']", "impersonate[0]", "matches no known principal"),
         ("impersonate: [bob]", "impersonate[0]", "matches no known principal"),
         (
             "rules: [{id: a, effect: REQUIRE_APPROVAL, approval: {approvers: [bob]}}]",
@@ -224,6 +227,7 @@ def test_pattern_that_matches_nothing_known_is_reported(text: str, place: str, t
         "{}",
         "rules: [{id: a, effect: DENY, tools: ['*', 'core/*', '*.readText', github/create_issue]}]",
         "rules: [{id: a, effect: DENY, tools: [papers/search, 'papers/*', 'pap*']}]",
+        "grants: [{principals: ['group:corp/x', 'issuer:corp', 'corp:ann', 'actor:corp:*', 'spiffe://a/b/**']}]",
         "grants: [{principals: ['*', ann, 'research-*'], capabilities: ['read:*', danger:destructive]}]",
     ],
 )

@@ -26,6 +26,7 @@ from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.verdict import Effect, Limit, Sandbox
 from toolhub_service.policy import snapshot as snapshot_module
 from toolhub_service.policy.document import SandboxRule
+from toolhub_service.policy.selectors import Party
 from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
 
 ALLOW, DENY = Effect.ALLOW, Effect.DENY
@@ -61,7 +62,7 @@ class TestSnapshotAsPolicySource(PolicySourceSuite):
 def test_nobody_is_allowed_anything_without_a_grant() -> None:
     verdict = PolicySnapshot().decide(a_call(TIME_NOW, principal="stranger"))
     assert (verdict.effect, verdict.rule_id, verdict.kind) == (DENY, "default", ErrorKind.POLICY_DENIED)
-    assert not PolicySnapshot().could_allow("stranger", TIME_NOW)
+    assert not PolicySnapshot().could_allow(Principal("stranger"), TIME_NOW)
 
 
 def test_a_tool_without_capabilities_is_open_to_every_known_principal() -> None:
@@ -275,7 +276,7 @@ class TestConstraints:
         assert egress.hosts == ("api.github.com", "::1")
         assert [command.path for command in verdict.constraints.commands] == ["/usr/bin/git"]
         assert verdict.constraints.sandbox.max_read_bytes == 7
-        assert source.table.constraints("bot", "core/fs.readText").egress[0].hosts == ("other.org",)
+        assert source.table.constraints([Party("bot")], "core/fs.readText").egress[0].hosts == ("other.org",)
 
     def test_the_sandbox_of_the_document_has_the_defaults_of_the_domain(self) -> None:
         rule_fields = SandboxRule()
@@ -335,14 +336,14 @@ def test_who_is_granted_something_but_is_no_agent_calls_nothing() -> None:
     verdict = source.decide(a_call(a_tool(), principal="bot"))
     assert (verdict.effect, verdict.rule_id) == (Effect.DENY, "default")
     assert 'roles: [{principals: ["bot"], roles: [agent]}]' in verdict.operator_remedy
-    assert not source.could_allow("bot", a_tool())
+    assert not source.could_allow(Principal("bot"), a_tool())
 
 
 def test_verdict_that_no_argument_changes_is_known_before_the_call_and_of_a_stranger_none_is() -> None:
     source = PolicySnapshot.load({"grants": [{"principals": ["bot"], "capabilities": ["read:fs"]}]})
-    assert source.settled("bot", TIME_NOW) == source.decide(a_call(TIME_NOW, principal="bot"))
-    assert source.settled("bot", WRITE_TEXT) is None, "what it lacks is told of each call"
-    assert source.settled("stranger", TIME_NOW) is None
+    assert source.settled(Principal("bot"), TIME_NOW) == source.decide(a_call(TIME_NOW, principal="bot"))
+    assert source.settled(Principal("bot"), WRITE_TEXT) is None, "what it lacks is told of each call"
+    assert source.settled(Principal("stranger"), TIME_NOW) is None
 
 
 def test_the_revision_is_the_digest_of_what_the_document_means() -> None:
@@ -414,7 +415,7 @@ def test_decisions_are_deterministic_and_lists_hide_nothing_callable(
     source = PolicySnapshot.load(document)
     verdict = source.decide(call)
     assert PolicySnapshot.load(document).decide(call) == verdict == source.decide(call)
-    assert verdict.effect is DENY or source.could_allow(call.call.principal.id, call.spec)
+    assert verdict.effect is DENY or source.could_allow(call.call.principal, call.spec)
 
 
 @pytest.mark.promise("policy.deny-overrides")

@@ -160,9 +160,9 @@ class RecordingCatalog(ToolCatalog):
 class RecordingPolicy(LivePolicy):
     visited: list[str]
 
-    def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
+    def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
         self.visited.append("policy.settled")
-        return super().settled(principal_id, spec)
+        return super().settled(principal, spec)
 
     def decide(self, planned: PlannedCall) -> Verdict:
         self.visited.append("policy.decide")

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from tests.unit.telemetry.calls import asked, granted, settled
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.logs import configure_logging, logger
@@ -130,7 +131,12 @@ def test_line_of_a_call_says_for_whom_it_was_as_far_as_the_call_does(output: io.
     whom = {"user_id": "alice", "agent_id": "scout", "task_id": "t-1", "session_id": "s-1"}
     observer(access_log=True).settled(settled(call._replace(context=call.context._replace(**whom))))  # type: ignore[arg-type]
     observer(access_log=True).settled(settled(call))
-    told, silent = lines(output)
+    vouched = Principal("corp:ann", issuer="corp", tenant="acme", actors=("corp:bot",))
+    observer(access_log=True).settled(settled(call._replace(principal=vouched)))
+    told, silent, acted = lines(output)
+    facts = {"issuer": "corp", "tenant": "acme", "actors": "corp:bot"}
+    assert {name: acted[name] for name in facts} == facts
+    assert not facts.keys() & silent.keys()
     assert {name: told[name] for name in whom} == whom
     assert not whom.keys() & silent.keys()
 

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.unit.telemetry.calls import DENIED, SPEC, asked, granted, settled
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, HubFailure, refuse
 from toolhub_service.domain.result import StepName
 from toolhub_service.guards.secrets import Redactor
@@ -76,7 +77,7 @@ async def run_call(tracing: Tracing, metadata: list[tuple[str, str]], *, error: 
         seen.append(current_traceparent())
         await asyncio.create_task(asyncio.sleep(0))
     tracing.settled(settled(call, error=error, start_ns=start_ns))
-    rpc.end("OK", principal="agent-a")
+    rpc.end("OK", principal=Principal("agent-a"))
     seen.append(rpc.context.traceparent)
     return seen
 
@@ -87,6 +88,24 @@ async def test_the_tree_of_a_call_is_the_rpc_its_steps_and_the_execution(recorde
     steps["toolhub.step.execute"] = {f"execute_tool {SPEC.name}": {}}
     assert recorded.tree() == {METHOD: steps}
     assert {span.context.trace_id for span in recorded.spans()} == {int(TRACE, 16)}
+
+
+async def test_span_of_an_rpc_says_who_vouches_who_acts_and_for_whom(recorded: Recorded) -> None:
+    who = Principal("corp:ann", issuer="corp", tenant="acme", actors=("corp:bot", "corp:relay"))
+    rpc, call = recorded.tracing.rpc(METHOD, SAMPLED), asked()
+    call = call._replace(principal=who, context=call.context._replace(user_id="bob"))
+    recorded.tracing.settled(settled(call, start_ns=time.perf_counter_ns()))
+    rpc.end("OK", principal=who)
+    (span,) = (span for span in recorded.spans() if span.name == METHOD)
+    named = {name: value for name, value in attributes(span).items() if name.startswith("toolhub.")}
+    assert named == {
+        "toolhub.principal": "corp:ann",
+        "toolhub.issuer": "corp",
+        "toolhub.tenant": "acme",
+        "toolhub.actors": "corp:bot corp:relay",
+        "toolhub.subject": "bob",
+        "toolhub.outcome": "ok",
+    }
 
 
 async def test_spans_carry_what_the_conventions_ask_for(recorded: Recorded) -> None:

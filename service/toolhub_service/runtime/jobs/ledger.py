@@ -190,7 +190,7 @@ class JobLedger:
             request_id=context.request_id,
             args_digest=job.args_digest,
             outcome="" if result is None else "ok" if result.error is None else result.error.kind.value,
-            attributes=attributes_of(before, job, attributes),
+            attributes={**job.call.principal.facts, **attributes_of(before, job, attributes)},
             user_id=context.user_id,
             agent_id=context.agent_id,
             task_id=context.task_id,

@@ -20,7 +20,7 @@ from toolhub_service.domain.ports import AccessObserver
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.faces.table import FACE_HEADER
 from toolhub_service.identity.api_keys import KEY_PREFIX, KeyRefused, KnownKeys, key_id_of
-from toolhub_service.identity.token import Identity, TokenRefused
+from toolhub_service.identity.token import TokenRefused, principal_of
 from toolhub_service.identity.tokens import KeysNeeded, Tokens
 from toolhub_service.transport.interceptors.policy import check_kept, roles_used
 from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, ServicerContext, caller_id
@@ -194,10 +194,18 @@ class BearerTokens:
 
     advice = "Send an access token of an issuer that the hub knows in the metadata entry `authorization`."
 
-    def __init__(self, tokens: Tokens, describe: DescribePrincipal, audiences: frozenset[str] | None = None) -> None:
-        """`audiences`: for which tokens must have been made; None: those of their issuer."""
+    def __init__(
+        self,
+        tokens: Tokens,
+        describe: DescribePrincipal,
+        again: Callable[[Principal], Principal],
+        audiences: frozenset[str] | None = None,
+    ) -> None:
+        """`again`: what a token says of a principal, under the policy in force. `audiences`: for which tokens must have
+        been made; None: those of their issuer."""
         self._tokens = tokens
         self._describe = describe
+        self._again = again
         self._audiences = audiences
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
@@ -213,22 +221,8 @@ class BearerTokens:
             raise _of_token(refused) from None
         described = self._describe(verified.identity.principal_id)
         if verified.principal is None or verified.described is not described:
-            verified.described, verified.principal = described, _narrowed(described, verified.identity)
+            verified.described, verified.principal = described, self._again(principal_of(verified.identity))
         return verified.principal
-
-
-def _narrowed(described: Principal, identity: Identity) -> Principal:
-    """What the policy gives, as far as the token has it too."""
-    roles = described.roles if identity.roles is None else described.roles & identity.roles
-    return replace(
-        described,
-        roles=roles,
-        issuer=identity.issuer,
-        actors=identity.actors,
-        permissions=identity.permissions,
-        tenant=described.tenant or identity.tenant,
-        groups=identity.groups,
-    )
 
 
 def _of_token(refused: TokenRefused) -> RpcFailure:

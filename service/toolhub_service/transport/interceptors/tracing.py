@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolhub_service.telemetry.tracing import RpcTrace, Tracing
 from toolhub_service.transport.interceptors.metrics import code_name
-from toolhub_service.transport.rpc import Layer, Method, ServicerContext, caller_id
+from toolhub_service.transport.rpc import CALLER, Layer, Method, ServicerContext
 
 
 class TracingLayer(Layer):
@@ -18,4 +18,6 @@ class TracingLayer(Layer):
 
     def leave(self, method: Method, state: RpcTrace, context: ServicerContext, error: BaseException | None) -> None:
         if state.span is not None:
-            state.end(code_name(context, error), context.details() if error is not None else "", caller_id())
+            caller = CALLER.get(None)
+            details = context.details() if error is not None else ""
+            state.end(code_name(context, error), details, None if caller is None else caller.principal)

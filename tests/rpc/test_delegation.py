@@ -1,0 +1,171 @@
+"""Who calls, for whom, and by whose groups: tokens of two issuers at a whole hub."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
+from tests.rpc.minting_issuer import MintingIssuer, minting_issuer
+from tests.rpc.sharing import Client, state
+from tests.rpc.statuses import failed
+from toolhub.v1 import approval_pb2, error_pb2
+from toolhub.v1 import approval_service_pb2 as pb
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.serving import reload_keys
+
+READ, WRITE = "core/fs.listDir", "core/fs.writeText"
+HERE = {"path": "."}
+WRITTEN = {"path": "a.txt", "text": "x", "overwrite": True}
+POLICY = """
+extends: none
+grants:
+  - {principals: ["group:corp/writers"], capabilities: [read:fs, write:fs]}
+  - {principals: ["issuer:corp"], capabilities: [read:fs]}
+  - {principals: ["corp:acme/bot", gateway], capabilities: [read:fs, write:fs]}
+  - {principals: ["corp:acme/reader"], capabilities: [read:fs]}
+  - {principals: [victim], capabilities: [read:fs]}
+roles:
+  - {principals: ["group:corp/leads"], roles: [agent, approver]}
+rules:
+  - {id: ask, effect: REQUIRE_APPROVAL, tools: [core/fs.writeText], when: "args.path == 'asked.txt'",
+     approval: {approvers: ["group:corp/leads"]}}
+  - {id: by-bot, effect: DENY, tools: [core/fs.writeText], principals: ["actor:corp:acme/bot"],
+     when: "args.path == 'no-bots.txt'"}
+  - id: who
+    effect: DENY
+    tools: [core/fs.writeText]
+    when: >-
+      args.path == 'who.txt' && principal.tenant == 'acme' && principal.issuer == 'corp' &&
+      'writers' in principal.groups && subject.id == principal.id &&
+      actor.id == 'corp:acme/bot' && delegation == ['corp:acme/bot']
+  - {id: for-whom, effect: DENY, tools: [core/fs.writeText],
+     when: "args.path == 'whom.txt' && subject.id == 'victim2' && actor.id == 'gateway' && delegation == ['gateway']"}
+impersonate: [gateway]
+"""
+
+
+@dataclass(frozen=True)
+class Stage:
+    hub: RunningHub
+    corp: MintingIssuer
+    evil: MintingIssuer
+    keys: dict[str, str]
+
+    def ann(self, *groups: str, sub: str = "ann", **claims: Any) -> Client:
+        return Client(self.hub, self.corp.bearer(sub, groups=list(groups), org="acme", **claims))
+
+    def key(self, name: str) -> Client:
+        return Client(self.hub, (("x-api-key", self.keys[name]),))
+
+    async def approved(self, who: Client, args: dict[str, str], approval_id: str) -> Any:
+        asked = request(WRITE, args, request_id="work")
+        asked.approval_id = approval_id
+        return (await self.hub.stub.Invoke(asked, metadata=who.metadata, timeout=CALL_TIMEOUT_S)).result
+
+    def decide(self, who: Client, approval_id: str) -> Any:
+        asked = pb.DecideApprovalRequest(approval_id=approval_id, decision=approval_pb2.DECISION_APPROVE)
+        return who.approvals.DecideApproval(asked, metadata=who.metadata, timeout=CALL_TIMEOUT_S)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    with minting_issuer("corp") as corp, minting_issuer("evil") as evil:
+        jwt = {"issuers": [corp.settings(tenant_claim="org"), evil.settings()]}
+        auth = {"auth": {"modes": ["jwt", "api-key"], "jwt": jwt}}
+        async with running_hub(tmp_path, policy=POLICY, settings=auth) as hub:
+            file = Paths(hub.hub.settings).key_file()
+            names = ("gateway", "victim", "group:corp/writers", "issuer:corp", "actor:corp:acme/bot")
+            keys = {name: file.create(name) for name in names}
+            reload_keys(hub.hub, file)
+            yield Stage(hub, corp, evil, keys)
+
+
+def refusal(result: Any) -> tuple[str, str]:
+    kind = error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_")
+    return kind, str(result.error.details["rule_id"])
+
+
+@pytest.mark.promise("policy.selectors")
+async def test_a_group_gives_rights_to_tokens_of_its_issuer_and_to_no_name_that_looks_alike(stage: Stage) -> None:
+    assert (await stage.ann("writers").call(WRITE, WRITTEN)).ok
+    assert refusal(await stage.ann().call(WRITE, WRITTEN)) == ("POLICY_DENIED", "capabilities")
+    assert (await stage.ann().call(READ, HERE)).ok
+    # A route that was worked out for her with the group serves none without it, and the other way round.
+    assert (await stage.ann("writers").call(WRITE, WRITTEN)).ok
+
+    forged = [stage.key(name) for name in ("group:corp/writers", "issuer:corp", "actor:corp:acme/bot")]
+    named = ("writers", "corp/writers", "group:corp/writers")
+    forged += [Client(stage.hub, stage.evil.bearer("ann", groups=[group])) for group in named]
+    for forger in forged:
+        assert (await failed(forger.call(READ, HERE))).reason == "PRINCIPAL_UNKNOWN"
+
+    # A job has the identity that submitted it: it runs by rights of the group, and the log says whose it is.
+    job = await stage.ann("writers").submit(WRITE, {"path": "job.txt", "text": "x"})
+    ended = await stage.hub.watched(job.job_id, metadata=stage.ann("writers").metadata)
+    assert state(ended[-1]) == "SUCCEEDED", ended[-1]
+    events = [each.event for each in await stage.hub.events(principal="corp:acme/ann", tool=WRITE)]
+    of_job = [each for each in events if each.attributes.get("job_id") == job.job_id and each.call_id]
+    assert of_job
+    assert {(each.attributes["issuer"], each.attributes["tenant"]) for each in of_job} == {("corp", "acme")}
+
+
+@pytest.mark.promise("policy.delegation")
+async def test_a_token_with_actors_has_the_rights_that_all_of_them_have(stage: Stage) -> None:
+    by_bot = stage.ann("writers", act={"sub": "bot"})
+    result = await by_bot.call(WRITE, WRITTEN)
+    assert result.ok
+    (asked, *_) = await stage.hub.events(call_id=result.call_id)
+    assert (asked.event.principal, asked.event.attributes["actors"]) == ("corp:acme/ann", "corp:acme/bot")
+    for path, rule in (("no-bots.txt", "by-bot"), ("who.txt", "who")):
+        assert refusal(await by_bot.call(WRITE, {"path": path, "text": "x"})) == ("POLICY_DENIED", rule)
+
+    # One of the chain lacks the right, wherever it stands; one is a stranger; one has another issuer.
+    reader = {"sub": "reader"}
+    for chain in (reader, {"sub": "bot", "act": reader}, {**reader, "act": {"sub": "bot"}}):
+        by_reader = stage.ann("writers", act=chain)
+        assert (await by_reader.call(READ, HERE)).ok
+        assert refusal(await by_reader.call(WRITE, WRITTEN)) == ("POLICY_DENIED", "capabilities")
+    only_bot = Client(stage.hub, stage.corp.bearer("bot", org="acme", act={"sub": "bot", "org": "other"}))
+    assert refusal(await only_bot.call(WRITE, WRITTEN)) == ("POLICY_DENIED", "capabilities")
+    evil = Client(stage.hub, stage.evil.bearer("bot", act={"sub": "bot"}))
+    assert (await failed(evil.call(READ, HERE))).reason == "PRINCIPAL_UNKNOWN"
+    mixed = await failed(stage.ann("writers", act={"sub": "bot", "iss": stage.evil.url}).call(READ, HERE))
+    assert (mixed.code, mixed.metadata["problem"]) == (grpc.StatusCode.UNAUTHENTICATED, "actor")
+
+
+@pytest.mark.promise("policy.delegation", "approval.not-by-the-requester")
+async def test_nobody_of_a_chain_decides_what_the_chain_requests(stage: Stage) -> None:
+    wanted = {"path": "asked.txt", "text": "x"}
+    by_bot = stage.ann("writers", act={"sub": "bot"})
+    approval_id = str((await by_bot.call(WRITE, wanted, request_id="work")).error.details["approval_id"])
+    leads = [
+        stage.ann("writers", "leads"),
+        stage.ann("leads", sub="bot"),
+        stage.ann("leads", sub="eve", act={"sub": "bot", "act": {"sub": "reader"}}),
+    ]
+    for lead in leads[:2]:
+        assert (await failed(stage.decide(lead, approval_id))).reason == "OWN_REQUEST"
+    # An actor has to be an approver itself.
+    assert (await failed(stage.decide(leads[2], approval_id))).reason == "ROLE_MISSING"
+    await stage.decide(stage.ann("leads", sub="eve"), approval_id)
+    # What was granted to her with the bot is not granted to her alone.
+    alone = await stage.approved(stage.ann("writers"), wanted, approval_id)
+    assert alone.error.details["approval_id"] != approval_id
+    assert (await stage.approved(by_bot, wanted, approval_id)).ok
+
+
+@pytest.mark.promise("policy.delegation")
+async def test_who_speaks_for_a_known_principal_has_no_more_rights_than_that_one(stage: Stage) -> None:
+    gateway = stage.key("gateway")
+    assert (await gateway.call(WRITE, WRITTEN, user_id="a-customer")).ok
+    for whom in ({"user_id": "victim"}, {"agent_id": "victim"}, {"user_id": "corp:acme/reader", "agent_id": "x"}):
+        assert (await gateway.call(READ, HERE, **whom)).ok
+        assert refusal(await gateway.call(WRITE, WRITTEN, **whom)) == ("POLICY_DENIED", "capabilities")
+    denied = await gateway.call(WRITE, {"path": "whom.txt", "text": "x"}, user_id="victim2")
+    assert refusal(denied) == ("POLICY_DENIED", "for-whom")
