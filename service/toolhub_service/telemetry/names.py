@@ -66,13 +66,6 @@ TOOL_INVOCATIONS: Final = _metric(
     ("tool", "ok", PRINCIPAL),
     old_name="tool_invocations_total",
 )
-VOUCHED_CALLS: Final = _metric(
-    "toolhub_vouched_calls_total",
-    _C,
-    "calls",
-    "Calls of callers with a token or a SPIFFE id, by who vouches for them.",
-    ("issuer", "tenant", "ok"),
-)
 TOOL_LATENCY: Final = _metric(
     "toolhub_tool_latency_seconds",
     _H,
@@ -250,12 +243,6 @@ ATTRIBUTE_PROMPT: Final = "gen_ai.prompt.name"
 ATTRIBUTE_REQUEST: Final = "jsonrpc.request.id"
 ATTRIBUTE_ERROR: Final = "error.type"
 ATTRIBUTE_PRINCIPAL: Final = "toolhub.principal"
-ATTRIBUTES_OF_PRINCIPAL: Final = {
-    "issuer": "toolhub.issuer",
-    "tenant": "toolhub.tenant",
-    "actors": "toolhub.actors",
-}
-ATTRIBUTE_SUBJECT: Final = "toolhub.subject"
 ATTRIBUTE_OUTCOME: Final = "toolhub.outcome"
 ATTRIBUTE_OPERATION: Final = "gen_ai.operation.name"
 ATTRIBUTE_TOOL: Final = "gen_ai.tool.name"
@@ -271,11 +258,7 @@ SPANS: Final = (
     (
         "RPC",
         SPAN_RPC,
-        (
-            "One RPC; RPC semantic conventions, `toolhub.principal` and, of a token or SPIFFE id, `toolhub.issuer`, "
-            "`toolhub.tenant`, `toolhub.actors`; of a call `gen_ai.tool.name`, `toolhub.outcome` and, made for "
-            "another, `toolhub.subject`."
-        ),
+        "One RPC; RPC semantic conventions, `toolhub.principal`; of a call `gen_ai.tool.name` and `toolhub.outcome`.",
     ),
     ("MCP request", SPAN_MCP, "One MCP request; the GenAI semantic conventions' part on MCP, `toolhub.principal`."),
     ("step", SPAN_STEP, "One of the nine steps of a call. Parent: the RPC."),

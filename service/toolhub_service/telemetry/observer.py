@@ -30,8 +30,6 @@ _REFUSED_BY_POLICY = frozenset(
 )
 # Ids of a call's context that its log line names where they are given.
 _FOR_WHOM = ("user_id", "agent_id", "task_id", "session_id")
-# Pairs of an issuer and a tenant that are told apart.
-_VOUCHED_MAX = 200
 
 
 class CallTelemetry:
@@ -41,8 +39,6 @@ class CallTelemetry:
         self, metrics: Metrics, tracing: Tracing, log: FilteringBoundLogger, *, access_log: bool = False
     ) -> None:
         self._metrics = metrics
-        self._vouched = metrics.family(names.VOUCHED_CALLS)
-        self._vouched_pairs: set[tuple[str, str]] = set()
         self._tracing = tracing
         self._log = log
         self._access_log = access_log
@@ -89,8 +85,6 @@ class CallTelemetry:
             steps=settled.steps,
             principal=who.id if who.tenancy is None else who.share,
         )
-        if (whose := settled.call.principal).issuer or whose.tenant:
-            self._count_vouched((whose.issuer, whose.tenant), ok=result.ok)
         if result.replayed:
             self._metrics.call_replayed(tool)
         if result.error is not None:
@@ -101,14 +95,6 @@ class CallTelemetry:
             self.learn(settled)
         if self._access_log:
             self._log_call(settled, settled.duration_ns / 1e6)
-
-    def _count_vouched(self, pair: tuple[str, str], *, ok: bool) -> None:
-        if pair not in self._vouched_pairs:
-            if len(self._vouched_pairs) < _VOUCHED_MAX:
-                self._vouched_pairs.add(pair)
-            else:
-                pair = names.OTHER, names.OTHER
-        self._vouched.labels(*pair, str(ok).lower()).inc()
 
     def _failed(self, tool: str, settled: SettledCall, kind: ErrorKind) -> None:
         self._metrics.call_failed(kind.value)
@@ -121,14 +107,13 @@ class CallTelemetry:
 
     def _log_call(self, settled: SettledCall, latency_ms: float) -> None:
         error, context = settled.result.error, settled.call.context
-        for_whom = {name: getattr(context, name) for name in _FOR_WHOM if getattr(context, name)}
+        given = {name: getattr(context, name) for name in _FOR_WHOM if getattr(context, name)}
         self._log.info(
             names.LOG_CALL,
             call_id=settled.call.call_id,
             request_id=context.request_id,
-            **for_whom,
+            **settled.call.principal.facts | given,
             principal=settled.call.principal.id,
-            **settled.call.principal.facts,
             tool=settled.call.tool,
             outcome="ok" if error is None else error.kind.value,
             attempts=settled.result.attempts,
@@ -244,7 +229,6 @@ class JobTelemetry:
             names.ATTRIBUTE_JOB: job.job_id,
             names.ATTRIBUTE_RUNS: job.runs,
             names.ATTRIBUTE_PRINCIPAL: job.call.principal.id,
-            **{names.ATTRIBUTES_OF_PRINCIPAL[name]: fact for name, fact in job.call.principal.facts.items()},
         }
         self._running.inc()
         try:

@@ -85,7 +85,7 @@ class RpcTrace(msgspec.Struct, eq=False):
         if principal is not None:
             span.set_attribute(names.ATTRIBUTE_PRINCIPAL, self.redactor.text(principal.id))
             for name, fact in principal.facts.items():
-                span.set_attribute(names.ATTRIBUTES_OF_PRINCIPAL[name], self.redactor.text(fact))
+                span.set_attribute(f"toolhub.{name}", self.redactor.text(fact))
         if code in _SERVER_ERRORS:
             span.set_attribute(names.ATTRIBUTE_ERROR, code)
             span.set_status(Status(StatusCode.ERROR, self.redactor.text(message)))
@@ -248,7 +248,7 @@ class Tracing:
             outcome = "ok" if error is None else error.kind.value
             attributes = {names.ATTRIBUTE_TOOL: settled.call.tool, names.ATTRIBUTE_OUTCOME: outcome}
             if (subject := settled.call.subject) != settled.call.principal.id:
-                attributes[names.ATTRIBUTE_SUBJECT] = subject
+                attributes["toolhub.subject"] = subject
             rpc.span.set_attributes(self._shown(attributes))
         wall_ns = time.time_ns() - time.perf_counter_ns()
         failed = _failed_step(settled.steps) if error is not None else None

@@ -14,7 +14,6 @@ from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.telemetry.calls import ALLOWED, DENIED, SPEC, asked, granted, settled
-from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError
 from toolhub_service.domain.ports import CallObserver
 from toolhub_service.domain.result import StepName
@@ -40,20 +39,6 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def telemetry(metrics: Metrics) -> CallObserver:
     return CallTelemetry(metrics, Tracing(service_name="test", redactor=Redactor()), logger("test"))
-
-
-def test_calls_are_counted_by_who_vouches_for_their_callers_as_far_as_a_bound_on_labels() -> None:
-    metrics = Metrics(version="1")
-    observer = telemetry(metrics)
-    for number in range(300):
-        who = Principal("corp:ann", issuer="corp", tenant=f"t{number}")
-        observer.settled(settled(asked()._replace(principal=who), error=ErrorKind.TIMEOUT if number else None))
-    observer.settled(settled(asked()))
-    name = "toolhub_vouched_calls_total"
-    assert sample(metrics, name, issuer="corp", tenant="t0", ok="true") == 1
-    assert sample(metrics, name, issuer="corp", tenant="t199", ok="false") == 1
-    assert sample(metrics, name, issuer="other", tenant="other", ok="false") == 100
-    assert sample(metrics, name, issuer="", tenant="", ok="true") is None
 
 
 def test_a_settled_call_is_counted_by_tool_and_outcome_and_each_of_its_steps_is_timed() -> None:
