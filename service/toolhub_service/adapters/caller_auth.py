@@ -17,16 +17,34 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.headers import judge_request_headers
 
 _PREFIX: Final = "Bearer "
+_URLS: Final = ("issuer", "origins` or `token_url")
+_OF_KINDS: Final = {
+    "issuer": ("oauth",),
+    "origins": ("oauth",),
+    "redirect_uris": ("oauth",),
+    "client_id": ("oauth", "exchange"),
+    "client_secret": ("oauth", "exchange"),
+    "scopes": ("oauth", "exchange"),
+    "token_url": ("exchange",),
+    "audience": ("exchange",),
+}
+
+
+_KINDS: Final = {
+    "header": CredentialKind.HEADER,
+    "oauth": CredentialKind.OAUTH,
+    "exchange": CredentialKind.EXCHANGED,
+}
 
 
 class PerUser(Section, frozen=True):
     """Each caller has a credential of its own for the source, which the hub keeps sealed."""
 
     kind: Annotated[
-        Literal["header", "oauth"],
+        Literal["header", "oauth", "exchange"],
         Meta(
             description="header: what a user sets (`toolhub credentials set`); oauth: tokens of a user's login "
-            "(`toolhub credentials login`)."
+            "(`toolhub credentials login`); exchange: a token that the caller's own is exchanged for (RFC 8693)."
         ),
     ]
     issuer: Annotated[
@@ -46,6 +64,10 @@ class PerUser(Section, frozen=True):
         tuple[str, ...],
         Meta(description="oauth: `https://HOST` of authorization servers that may be asked, besides that of `issuer`."),
     ] = ()
+    token_url: Annotated[str, Meta(description="exchange: token endpoint that callers' own tokens are sent to.")] = ""
+    audience: Annotated[
+        str, Meta(description="exchange: for whom tokens are to be; empty: the source's URL as the `resource`.")
+    ] = ""
     redirect_uris: Annotated[
         tuple[str, ...], Meta(description="oauth: where logins may lead back to, besides loopback addresses.")
     ] = ()
@@ -79,15 +101,17 @@ def check_auth(place: str, auth: SourceAuth) -> None:
         judge_request_headers({per_user.header: per_user.prefix or ""})
     except ToolFailure as failure:
         raise SourceInvalid(f"{place}.per_user.header: {failure.error.message}") from failure
-    for key in ("issuer", "client_id", "client_secret", "scopes", "origins", "redirect_uris"):
-        if per_user.kind != "oauth" and getattr(per_user, key):
-            raise SourceInvalid(f"{place}.per_user.{key}: needs `kind: oauth`")
-    if per_user.client_secret and not (per_user.client_id and per_user.issuer):
+    for key, kinds in _OF_KINDS.items():
+        if per_user.kind not in kinds and getattr(per_user, key):
+            raise SourceInvalid(f"{place}.per_user.{key}: needs `kind: {' or '.join(kinds)}`")
+    if per_user.kind == "exchange" and not (per_user.token_url and per_user.client_id):
+        raise SourceInvalid(f"{place}.per_user: `kind: exchange` needs `token_url` and `client_id`")
+    if per_user.kind == "oauth" and per_user.client_secret and not (per_user.client_id and per_user.issuer):
         # Or whoever the server names as its issuer would get it (SEP-2352).
         raise SourceInvalid(f"{place}.per_user.client_secret: needs `client_id` and `issuer`")
-    for at, url in enumerate((per_user.issuer, *per_user.origins)):
+    for at, url in enumerate((per_user.issuer, *per_user.origins, per_user.token_url)):
         if url and not url.startswith(("http://", "https://")):
-            raise SourceInvalid(f"{place}.per_user.{'origins' if at else 'issuer'}: must begin with https://")
+            raise SourceInvalid(f"{place}.per_user.{_URLS[min(at, 1)]}: must begin with https://")
 
 
 def auth_values(auth: SourceAuth) -> Iterator[tuple[str, Value]]:
@@ -109,7 +133,7 @@ def per_user_terms(
         prefix = _PREFIX if header == "authorization" else ""
     return PerUserTerms(
         source=source,
-        kind=CredentialKind(per_user.kind.upper()),
+        kind=_KINDS[per_user.kind],
         header=header,
         prefix=prefix,
         is_required=per_user.required,
@@ -121,6 +145,8 @@ def per_user_terms(
             scopes=per_user.scopes,
             origins=per_user.origins,
             redirect_uris=per_user.redirect_uris,
+            token_url=per_user.token_url,
+            audience=per_user.audience,
             ca_file=ca_file,
         ),
     )

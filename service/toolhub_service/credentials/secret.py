@@ -97,6 +97,10 @@ class OAuthSettings:
     """`scheme://host[:port]` that may be asked besides those of the server and of `issuer`."""
     redirect_uris: tuple[str, ...] = ()
     """To which a login may lead besides loopback addresses."""
+    token_url: str = ""
+    """Where callers' own tokens are exchanged (RFC 8693), and nowhere else."""
+    audience: str = ""
+    """For whom exchanged tokens are; empty: the source's URL as the `resource`."""
     ca_file: str = ""
 
 

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from toolhub_service.credentials.secret import ClientAt, OAuthSettings, PerUserTerms, Secret
+from toolhub_service.domain.call import SubjectToken
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import ParsedUrl, parse_url
@@ -31,6 +32,7 @@ _WORDS_MAX_CHARS: Final = 200
 # The operator names whom may be asked: they may stand in any network.
 _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a name, no token
 _FORM: Final = ("content-type", "application/x-www-form-urlencoded")
 
 
@@ -70,6 +72,23 @@ class TokenRequests:
         if secret.resource:
             form["resource"] = secret.resource
         return granted(await self._granted(terms, secret.client, form), secret, now_unix_ms)
+
+    async def exchange(self, terms: PerUserTerms, subject: SubjectToken, now_unix_ms: int) -> Secret:
+        """A token of the caller's for the source, for the one that it showed (RFC 8693 §2.1). Raises the same."""
+        own = terms.oauth
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "subject_token": subject.text,
+            "subject_token_type": _ACCESS_TOKEN,
+            "requested_token_type": _ACCESS_TOKEN,
+            **({"audience": own.audience} if own.audience else {"resource": terms.server_url}),
+            **({"scope": " ".join(own.scopes)} if own.scopes else {}),
+        }
+        client = ClientAt(token_url=own.token_url, client_id=own.client_id)
+        fresh = granted(await self._granted(terms, client, form), Secret(""), now_unix_ms)
+        if fresh.value == subject.text:
+            raise GrantRefused("invalid_response", "the caller's own token came back")
+        return fresh
 
     async def revoke(self, terms: PerUserTerms, secret: Secret) -> bool:
         """Whether the server has taken the revocation. Raises nothing."""
@@ -154,7 +173,11 @@ def checked(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
     """The URL, of an origin that the operator has named: tokens and codes go nowhere else. Raises Unreachable."""
     try:
         parsed = parse_url(url)
-        named = {parse_url(each).origin for each in (server_url, settings.issuer, *settings.origins) if each}
+        named = {
+            parse_url(each).origin
+            for each in (server_url, settings.issuer, settings.token_url, *settings.origins)
+            if each
+        }
     except ToolFailure as failure:
         raise Unreachable(f"A URL of its authorization server cannot be used: {failure.error.message}") from None
     if parsed.origin not in named:

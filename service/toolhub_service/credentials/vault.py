@@ -13,12 +13,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from toolhub_service.credentials.exchange import Exchanges
 from toolhub_service.credentials.login import Logins
 from toolhub_service.credentials.renewal import Renewals, Renewed
 from toolhub_service.credentials.sealing import SealingKeys
 from toolhub_service.credentials.secret import CallerCredential, Envelopes, PerUserTerms, Secret, missing
 from toolhub_service.credentials.token_requests import TokenRequests
-from toolhub_service.domain.call import Principal
+from toolhub_service.domain.call import Principal, SubjectToken
 from toolhub_service.domain.credential import (
     CredentialKey,
     CredentialKind,
@@ -48,6 +49,7 @@ class _Opened(NamedTuple):
     requests: TokenRequests
     renewals: Renewals
     logins: Logins
+    exchanges: Exchanges
 
 
 class Vault:
@@ -83,6 +85,8 @@ class Vault:
         terms = self._sources.get(source)
         if terms is None:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {source} has been stopped.", source=source)
+        if terms.kind is CredentialKind.EXCHANGED:
+            return _exchanged(terms, *await self._open.exchanges.token(terms, principal))
         stored = await self._store.get(key_for(principal, source))
         if stored is None or stored.kind is not terms.kind:
             if terms.is_required:
@@ -109,6 +113,8 @@ class Vault:
         if len(self._refused_s) >= _REFUSED_MAX:
             del self._refused_s[next(iter(self._refused_s))]
         self._refused_s[key] = now_s
+        if terms.kind is CredentialKind.EXCHANGED:
+            return _exchanged(terms, *await self._open.exchanges.token(terms, principal, used.secret))
         stored, secret = await self._open.renewals.renewed(terms, key, used.secret)
         return terms.given(stored, secret)
 
@@ -227,8 +233,16 @@ class Vault:
             keys = self._make_keys()
             envelopes, requests = Envelopes(keys), TokenRequests()
             renewals = Renewals(self._store, envelopes, requests, self._clock, self._randomness)
-            self._opened = _Opened(envelopes, requests, renewals, Logins(requests, keys))
+            self._opened = _Opened(
+                envelopes, requests, renewals, Logins(requests, keys), Exchanges(requests, self._clock)
+            )
         return self._opened
+
+
+def _exchanged(terms: PerUserTerms, subject: SubjectToken, secret: Secret) -> CallerCredential:
+    """Of a generation for each token that was exchanged: what acts for a user in another way has another session."""
+    value = f"{terms.prefix}{secret.value}"
+    return CallerCredential(terms.header, value, secret.value, subject.digest[:32], CredentialKind.EXCHANGED)
 
 
 def key_for(principal: Principal, source: str) -> CredentialKey:

@@ -54,6 +54,20 @@ class Tenancy(Protocol):
         """Whether the source is this tenant's alone: its operators may change it."""
 
 
+class SubjectToken:
+    """A verified access token. Never shown, never kept in a record, never sent to a source."""
+
+    __slots__ = ("digest", "text")
+
+    def __init__(self, text: str, digest: str) -> None:
+        """`digest`: sha256 (hex) of the text."""
+        self.text = text
+        self.digest = digest
+
+    def __repr__(self) -> str:
+        return "SubjectToken(…)"
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A verified caller."""
@@ -90,6 +104,9 @@ class Principal:
         """What its credential says beside its id, for records; what it does not say is left out."""
         named = {"issuer": self.issuer, "tenant": self.tenant, "actors": " ".join(self.actors)}
         return {name: fact for name, fact in named.items() if fact}
+
+    subject_token: SubjectToken | None = field(default=None, repr=False, compare=False)
+    """What it showed, for authorization servers that exchange it (RFC 8693), and for nobody else; None: no token."""
 
     def may_know(self, owner: str) -> bool:
         """Whether roles may show it what that principal owns."""

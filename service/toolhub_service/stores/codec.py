@@ -253,7 +253,7 @@ RESULT: Final = Form(ToolResult, v=1, without=["raw"], value=_VALUE, error=ERROR
 STATUS: Final = Form(JobStatus, v=1, result=RESULT.optional)
 BUDGET: Final = Form(BudgetRequest)
 CONTEXT: Final = Form(ExecContext, budget=BUDGET.with_defaults)
-PRINCIPAL: Final = Form(Principal, without=["tenancy"])
+PRINCIPAL: Final = Form(Principal, without=["tenancy", "subject_token"])
 CALL: Final = Form(
     Call,
     without=["unread", "unread_bytes"],

@@ -19,6 +19,7 @@ import httpx2
 from toolhub_service.adapters.callers import CallersOf
 from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.credential import CredentialKind
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 
 SESSIONS_MAX: Final = 256
@@ -102,7 +103,7 @@ class UserSessions(Generic[Opened]):
     """Another connection, not started."""
     sessions_max: int = SESSIONS_MAX
     idle_s: float = IDLE_S
-    _sessions: OrderedDict[tuple[str, str], _Session[Opened]] = field(default_factory=OrderedDict)
+    _sessions: OrderedDict[tuple[str, str, str], _Session[Opened]] = field(default_factory=OrderedDict)
     """The one that was used last comes last."""
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
     _is_closed: bool = False
@@ -126,7 +127,7 @@ class UserSessions(Generic[Opened]):
             yield session.opened, credential
         finally:
             session.users -= 1
-            self._rest(call, session)
+            self._rest(_key(call, credential), session)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -136,12 +137,12 @@ class UserSessions(Generic[Opened]):
             await asyncio.wait(self._closing)
 
     def _session_of(self, call: GrantedCall, credential: CallerCredential) -> _Session[Opened]:
-        key = _key(call)
+        key = _key(call, credential)
         session = self._sessions.get(key)
-        if session is not None and session.holder.credential.generation != credential.generation:
-            self._leave(key)
-            session = None
         if session is None:
+            if credential.kind is not CredentialKind.EXCHANGED:  # the user has given another one
+                for former in [each for each in self._sessions if each[:2] == key[:2]]:
+                    self._leave(former)
             session = self._opened(call, credential)
             self._sessions[key] = session
         self._sessions.move_to_end(key)
@@ -166,12 +167,11 @@ class UserSessions(Generic[Opened]):
         link.start()
         return _Session(holder, opened, link)
 
-    def _rest(self, call: GrantedCall, session: _Session[Opened]) -> None:
-        key = _key(call)
+    def _rest(self, key: tuple[str, str, str], session: _Session[Opened]) -> None:
         if not session.users and self._sessions.get(key) is session:
             session.timer = asyncio.get_running_loop().call_later(self.idle_s, self._leave, key)
 
-    def _leave(self, key: tuple[str, str]) -> None:
+    def _leave(self, key: tuple[str, str, str]) -> None:
         session = self._sessions.pop(key, None)
         if session is None:
             return
@@ -182,6 +182,6 @@ class UserSessions(Generic[Opened]):
         task.add_done_callback(self._closing.discard)
 
 
-def _key(call: GrantedCall) -> tuple[str, str]:
+def _key(call: GrantedCall, credential: CallerCredential) -> tuple[str, str, str]:
     principal = call.call.principal
-    return principal.tenant, principal.id
+    return principal.tenant, principal.id, credential.generation

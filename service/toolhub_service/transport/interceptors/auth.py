@@ -7,6 +7,7 @@ of a stream, in a servicer.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
-from toolhub_service.domain.call import Principal
+from toolhub_service.domain.call import Principal, SubjectToken
 from toolhub_service.domain.ports import AccessObserver
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.faces.table import FACE_HEADER
@@ -221,7 +222,9 @@ class BearerTokens:
             raise _of_token(refused) from None
         described = self._describe(verified.identity.principal_id)
         if verified.principal is None or verified.described is not described:
-            verified.described, verified.principal = described, self._again(principal_of(verified.identity))
+            shown = SubjectToken(token, hashlib.sha256(token.encode()).hexdigest())
+            known = replace(principal_of(verified.identity), subject_token=shown)
+            verified.described, verified.principal = described, self._again(known)
         return verified.principal
 
 
