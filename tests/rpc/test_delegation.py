@@ -46,6 +46,9 @@ rules:
       actor.id == 'corp:acme/bot' && delegation == ['corp:acme/bot']
   - {id: for-whom, effect: DENY, tools: [core/fs.writeText],
      when: "args.path == 'whom.txt' && subject.id == 'victim2' && actor.id == 'gateway' && delegation == ['gateway']"}
+  - {id: not-for-mallory, effect: DENY, tools: [core/fs.writeText], principals: ["mallory*"]}
+  - {id: by-gateway, effect: DENY, tools: [core/fs.writeText], principals: ["actor:gateway"],
+     when: "args.path == 'no-gateways.txt'"}
 impersonate: [gateway]
 """
 
@@ -169,3 +172,14 @@ async def test_who_speaks_for_a_known_principal_has_no_more_rights_than_that_one
         assert refusal(await gateway.call(WRITE, WRITTEN, **whom)) == ("POLICY_DENIED", "capabilities")
     denied = await gateway.call(WRITE, {"path": "whom.txt", "text": "x"}, user_id="victim2")
     assert refusal(denied) == ("POLICY_DENIED", "for-whom")
+
+
+@pytest.mark.promise("policy.delegation")
+async def test_a_rule_against_somebody_holds_for_who_speaks_for_that_one_though_no_grant_does(stage: Stage) -> None:
+    gateway = stage.key("gateway")
+    for whom in ({"user_id": "mallory"}, {"agent_id": "mallory-2", "user_id": "a-customer"}):
+        assert (await gateway.call(READ, HERE, **whom)).ok, "a rule takes no other rights away"
+        assert refusal(await gateway.call(WRITE, WRITTEN, **whom)) == ("POLICY_DENIED", "not-for-mallory")
+    closed = {"path": "no-gateways.txt", "text": "x"}
+    assert refusal(await gateway.call(WRITE, closed, user_id="a-customer")) == ("POLICY_DENIED", "by-gateway")
+    assert (await gateway.call(WRITE, closed)).ok, "here it acts for itself"

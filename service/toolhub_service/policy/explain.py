@@ -45,7 +45,7 @@ def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
     row, parties = snapshot.row_of(planned), parties_of(planned.call.principal, snapshot.others_of(planned))
     considered = [
         _identity(planned, row),
-        *_grants(snapshot, row, parties),
+        *_grants(snapshot, row, [party for party in parties if party.is_known]),
         _permissions(planned, row),
         *(_rule(rule, planned, row, parties, snapshot) for rule in snapshot.table.rules if rule.denies),
         *_guards(planned, row),

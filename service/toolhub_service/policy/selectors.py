@@ -37,9 +37,11 @@ class Party(NamedTuple):
     groups: frozenset[str] = frozenset()
     actor: str = ""
     """Who acts for it in this call; empty: it acts itself."""
+    is_known: bool = True
+    """Whether grants or roles speak of it. False: of one whom a message names rules alone do, which can only narrow."""
 
 
-def parties_of(principal: Principal, spoken_for: Iterable[str] = ()) -> tuple[Party, ...]:
+def parties_of(principal: Principal, spoken_for: Iterable[Party] = ()) -> tuple[Party, ...]:
     """All whose rights a call needs, the principal first. `spoken_for`: whom its message names.
 
     Of those that no credential of the call is made out to nothing is known but the id and the issuer that it begins
@@ -48,7 +50,7 @@ def parties_of(principal: Principal, spoken_for: Iterable[str] = ()) -> tuple[Pa
     actors = principal.actors
     first = Party(principal.id, principal.issuer, principal.groups, actors[0] if actors else "")
     acting = (named(actor, behind) for actor, behind in zip(actors, (*actors[1:], ""), strict=False))
-    return first, *acting, *(named(id, principal.id) for id in spoken_for)
+    return first, *acting, *spoken_for
 
 
 def named(id: str, actor: str = "") -> Party:

@@ -28,7 +28,7 @@ from toolhub_service.policy.arguments import judge_arguments
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.document import STARTER, PolicyDocument, canonical_bytes, complete
 from toolhub_service.policy.parsing import InvalidPolicy, Lines, parse_policy
-from toolhub_service.policy.selectors import parties_of
+from toolhub_service.policy.selectors import Party, parties_of
 from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions
 
 MAX_ROWS = 16_384
@@ -40,7 +40,7 @@ MAX_PRINCIPALS = 4_096
 class PolicySnapshot:
     """Implements `domain.ports.PolicySource`."""
 
-    __slots__ = ("_rows", "_singled_out", "document", "principals", "revision", "table", "version")
+    __slots__ = ("_rows", "_spoken_of", "document", "principals", "revision", "table", "version")
 
     def __init__(self, document: PolicyDocument = STARTER, lines: Lines | None = None) -> None:
         """Raises InvalidPolicy when a condition cannot be compiled."""
@@ -52,7 +52,7 @@ class PolicySnapshot:
         """A snapshot never changes."""
         self._rows: dict[tuple[str, str, str], Row] = {}
         self.principals: dict[str, Principal] = {}
-        self._singled_out: dict[str, bool] = {}
+        self._spoken_of: dict[tuple[str, str], Party | None] = {}
 
     @classmethod
     def load(cls, source: str | Mapping[str, JsonValue]) -> PolicySnapshot:
@@ -135,27 +135,27 @@ class PolicySnapshot:
 
     def row_of(self, planned: PlannedCall) -> Row:
         """The same for a call, which may be made for others: those of them whom the policy knows must have its rights
-        too."""
+        too, and what rules ask of any of them is asked of it."""
         principal, spec, others = planned.call.principal, planned.spec, self.others_of(planned)
         if not others:
             return self.row(principal, spec)
         return self._row((f"{principal.key}\0{others}", spec.name, spec.digest), principal, spec, others)
 
-    def others_of(self, planned: PlannedCall) -> list[str]:
-        """Ids that the message names beside the principal's own, and that the policy knows."""
-        context = planned.call.context
-        return sorted(filter(self._singles_out, {context.agent_id, context.user_id} - {"", planned.call.principal.id}))
+    def others_of(self, planned: PlannedCall) -> list[Party]:
+        """Those whom the message names beside the principal, and of whom the policy speaks."""
+        context, own = planned.call.context, planned.call.principal.id
+        named = sorted({context.agent_id, context.user_id} - {"", own})
+        return [party for id in named if (party := self._spoken_for(id, own)) is not None]
 
-    def _singles_out(self, id: str) -> bool:
-        found = self._singled_out.get(id)
-        if found is None:
-            found = self.table.singles_out(id)
-            if len(self._singled_out) >= MAX_PRINCIPALS:
-                self._singled_out.pop(next(iter(self._singled_out)), None)
-            self._singled_out[id] = found
-        return found
+    def _spoken_for(self, id: str, by: str) -> Party | None:
+        key = id, by
+        if key not in self._spoken_of:
+            if len(self._spoken_of) >= MAX_PRINCIPALS:
+                self._spoken_of.pop(next(iter(self._spoken_of)), None)
+            self._spoken_of[key] = self.table.spoken_for(id, by)
+        return self._spoken_of[key]
 
-    def _row(self, key: tuple[str, str, str], principal: Principal, spec: ToolSpec, others: Sequence[str]) -> Row:
+    def _row(self, key: tuple[str, str, str], principal: Principal, spec: ToolSpec, others: Sequence[Party]) -> Row:
         row = self._rows.get(key)
         if row is None:
             row = self.table.row(parties_of(principal, others), spec)

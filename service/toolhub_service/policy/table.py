@@ -139,7 +139,7 @@ class CompiledRule:
         lifts the default all of them."""
         if PRECEDENCE.index(Effect[self.rule.effect]) <= PRECEDENCE.index(default.effect):
             return self.principals.match_any(parties)
-        return self.principals.match_all(parties)
+        return self.principals.match_all(party for party in parties if party.is_known)
 
     def is_vague_about(self, tool: str, default: Default) -> bool:
         """Whether the rule asks for less than the default and covers the tool by a star only: that lifts no default."""
@@ -196,12 +196,13 @@ class Table:
             return frozenset().union(*entries)
         return frozenset({"agent"} if any(who.match(party) for who, _ in self.grants) else ())
 
-    def singles_out(self, id: str) -> bool:
-        """Whether a grant or an entry of `roles` speaks of this id, and not merely of everybody."""
-        party = named(id)
-        return any(who.single_out(party) for who, _ in self.grants) or any(
-            who.single_out(party) for who, _ in self._roles
-        )
+    def spoken_for(self, id: str, by: str) -> Party | None:
+        """One in whose name `by` makes a call; None: nothing in the policy speaks of it, but of everybody at most."""
+        party, alone = named(id, by), named(id)
+        if any(who.single_out(alone) for who, _ in (*self.grants, *self._roles)):
+            return party
+        is_ruled = any(rule.principals.single_out(party) for rule in self.rules)
+        return party._replace(is_known=False) if is_ruled else None
 
     def may_impersonate(self, parties: Sequence[Party]) -> bool:
         return self._impersonate.match_all(parties)
@@ -222,7 +223,7 @@ class Table:
 
     def row(self, parties: Sequence[Party], spec: ToolSpec) -> Row:
         """Work out one row; the snapshot keeps it."""
-        needs = canonical_capabilities(spec.capabilities)
+        needs, all_named, parties = canonical_capabilities(spec.capabilities), parties, _known(parties)
         mine = next((found for who, _ in self.grants if (found := who.match(parties[0]))), None)
         roles = [(party.id, self._roles_of(party)) for party in parties]
         lacks = [(party.id, self._holdings(party).lack(needs)) for party in parties]
@@ -236,7 +237,7 @@ class Table:
         )
         default = self.default(needs)
         concerned = [rule for rule in self.rules if rule.concerns(spec, needs)]
-        rules = [rule for rule in concerned if rule.applies_to(parties, default)]
+        rules = [rule for rule in concerned if rule.applies_to(all_named, default)]
         denies = _bound([rule for rule in rules if rule.denies], granted)
         if self.tenants is not None and not all(
             self.tenants.shows(self.tenants.of(party.id), spec.source) for party in parties
@@ -270,6 +271,10 @@ class Table:
         if DANGER_DESTRUCTIVE in needs and self.document.destructive_requires_plan:
             return Default(Effect.REQUIRE_PLAN, frozenset({DANGER_DESTRUCTIVE}))
         return Default(Effect.ALLOW, frozenset())
+
+
+def _known(parties: Sequence[Party]) -> list[Party]:
+    return [party for party in parties if party.is_known]
 
 
 def compile_conditions(document: PolicyDocument, lines: Lines) -> Conditions:

@@ -228,7 +228,8 @@ def test_a_call_for_another_is_never_allowed_more_than_each_of_them(
     groups, context = frozenset({"dev"} if has_group else ()), dict[str, Any]()
     if is_spoken_for:
         principal, context = Principal("bot"), dict[str, Any](user_id="ann")
-        if not policy.table.singles_out("ann"):
+        spoken_for = policy.table.spoken_for("ann", "bot")
+        if spoken_for is None or not spoken_for.is_known:
             return
     else:
         principal = Principal("ann", issuer="corp", groups=groups, actors=("bot",))
