@@ -34,7 +34,9 @@ from toolhub.v1 import (
     tool_pb2,
     tool_service_pb2,
 )
+from toolhub_service.app.key_file import Wanted
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.serving import reload_keys
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,6 +51,7 @@ roles:
   - {principals: [acme-boss, globex-boss, nobody, ops], roles: [agent, operator, approver, auditor]}
 rules:
   - {id: person, effect: REQUIRE_APPROVAL, tools: [core/fs.writeText], reason: Look first.}
+  - {id: acme-has-no-clock, effect: DENY, tools: [core/util.time.now], when: principal.tenant == "acme"}
 """
 NAMES: Final = ("acme-bot", "acme-boss", "globex-bot", "globex-boss", "nobody", "ops")
 OUTSIDERS: Final = ("globex-boss", "nobody")
@@ -426,3 +429,25 @@ async def test_a_policy_that_moves_a_principal_ends_its_streams_and_shows_what_i
     finally:
         paths.policy.write_text(POLICY)
         assert town.hub.hub.policy_file.load().applied
+
+
+@pytest.mark.promise("identity.keys-narrow")
+async def test_a_narrower_key_leaves_no_tenant_and_one_of_another_tenant_is_no_key(town: Town) -> None:
+    file = Paths(town.hub.hub.settings).key_file()
+
+    async def tried(name: str, **narrowed: Any) -> tuple[str, str]:
+        """What becomes of a call by a new key: its error's rule, or why the key is refused."""
+        key = file.create(name, Wanted(**narrowed))
+        reload_keys(town.hub.hub, file)
+        try:
+            answer = await town.hub.invoke("core/util.time.now", metadata=(("authorization", f"Bearer {key}"),))
+        except grpc.aio.AioRpcError as refused:
+            return told(refused).reason, str(told(refused).metadata.get("problem"))
+        return ("ok", "") if answer.ok else ("denied", str(answer.error.details["rule_id"]))
+
+    denied = ("denied", "acme-has-no-clock")
+    assert await tried("acme-bot", capabilities=frozenset({"read:*"})) == denied
+    assert await tried("acme-bot", tenant="acme") == denied
+    assert await tried("globex-bot", capabilities=frozenset({"read:*"})) == ("ok", "")
+    for name, tenant in (("acme-bot", "globex"), ("nobody", "acme"), ("ops", "acme")):
+        assert await tried(name, tenant=tenant) == ("CREDENTIAL_REFUSED", "tenant"), name

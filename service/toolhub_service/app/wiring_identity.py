@@ -59,7 +59,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
         raise ListenRefused(f"auth.modes has jwt, and {NOT_INSTALLED}.")
     tokens, who = Tokens(terms, deps.clock), describe(policy)
     by_certificate = _by_certificate(deps, who, access)
-    keys = KnownKeys(deps.paths.key_file().read(), who, lambda: deps.clock.unix_ms() / 1_000)
+    keys = KnownKeys(deps.paths.key_file().read(), who, lambda: deps.clock.unix_ms() / 1_000, policy.tenancy)
     # No API key may have the name of a principal that another credential makes: `spiffe:` begins every SPIFFE id.
     others = tokens.names | ({"spiffe"} if by_certificate else set())
     local: dict[str, Authenticator] = {"insecure-local": InsecureLocal(who)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from toolhub_service.domain.call import Principal, Role
+from toolhub_service.domain.call import Principal, Role, Tenancy
 
 KEY_PREFIX: Final = "thk_"
 
@@ -51,7 +51,7 @@ class KeyRefused(Exception):
     def __init__(self, problem: str, message: str) -> None:
         super().__init__(message)
         self.problem = problem
-        """One word for programs: `unknown`, `expired` or `replaced`."""
+        """One word for programs: `unknown`, `expired`, `replaced` or `tenant`."""
         self.message = message
 
 
@@ -70,11 +70,17 @@ class KnownKeys:
     """The keys of now. Whoever asks for one that is known and holds has used it."""
 
     def __init__(
-        self, keys: Mapping[str, StoredKey], describe: Callable[[str], Principal], now_s: Callable[[], float]
+        self,
+        keys: Mapping[str, StoredKey],
+        describe: Callable[[str], Principal],
+        now_s: Callable[[], float],
+        tenancy: Callable[[str], Tenancy | None] = lambda _: None,
     ) -> None:
-        """`describe`: roles and rights of a principal under the policy in force; `now_s`: Unix seconds."""
+        """`describe`: roles and rights of a principal under the policy in force; `now_s`: Unix seconds; `tenancy`: of a
+        tenant, None where the policy has none."""
         self._keys = dict(keys)
         self._describe = describe
+        self._tenancy = tenancy
         self.now_s = now_s
         self._used: set[str] = set()
         self._narrowed: dict[str, tuple[StoredKey, Principal, Principal]] = {}
@@ -106,14 +112,17 @@ class KnownKeys:
 
     def principal(self, key_id: str, stored: StoredKey) -> Principal:
         """Whom a key stands for: what the policy gives, as far as the key has it too. The same object as long as
-        neither changes."""
+        neither changes. Raises KeyRefused for a key of another tenant than the policy puts its principal into."""
         described = self._describe(stored.name)
         if not stored.is_narrowed:
             return described
         kept = self._narrowed.get(key_id)
         if kept is None or kept[0] != stored or kept[1] is not described:
             roles = described.roles if stored.roles is None else described.roles & stored.roles
-            principal = replace(described, roles=roles, permissions=stored.capabilities, tenant=stored.tenant)
+            if stored.tenant and described.tenant != stored.tenant and self._tenancy(stored.tenant) is not None:
+                raise _of_another_tenant(key_id, stored)
+            tenant = described.tenant or stored.tenant  # or a narrower key would leave what rules say of its tenant
+            principal = replace(described, roles=roles, permissions=stored.capabilities, tenant=tenant)
             kept = self._narrowed[key_id] = stored, described, principal
         return kept[2]
 
@@ -126,3 +135,11 @@ def _expired(key_id: str, stored: StoredKey) -> KeyRefused:
         return KeyRefused("replaced", message)
     advice = f"An operator makes a new one with `toolhub keys rotate {key_id}`."
     return KeyRefused("expired", f"The API key {key_id} expired on {when}. {advice}")
+
+
+def _of_another_tenant(key_id: str, stored: StoredKey) -> KeyRefused:
+    return KeyRefused(
+        "tenant",
+        f"The API key {key_id} is of the tenant {stored.tenant}, and the policy does not put {stored.name} into it. An "
+        "operator adds the principal to that entry of `tenants` in policy.yaml, or makes a key without --tenant.",
+    )

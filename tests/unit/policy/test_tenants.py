@@ -7,6 +7,7 @@ import pytest
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
 from toolhub_service.policy.tenants import UNASSIGNED, Tenants
+from toolhub_service.transport.interceptors.mutual_tls import SpiffePrincipals
 
 POLICY = """
 extends: none
@@ -90,3 +91,10 @@ def test_an_entry_that_could_mean_two_things_is_refused(entry: str, says: str) -
     with pytest.raises(InvalidPolicy, match="tenants") as refused:
         PolicySnapshot.load(f"extends: none\ntenants: [{entry}]\n")
     assert says in str(refused.value)
+
+
+def test_whose_workload_it_is_the_policy_says_and_where_it_has_no_tenants_the_trust_domain() -> None:
+    workload, by_domain = "spiffe://example.org/agent", {"example.org": "home"}
+    for tenants, tenant in (([], "home"), ([{"name": "acme", "principals": ["spiffe://example.org/*"]}], "acme")):
+        policy = PolicySnapshot.load({"tenants": tenants})
+        assert SpiffePrincipals(policy.principal, by_domain).principal(workload).tenant == tenant

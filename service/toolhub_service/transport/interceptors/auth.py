@@ -182,12 +182,12 @@ class ApiKeys:
             return None
         try:
             stored = self._known.verify(presented)
+            if stored.name.partition(":")[0] in self._issuers and ":" in stored.name:
+                message = "The API key has the name of a principal whose tokens an issuer makes."
+                raise RpcFailure(Reason.CREDENTIAL_REFUSED, f"{message} Make one of another name.")
+            return self._known.principal(key_id_of(presented), stored)
         except KeyRefused as refused:
             raise RpcFailure(Reason.CREDENTIAL_REFUSED, refused.message, {"problem": refused.problem}) from None
-        if stored.name.partition(":")[0] in self._issuers and ":" in stored.name:
-            message = "The API key has the name of a principal whose tokens an issuer makes. Make one of another name."
-            raise RpcFailure(Reason.CREDENTIAL_REFUSED, message)
-        return self._known.principal(key_id_of(presented), stored)
 
 
 class BearerTokens:

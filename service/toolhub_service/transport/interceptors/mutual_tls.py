@@ -37,7 +37,8 @@ class SpiffePrincipals:
         if len(self._made) >= _REMEMBERED:
             self._made.pop(next(iter(self._made)))
         domain = trust_domain_of(spiffe_id)
-        principal = replace(described, issuer=f"spiffe://{domain}", tenant=self._tenants.get(domain, ""))
+        tenant = described.tenant or self._tenants.get(domain, "")  # what the policy says comes first, as of tokens
+        principal = replace(described, issuer=f"spiffe://{domain}", tenant=tenant)
         self._made[spiffe_id] = described, principal
         return principal
 
