@@ -159,8 +159,12 @@ async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_to
 
         # An access token that the server takes no more: one refresh, and the call succeeds.
         server.taken_back.add(f"Bearer {secret.value}")
-        assert (await there.said("alice", "shop/whoami"))["result"] == "alice"
+        leaked = json.dumps(await there.said("alice", "shop/leak"))
         assert await refreshes(issuer) == 1
+        assert claims_of(server.seen[-1]["authorization"].removeprefix("Bearer "))["sub"] == "alice"
+        assert server.seen[-1]["authorization"].rpartition(".")[2] not in leaked, (
+            "the new one is nobody's to see, either"
+        )
 
         # The issuer is away: a token that still holds is used, one that has expired is not.
         await issuer.does("away")

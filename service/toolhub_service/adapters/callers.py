@@ -40,20 +40,25 @@ def refused(call: GrantedCall, terms: PerUserTerms) -> ToolFailure:
 
 
 async def hidden(
-    credential: CallerCredential | None, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]
+    credential: CallerCredential | None,
+    latest: Callable[[], CallerCredential | None],
+    sink: EventSink,
+    run: Callable[[EventSink], Awaitable[Outcome]],
 ) -> Outcome:
-    """What `run` gives, or raises, without the caller's secret."""
+    """What `run` gives, or raises, without the caller's secret. `latest`: the credential by now, which is another one
+    once the server has refused the first."""
     if credential is None or len(credential.secret) < SECRET_MIN_CHARS:
         return await run(sink)
-    mask = Mask((credential.secret, credential.value))
+    masks = _Masks(credential, latest)
     try:
-        outcome = await run(_MaskedSink(sink, mask))
+        outcome = await run(_MaskedSink(sink, masks))
     except ToolFailure as failure:
-        raise ToolFailure(_masked_error(failure.error, mask)) from None
+        raise ToolFailure(_masked_error(failure.error, masks.mask)) from None
     except QuestionAsked as asked:
-        question = asked.question
+        question, mask = asked.question, masks.mask
         shown = replace(question, message=mask.text(question.message), schema=mask.object(question.schema))
         raise QuestionAsked(shown) from None
+    mask = masks.mask
     evidence = tuple(each._replace(summary=mask.text(each.summary)) for each in outcome.evidence)
     raw = mask.value(outcome.raw)
     return structs.replace(outcome, value=mask.value(outcome.value), raw=raw, evidence=evidence)
@@ -66,15 +71,32 @@ def _masked_error(error: ToolError, mask: Mask) -> ToolError:
     return replace(error, message=mask.text(error.message), details=mask.object(error.details), upstream=upstream)
 
 
+class _Masks:
+    """Of all secrets that one call's requests have carried so far."""
+
+    def __init__(self, first: CallerCredential, latest: Callable[[], CallerCredential | None]) -> None:
+        self._latest = latest
+        self._carried = {first.secret: first.value}
+        self._mask = Mask((first.secret, first.value))
+
+    @property
+    def mask(self) -> Mask:
+        latest = self._latest()
+        if latest is not None and latest.secret not in self._carried:
+            self._carried[latest.secret] = latest.value
+            self._mask = Mask((*self._carried, *self._carried.values()))
+        return self._mask
+
+
 class _MaskedSink:
     """Implements `EventSink`."""
 
-    def __init__(self, sink: EventSink, mask: Mask) -> None:
+    def __init__(self, sink: EventSink, masks: _Masks) -> None:
         self._sink = sink
-        self._mask = mask
+        self._masks = masks
 
     def progress(self, progress: Progress) -> None:
-        self._sink.progress(structs.replace(progress, message=self._mask.text(progress.message)))
+        self._sink.progress(structs.replace(progress, message=self._masks.mask.text(progress.message)))
 
     def chunk(self, chunk: Chunk) -> None:
         self._sink.chunk(chunk)
@@ -86,6 +108,8 @@ class CallersOf:
     def __init__(self, vault: Vault, terms: PerUserTerms) -> None:
         self.terms = terms
         self.vault = vault
+        self._given: dict[str, CallerCredential | None] = {}
+        """By call that runs: the last one that it was given."""
 
     async def of(self, call: GrantedCall) -> CallerCredential | None:
         """The caller's; None: it has none, and is served all the same. Raises ToolFailure."""
@@ -100,7 +124,21 @@ class CallersOf:
 
     async def renewed(self, call: GrantedCall, used: CallerCredential) -> CallerCredential | None:
         """Another one in the place of one that the server does not take; None: there is none. Raises ToolFailure."""
-        return await self.vault.renewed(call.call.principal, self.terms.source, used)
+        other = await self.vault.renewed(call.call.principal, self.terms.source, used)
+        if other is not None and call.call.call_id in self._given:
+            self._given[call.call.call_id] = other
+        return other
+
+    async def hidden(
+        self, call: GrantedCall, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]
+    ) -> Outcome:
+        """As the function of that name, of a call that asks here for its credential."""
+        call_id = call.call.call_id
+        first = self._given[call_id] = await self.known(call)
+        try:
+            return await hidden(first, lambda: self._given[call_id], sink, run)
+        finally:
+            del self._given[call_id]
 
     def refused(self, call: GrantedCall) -> ToolFailure:
         return refused(call, self.terms)

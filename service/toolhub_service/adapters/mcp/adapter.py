@@ -190,12 +190,14 @@ class McpAdapter(SourceAdapter[_Source]):
         async with users.used(call) as used:
             if used is None:
                 return await self._execute(source, call, sink)
-            own, credential = used
+            own, holder = used
             shared = source.server
             own.server.task_support, own.server.skills = shared.task_support, shared.skills
             own.server.has_task_extension = shared.has_task_extension
             try:
-                return await hidden(credential, sink, lambda shown: self._execute(own, call, shown))
+                return await hidden(
+                    holder.credential, lambda: holder.credential, sink, lambda shown: self._execute(own, call, shown)
+                )
             except ToolFailure as failure:
                 if Breakage.UNAUTHORIZED.value in failure.error.message:
                     raise users.callers.refused(call) from failure

@@ -112,7 +112,7 @@ class UserSessions(Generic[Opened]):
         return len(self._sessions)
 
     @asynccontextmanager
-    async def used(self, call: GrantedCall) -> AsyncIterator[tuple[Opened, CallerCredential] | None]:
+    async def used(self, call: GrantedCall) -> AsyncIterator[tuple[Opened, Holder] | None]:
         """The caller's own connection and its credential; None where it has none, and is served all the same.
 
         Raises ToolFailure.
@@ -124,7 +124,7 @@ class UserSessions(Generic[Opened]):
         session = self._session_of(call, credential)
         session.users += 1
         try:
-            yield session.opened, credential
+            yield session.opened, session.holder
         finally:
             session.users -= 1
             self._rest(_key(call, credential), session)
@@ -162,7 +162,8 @@ class UserSessions(Generic[Opened]):
                 message = f"{call.spec.name} could not be called: {source} serves as many callers as it can at once. "
                 raise refuse(ErrorKind.RATE_LIMITED, f"{message}Try again later.", retry_after_s=1.0, waits_for=source)
             self._leave(idle)
-        holder = Holder(credential, partial(self.callers.renewed, call))
+        renew = partial(self.callers.vault.renewed, call.call.principal, source)
+        holder = Holder(credential, renew)
         opened, link = self.make(holder)
         link.start()
         return _Session(holder, opened, link)

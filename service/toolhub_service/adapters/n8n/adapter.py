@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from toolhub_service.adapters.caller_auth import per_user_terms
-from toolhub_service.adapters.callers import hidden, opened_for_callers
+from toolhub_service.adapters.callers import opened_for_callers
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.job import POLLS, MissingTerms, N8nJob
 from toolhub_service.adapters.n8n.kind import N8nSource
@@ -149,7 +149,7 @@ class N8nAdapter(SourceAdapter[_Source]):
             callers = source.server.callers
             if callers is None:
                 return await self._run(source, call, sink)
-            return await hidden(await callers.known(call), sink, lambda shown: self._run(source, call, shown))
+            return await callers.hidden(call, sink, lambda shown: self._run(source, call, shown))
 
     async def _run(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
         if await source.executor.runs(call):
