@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -49,6 +50,8 @@ class Secret(Hidden, frozen=True, gc=False):
     client: ClientAt = ClientAt()
     resource: str = ""
     scope: str = ""
+    server: str = ""
+    """Origin of the server that it was given for: it goes to no other that its source may have later."""
 
     def is_due(self, now_unix_ms: int) -> bool:
         return 0 < self.renew_at_unix_ms <= now_unix_ms
@@ -125,6 +128,13 @@ class PerUserTerms:
         verb = "set" if self.kind is CredentialKind.HEADER else "login"
         return f"toolhub credentials {verb} {self.source}"
 
+    @property
+    def origin(self) -> str:
+        """Of its server: `scheme://host:port`."""
+        parts = urlsplit(self.server_url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        return f"{parts.scheme}://{parts.hostname}:{port}"
+
     def given(self, stored: StoredCredential, secret: Secret) -> CallerCredential:
         value = f"{self.prefix}{secret.value}"
         return CallerCredential(self.header, value, secret.value, stored.generation, stored.kind)
@@ -172,6 +182,19 @@ def missing(terms: PerUserTerms, state: CredentialState | None = None) -> ToolFa
         source=terms.source,
         command=terms.command,
         state=state.value if state is not None else "NONE",
+    )
+
+
+def of_another_server(terms: PerUserTerms) -> ToolFailure:
+    """It was given for the server that the source had then, and says who the caller is there alone."""
+    return refuse(
+        ErrorKind.PERMISSION_DENIED,
+        f"The source {terms.source} has another server than the one for which the caller gave a credential. Nothing "
+        f"was sent. The user gives one for the server of now with: {terms.command}",
+        blames_upstream=False,
+        source=terms.source,
+        command=terms.command,
+        state="OTHER_SERVER",
     )
 
 

@@ -64,7 +64,8 @@ class TokenRequests:
     async def code(self, terms: PerUserTerms, client: ClientAt, form: Mapping[str, str], now_unix_ms: int) -> Secret:
         """The tokens of a login. Raises Unreachable, GrantRefused."""
         answer = await self._granted(terms, client, {"grant_type": "authorization_code", **form})
-        return granted(answer, Secret("", client=client, resource=form.get("resource", "")), now_unix_ms)
+        former = Secret("", client=client, resource=form.get("resource", ""), server=terms.origin)
+        return granted(answer, former, now_unix_ms)
 
     async def refresh(self, terms: PerUserTerms, secret: Secret, now_unix_ms: int) -> Secret:
         """Another access token, and another refresh token where the server rotates them. Raises the same."""
@@ -206,6 +207,7 @@ def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secr
         former.client,
         former.resource,
         scope if isinstance(scope, str) else former.scope,
+        former.server,
     )
 
 

@@ -17,7 +17,14 @@ from toolhub_service.credentials.exchange import Exchanges
 from toolhub_service.credentials.login import Logins
 from toolhub_service.credentials.renewal import Renewals, Renewed
 from toolhub_service.credentials.sealing import SealingKeys
-from toolhub_service.credentials.secret import CallerCredential, Envelopes, PerUserTerms, Secret, missing
+from toolhub_service.credentials.secret import (
+    CallerCredential,
+    Envelopes,
+    PerUserTerms,
+    Secret,
+    missing,
+    of_another_server,
+)
 from toolhub_service.credentials.token_requests import TokenRequests
 from toolhub_service.domain.call import Principal, SubjectToken
 from toolhub_service.domain.credential import (
@@ -95,6 +102,8 @@ class Vault:
         if stored.state is not CredentialState.ACTIVE:
             raise missing(terms, stored.state)
         secret = self._open.envelopes.opened(terms, stored)
+        if secret.server != terms.origin:
+            raise of_another_server(terms)
         if secret.is_due(self._clock.unix_ms()):
             stored, secret = await self._renewed(terms, stored, secret)
         return terms.given(stored, secret)
@@ -151,7 +160,7 @@ class Vault:
         problem = _problem_of(terms, secret)
         if problem:
             raise HubFailure(Reason.LOGIN_REFUSED, f"The value cannot be kept: {problem}")
-        return await self._keep(key_for(principal, source), CredentialKind.HEADER, Secret(secret))
+        return await self._keep(key_for(principal, source), CredentialKind.HEADER, Secret(secret, server=terms.origin))
 
     async def page(
         self, principal: Principal, *, everybody: bool, source: str, after: tuple[int, str] | None, limit: int

@@ -149,3 +149,20 @@ async def test_an_operator_of_a_tenant_learns_nothing_of_credentials_of_another(
         refusals.append((failure.value.reason, failure.value.message.replace(source, "shop")))
     assert refusals[0] == refusals[1]
     assert refusals[2] == refusals[3]
+
+
+@pytest.mark.promise("credentials.own")
+async def test_a_credential_goes_to_the_server_that_it_was_given_for_and_to_no_other(store: CredentialStore) -> None:
+    def at(url: str) -> PerUserTerms:
+        return PerUserTerms("shop", CredentialKind.HEADER, server_url=url)
+
+    vault = a_vault(store)
+    vault.open_source(at("https://shop.example/mcp"))
+    await vault.set_header(ALICE, "shop", SECRET)
+    vault.open_source(at("https://shop.example:443/v2/mcp"))
+    assert await vault.credential(ALICE, "shop") is not None
+    for url in ("https://evil.example/mcp", "http://shop.example/mcp", "https://shop.example:8443/mcp"):
+        vault.open_source(at(url))
+        assert await refused(vault) == (ErrorKind.PERMISSION_DENIED, "OTHER_SERVER")
+        await vault.set_header(BOB, "shop", SECRET)
+        assert await vault.credential(BOB, "shop") is not None
