@@ -25,15 +25,16 @@ class Exchanges:
     def __init__(self, requests: TokenRequests, clock: Clock) -> None:
         self._requests = requests
         self._clock = clock
-        self._kept: OrderedDict[tuple[str, str], Secret] = OrderedDict()
-        self._running: dict[tuple[str, str], asyncio.Task[Secret]] = {}
+        # By all terms: what was had for the server that a source had before is not for the one that it has now.
+        self._kept: OrderedDict[tuple[PerUserTerms, str], Secret] = OrderedDict()
+        self._running: dict[tuple[PerUserTerms, str], asyncio.Task[Secret]] = {}
 
     async def token(self, terms: PerUserTerms, principal: Principal, used: str = "") -> tuple[SubjectToken, Secret]:
         """For the caller, another one than `used`. Raises ToolFailure."""
         subject = principal.subject_token
         if subject is None:
             raise _no_token(terms)
-        key = terms.source, subject.digest
+        key = terms, subject.digest
         kept = self._kept.get(key)
         if kept is not None and kept.value != used and not kept.is_due(self._clock.unix_ms()):
             return subject, kept
@@ -43,7 +44,7 @@ class Exchanges:
             task.add_done_callback(lambda done: self._ended(key, done))
         return subject, await asyncio.shield(task)
 
-    def _ended(self, key: tuple[str, str], task: asyncio.Task[Secret]) -> None:
+    def _ended(self, key: tuple[PerUserTerms, str], task: asyncio.Task[Secret]) -> None:
         del self._running[key]
         if task.cancelled() or task.exception() is not None:
             return

@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.remote_harness import LoopClock
+from toolhub_service.credentials.exchange import Exchanges
 from toolhub_service.credentials.sealing import SealingKeys
-from toolhub_service.credentials.secret import PerUserTerms
+from toolhub_service.credentials.secret import PerUserTerms, Secret
+from toolhub_service.credentials.token_requests import TokenRequests
 from toolhub_service.credentials.vault import Vault, key_for
-from toolhub_service.domain.call import Principal
+from toolhub_service.domain.call import Principal, SubjectToken
 from toolhub_service.domain.credential import CredentialKind, CredentialStore
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
@@ -166,3 +168,18 @@ async def test_a_credential_goes_to_the_server_that_it_was_given_for_and_to_no_o
         assert await refused(vault) == (ErrorKind.PERMISSION_DENIED, "OTHER_SERVER")
         await vault.set_header(BOB, "shop", SECRET)
         assert await vault.credential(BOB, "shop") is not None
+
+
+class Counter(TokenRequests):
+    """An authorization server that says for whom each token is."""
+
+    async def exchange(self, terms: PerUserTerms, subject: SubjectToken, now_unix_ms: int) -> Secret:
+        return Secret(f"{subject.digest} at {terms.server_url}")
+
+
+async def test_a_token_that_was_exchanged_for_one_server_is_not_used_at_the_next_one_of_its_source() -> None:
+    exchanges, shown = Exchanges(Counter(), LoopClock()), Principal("ann", subject_token=SubjectToken("a", "ann"))
+    for url in ("https://shop.example", "https://evil.example"):
+        terms = PerUserTerms("shop", CredentialKind.EXCHANGED, server_url=url)
+        for _ in range(2):
+            assert (await exchanges.token(terms, shown))[1].value == f"ann at {url}"
