@@ -9,8 +9,11 @@ import webbrowser
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from re import findall, search
+from threading import Thread
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -256,6 +259,47 @@ def test_an_answer_that_another_page_or_issuer_sends_is_not_used() -> None:
     assert "without a code" in answered(iss=issuer.issuer)
     assert statuses == [400, 400, 200] * 4
     assert "Nobody logged in within 1 s" in answered(code="x", state="forged")
+
+
+class _Thief(BaseHTTPRequestHandler):
+    """The MCP endpoint of a hub that wants tokens for somebody else's."""
+
+    wants: ClassVar[dict[str, object]] = {}
+
+    def do_GET(self) -> None:
+        body = json.dumps({"resource": f"http://{self.headers['host']}/mcp", **self.wants}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.promise("cli.login")
+async def test_a_hub_gets_no_tokens_for_servers_of_others(user: User, issuer: RealIssuer) -> None:
+    user.has_browser()
+    thief = HTTPServer(("127.0.0.1", 0), _Thief)
+    serving = Thread(target=thief.serve_forever, kwargs={"poll_interval": 0.05})
+    serving.start()
+    try:
+        place = ("--address", "thief.example:50051", "--mcp-url", f"http://127.0.0.1:{thief.server_port}/mcp")
+        added = await user.types("context", "add", "thief", *place, "--login", "--use")
+        assert added.exit_code == 0, added.output
+        wishes: list[dict[str, object]] = [
+            {"toolhub_logins": [{"issuer": issuer.url, "client_id": "cli", "resource": HUB}]},
+            {"toolhub_logins": [{"issuer": issuer.url, "client_id": "cli"}], "scopes_supported": [f"{HUB}/.default"]},
+        ]
+        for wish in wishes:
+            _Thief.wants = {"authorization_servers": [issuer.url], **wish}
+            refused = await user.types("login")
+            assert (refused.exit_code, f"wants a token for {HUB}" in refused.output) == (1, True), refused.output
+            assert user.seen is None, "a page was opened"
+    finally:
+        thief.shutdown()
+        serving.join()
+        thief.server_close()
 
 
 @pytest.fixture(autouse=True)

@@ -65,12 +65,12 @@ def login(context_name: str | None, by_code: bool, no_browser: bool, timeout_s: 
     with opened() as http:
         wanted = _found(context, wanted)
         issuer = discovered(http, wanted.issuer)
-        note(f"Logging in to {name} at {legible(issuer.issuer)}", err=True)
         if not wanted.client_id:
             wanted = replace(wanted, client_id=registered(http, issuer))
             # The next login shall not register another one.
             keep_login(name, replace(_wanted(name)[2], issuer=issuer.issuer, client_id=wanted.client_id))
         request = _request(wanted, issuer)
+        note(legible(f"Logging in to {name} at {issuer.issuer}{_asked(request)}"), err=True)
         tokens = _tokens(http, issuer, request, by_code=by_code, no_browser=no_browser, timeout_s=timeout_s)
     session = Session(
         issuer.issuer,
@@ -107,6 +107,12 @@ def _request(wanted: Login, issuer: Issuer) -> Request:
         scopes["offline_access"] = None  # where it is known, there is no refresh token without
     resources = dict.fromkeys(filter(None, (wanted.resource, wanted.mcp_resource)))
     return Request(wanted.client_id, tuple(scopes), tuple(resources), wanted.audience)
+
+
+def _asked(request: Request) -> str:
+    """What the hub has made the login ask for, and its user should know."""
+    words = [f"as {request.client_id}", *(f"for {each}" for each in (*request.resources, request.audience) if each)]
+    return f" ({', '.join([*words, *request.scopes])})"
 
 
 def _tokens(
@@ -183,14 +189,31 @@ def _found(context: Context, wanted: Login) -> Login:
         raise LoginFailed(legible(f"The hub names these issuers: {known}. Choose one with --issuer."))
     issuer = wanted.issuer or metadata.issuers[0]
     own = next((each for each in metadata.logins if each.get("issuer") == issuer), {})
+    resource = str(own.get("resource", "")) or metadata.resource
+    named = (*(() if wanted.resource else (resource,)), *(() if wanted.scopes else metadata.scopes))
+    if other := next((each for each in named if _is_of_another(each, context)), ""):
+        # Whoever runs one hub would get tokens of all who log in there for any other (RFC 8707 §3, RFC 9728 §7.3).
+        raise LoginFailed(
+            legible(f"The hub wants a token for {other}, which is another server's: nobody was asked for one. ")
+            + "If that is right, name it yourself: `toolhub context add … --replace --login --resource URL --scope …`."
+        )
     return Login(
         issuer,
         wanted.client_id or str(own.get("client_id", "")),
         wanted.scopes or metadata.scopes,
-        wanted.resource or str(own.get("resource", "")) or metadata.resource,
+        wanted.resource or resource,
         wanted.mcp_resource or metadata.resource,
         wanted.audience,
     )
+
+
+def _is_of_another(named: str, context: Context) -> bool:
+    """Whether a resource or scope is the URL of another machine than the hub's; a hub on this one may have any."""
+    hosts = {urlsplit(url).hostname for url in (*mcp_urls(context), f"//{context.address.removeprefix('dns:///')}")}
+    if hosts <= {"127.0.0.1", "::1", "localhost", None}:
+        return False
+    parts = urlsplit(named)
+    return parts.scheme in ("http", "https") and parts.hostname not in hosts
 
 
 def _metadata_of(context: Context) -> tuple[_HubMetadata | None, list[str]]:
