@@ -7,14 +7,18 @@ import base64
 import json
 import sys
 import time
+import webbrowser
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import grpc
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from tests.fakes.mcp_servers.guarded import Guarded, guarded_server
 from tests.rpc.statuses import failed
@@ -22,7 +26,12 @@ from tests.rpc.test_credentials import DENIED, Town, town
 from tests.servers.issuer import RealIssuer, real_issuer
 from toolhub.v1 import credential_service_pb2 as pb
 from toolhub.v1 import error_pb2
+from toolhub.v1.credential_service_pb2_grpc import (
+    CredentialServiceServicer,
+    add_CredentialServiceServicer_to_server,
+)
 from toolhub_service.app import deps
+from toolhub_service.cli.root import toolhub
 from toolhub_service.credentials.secret import Envelopes, Secret
 from toolhub_service.credentials.vault import key_for
 from toolhub_service.domain.call import Principal
@@ -248,6 +257,33 @@ async def test_a_login_is_completed_by_who_began_it_with_what_came_back_and_for_
         clock.shift_s += 601
         answer = await failed(there.ask("bob", "CompleteLogin", login=late.login, **came))
         assert "ten minutes" in answer.message
+
+
+class _Rogue(CredentialServiceServicer):
+    """A hub that wants the browser to open something else than a page."""
+
+    wanted = ("file:///etc/passwd", "-private-window", "javascript:alert(1)", "https://id.example/\x1b]0;owned\x07")
+
+    def __init__(self) -> None:
+        self.left = [*self.wanted]
+
+    def BeginLogin(self, request: Any, context: Any) -> pb.BeginLoginResponse:
+        return pb.BeginLoginResponse(authorization_url=self.left.pop(), login="k1:shop:")
+
+
+def test_the_command_line_opens_nothing_but_a_page_for_a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webbrowser, "open", pytest.fail)
+    server = grpc.server(ThreadPoolExecutor(1))
+    rogue = _Rogue()  # type: ignore[abstract]  # nobody asks for more
+    add_CredentialServiceServicer_to_server(rogue, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        for _ in rogue.wanted:
+            ran = CliRunner().invoke(toolhub, ["credentials", "login", "shop", "--address", f"127.0.0.1:{port}"])
+            assert (ran.exit_code, "names no page" in ran.output, "\x1b" in ran.output) == (1, True, False), ran.output
+    finally:
+        server.stop(None).wait()
 
 
 @pytest.mark.promise("credentials.refresh")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import webbrowser
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -74,10 +75,11 @@ def login(source: str, no_browser: bool, paste: bool, **options: Any) -> None:
     """
     with callback() as back, connected_by(options) as hub:
         begun = hub.call(hub.credentials.BeginLogin, pb.BeginLoginRequest(source=source, redirect_uri=back.uri))
+        page = _page(begun.authorization_url)
         note("Open this page and log in:", err=True)
-        click.echo(begun.authorization_url, err=True)
+        click.echo(page, err=True)
         if not (no_browser or paste):
-            webbrowser.open(begun.authorization_url)
+            webbrowser.open(page)
         pasted = click.prompt("URL that the browser ended at", err=True) if paste else ""
         answer = query_of(pasted) if paste else back.answer(LOGIN_S)
         if "code" not in answer:
@@ -130,6 +132,13 @@ def revoke(source: str, principal: str, tenant: str, **options: Any) -> None:
         answer = hub.call(hub.credentials.RevokeCredential, request)
     there = " and revoked at its authorization server" if answer.revoked_upstream else ""
     note(f"Removed{there}. Calls of {source} carry it no more.")
+
+
+def _page(url: str) -> str:
+    """The URL, if it is that of a page: a hub must not open files or start programs here. Raises ClickException."""
+    if urlsplit(url).scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
+        raise click.ClickException(f"The hub names no page to log in at: {legible(url)}")
+    return url
 
 
 def _cells(credential: pb.Credential) -> tuple[str, ...]:
