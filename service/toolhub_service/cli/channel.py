@@ -34,6 +34,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 30_000),  # a dead network must end a watch, which is then opened again
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+_HOST_AND_PORT: Final = re.compile(r"[^\s]+:0*(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])")
 _DATED: Final = re.compile("certificate (?:has expired|is not yet valid)")
 _NOT_TRUSTED: Final = re.compile(r"(?:CERTIFICATE_VERIFY_FAILED|BAD_SIGNATURE): ([^:]+)")
 
@@ -141,6 +142,8 @@ def endpoint(
         address = f"[{address}]"
     if ":" not in address or address.endswith("]"):
         address = f"{address}:{port}"
+    if not address.startswith("unix") and not _HOST_AND_PORT.fullmatch(address):
+        raise click.UsageError(f"{address!r} is no address: write HOST, HOST:PORT, https://HOST:PORT or unix:PATH.")
     return Endpoint(address, is_encrypted, ca_file, cert_file, key_file)
 
 

@@ -38,9 +38,12 @@ _ROLES = ("agent", "operator", "approver", "auditor")
 
 
 class _Span(click.ParamType[int]):
-    """A number with m, h, d or w: seconds."""
+    """A number with m, h, d or w: seconds, at least `least_s`."""
 
     name = "span"
+
+    def __init__(self, least_s: int = 0) -> None:
+        self._least_s = least_s
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
@@ -49,12 +52,14 @@ class _Span(click.ParamType[int]):
         size_s = int(found[1]) * _UNITS_S[found[2]] if found else -1
         if not 0 <= size_s <= _LIFE_MAX_S:
             self.fail(f"{legible(str(value))!r} is no span of time: write 30m, 24h, 90d or 52w, at most ten years.")
+        if size_s < self._least_s:
+            self.fail(f"{value}: it must be at least 1m.")
         return size_s
 
 
 def _expires_option(command: Any) -> Any:
     help_text = "How long it is accepted, such as 90d; also m, h and w."
-    return click.option("--expires", "life_s", type=_Span(), metavar="SPAN", help=help_text)(command)
+    return click.option("--expires", "life_s", type=_Span(60), metavar="SPAN", help=help_text)(command)
 
 
 def _out_option(command: Any) -> Any:
@@ -85,7 +90,7 @@ def keys() -> None:
     type=click.Choice(_ROLES),
     help="The only roles, of those that the policy gives NAME; can be repeated.",
 )
-@click.option("--tenant", default="", help="The tenant that its calls belong to.")
+@click.option("--tenant", default="", help="Its tenant where `tenants` of the policy names none for NAME.")
 @_out_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options
@@ -122,9 +127,11 @@ def create(
             key = file.create(name, wanted)
             keep(key)
     _answer(name, key, out, as_json=as_json)
-    note(f"Grant {name!r} capabilities in policy.yaml.", err=True)
+    note(f"What {name!r} may do is in policy.yaml, under grants and roles.", err=True)
     if "api-key" not in settings.auth.modes:
         note("This configuration accepts no API keys: add api-key to auth.modes.", err=True)
+    else:
+        note(_noticed(settings, "accepts it"), err=True)
     if former:
         note(f"{name!r} now has {len(former) + 1} keys. To revoke an older one:", err=True)
         for key_id in former:
@@ -202,7 +209,7 @@ def _answer(name: str, key: str, out: Path | None, *, as_json: bool, **more: str
 @text_option
 @settings_options
 def list_keys(as_json: bool, **options: Any) -> None:
-    """List the keys: their principals, when they were made and last used, until when they hold, and what they narrow.
+    """List the keys, with when each was made and last used, until when it holds and what it narrows.
 
     The last use is the one that the hubs of this data folder know of, and up to five minutes old.
 
@@ -273,7 +280,7 @@ def _until(key: StoredKey, now_s: float) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options
 def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_json: bool, **options: Any) -> None:
-    """Create a key in the place of KEY: an ID from `toolhub keys list`, or a principal that has one key.
+    """Replace KEY by a new one. KEY is an ID from `toolhub keys list`, or a principal that has one key.
 
     The new key has the principal and the scope of the old one, and holds as long as that was made for, unless --expires
     says otherwise. The old one is accepted until the overlap ends.
@@ -286,7 +293,8 @@ def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_js
     from toolhub_service.app.key_file import KeyFileInvalid, RotationRefused
     from toolhub_service.app.paths import Paths
 
-    file = Paths(read_settings(**options)).key_file()
+    settings = read_settings(**options)
+    file = Paths(settings).key_file()
     expires_s = None if life_s is None else int(time.time()) + life_s
     with explaining(OSError, KeyFileInvalid, RotationRefused), _kept_in(out) as keep:
         rotated = file.rotate(key, overlap_s, expires_s)
@@ -294,14 +302,17 @@ def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_js
             raise click.ClickException(f"There is no key {legible(key)}. `toolhub keys list` shows all keys.")
         keep(rotated.key)
     _answer(rotated.name, rotated.key, out, as_json=as_json, replaces=rotated.old_id)
-    note(f"{rotated.old_id} is accepted for {span(overlap_s)} longer, if it has not expired by then.", err=True)
+    if overlap_s:
+        note(f"{rotated.old_id} is accepted for {span(overlap_s)} longer, if it has not expired by then.", err=True)
+    else:
+        note(f"{rotated.old_id} has ended. {_noticed(settings, 'refuses it')}", err=True)
 
 
 @keys.command()
 @click.argument("key")
 @settings_options
 def revoke(key: str, **options: Any) -> None:
-    """Revoke KEY: an ID from `toolhub keys list`, or a principal, which then has no key any more.
+    """Revoke a key, or all of a principal. KEY is an ID from `toolhub keys list`, or the principal.
 
     \b
     Examples:
@@ -317,14 +328,15 @@ def revoke(key: str, **options: Any) -> None:
         gone = file.revoke_all(_ids_of(file.read(), key))
     if not gone:
         raise click.ClickException(f"There is no key {legible(key)}. `toolhub keys list` shows all keys.")
-    click.echo(f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} revoked. {_noticed(settings, len(gone))}")
+    refuses = "refuses it" if len(gone) == 1 else "refuses them"
+    click.echo(f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} revoked. {_noticed(settings, refuses)}")
 
 
 def _ids_of(stored: Mapping[str, StoredKey], key: str) -> list[str]:
     return [key] if key in stored else [key_id for key_id, each in stored.items() if each.name == key]
 
 
-def _noticed(settings: Settings, count: int) -> str:
+def _noticed(settings: Settings, what: str) -> str:
     reload_s = settings.policy.reload_s
     when = f"within {reload_s:g} seconds" if reload_s else "on SIGHUP"
-    return f"A running hub refuses {'it' if count == 1 else 'them'} {when}."
+    return f"A running hub {what} {when}."

@@ -93,8 +93,8 @@ def _wanted(context_name: str | None) -> tuple[str, Context, Login]:
     context = contexts.named(name)
     if context.login is None:
         raise click.UsageError(
-            f"The context {name} calls with another credential ({context.credential}). "
-            f"To log in, change it: toolhub context add {name} --replace --address {context.address} --login"
+            f"The context {name} has no login (credential: {context.credential}). To give it one: "
+            f"toolhub context add {name} --replace --address {context.address} --login"
         )
     return name, context, context.login
 

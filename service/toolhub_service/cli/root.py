@@ -62,6 +62,7 @@ _COMMANDS = {
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
 _NAME_COLUMNS = 11
+_SENTENCE_MAX = 300
 _SECTIONS = {
     "Use tools": ("call", "run", "program", "tools", "jobs", "artifacts", "credentials"),
     "Control calls": ("approvals", "policy", "audit"),
@@ -109,6 +110,12 @@ class SuggestingGroup(click.Group):
             near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
             advice = f"Did you mean `{near[0]}`?" if near else f"Commands: {', '.join(known)}."
             raise click.UsageError(f"There is no command `{args[0]}`. {advice}", ctx) from unknown
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first sentence of each command, whole: click would cut it after some forty characters."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(_SENTENCE_MAX)) for name, each in commands if each])
 
 
 class LazyGroup(SuggestingGroup):

@@ -80,6 +80,12 @@ def test_address_needs_neither_scheme_nor_port(given: str, address: str, is_encr
     assert (hub.address, hub.is_encrypted) == (address, is_encrypted)
 
 
+@pytest.mark.parametrize("given", ["hub:99999", "hub:0", "a hub", "hub:grpc", "https://hub:65536", ""])
+def test_what_can_be_no_address_is_wrong_usage(given: str) -> None:
+    with pytest.raises(click.UsageError, match="is no address"):
+        endpoint(given)
+
+
 def test_options_of_tls_turn_it_on_and_contradictions_are_wrong_usage() -> None:
     assert endpoint("hub", tls=True).is_encrypted
     assert endpoint("hub", ca_file=Path("ca.pem")).is_encrypted

@@ -83,7 +83,14 @@ def test_a_name_revokes_all_keys_of_a_principal_and_an_id_one(type_: Type, tmp_p
 
 @pytest.mark.parametrize(
     "words",
-    [("--expires", "90"), ("--expires", "9999w"), ("--capabilities", "a b"), ("--roles", "root"), ("--tenant", "../x")],
+    [
+        ("--expires", "90"),
+        ("--expires", "0m"),
+        ("--expires", "9999w"),
+        ("--capabilities", "a b"),
+        ("--roles", "root"),
+        ("--tenant", "../x"),
+    ],
 )
 def test_what_no_key_can_have_is_refused_before_there_is_one(
     type_: Type, tmp_path: Path, words: tuple[str, str]
