@@ -90,7 +90,9 @@ def keys() -> None:
     type=click.Choice(_ROLES),
     help="The only roles, of those that the policy gives NAME; can be repeated.",
 )
-@click.option("--tenant", default="", help="Its tenant where `tenants` of the policy names none for NAME.")
+@click.option(
+    "--tenant", default="", help="The tenant it is for. Where the policy has tenants, it must be that of NAME."
+)
 @_out_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options

@@ -9,8 +9,8 @@ import yaml
 
 from toolhub_service.app.key_care import expires_soon
 from toolhub_service.app.key_file import KeyFile, KeyFileInvalid, KeyUses, RotationRefused, Wanted
-from toolhub_service.domain.call import Principal, Role
-from toolhub_service.identity.api_keys import KnownKeys, StoredKey, key_id_of
+from toolhub_service.domain.call import Role
+from toolhub_service.identity.api_keys import StoredKey, key_id_of
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 OF_0_1_0 = f"thk_1a2b3c4d:\n  name: research-agent\n  sha256: {SHA}\n"
@@ -92,14 +92,6 @@ def test_a_file_is_read_again_when_it_has_changed(path: Path) -> None:
     assert not file.changed()
     path.unlink()
     assert file.changed()
-
-
-def test_a_narrowed_key_keeps_the_tenant_of_the_policy_and_names_one_only_where_that_names_none() -> None:
-    tenants = {"ann": "acme", "bob": ""}
-    known = KnownKeys({}, lambda name: Principal(name, tenant=tenants[name]), lambda: 0)
-    assert known.principal("1", StoredKey("ann", "", roles=frozenset({Role.AGENT}))).tenant == "acme"
-    assert known.principal("2", StoredKey("ann", "", tenant="other")).tenant == "acme"
-    assert known.principal("3", StoredKey("bob", "", tenant="other")).tenant == "other"
 
 
 def test_a_rotation_keeps_scope_and_length_and_lets_the_old_key_end_no_later_than_it_would(path: Path) -> None:
