@@ -77,7 +77,7 @@ class Peers:
             if len(self._found) >= _REMEMBERED:
                 self._found.pop(next(iter(self._found)))
             found = self._found[chain] = self._looked_at(chain)
-        if found.end_s <= self._now_s() and not found.problem:
+        if found.end_s <= self._now_s() and found.sha256:  # what cannot be read has its own problem
             return Peer("", found.end_s, problem="The certificate of the connection has expired: connect again.")
         return found
 

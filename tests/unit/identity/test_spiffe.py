@@ -8,6 +8,7 @@ import pytest
 
 from tests.fakes.tls import Authority
 from toolhub_service.identity.spiffe import CLIENT_CA, Peers, trust_domain_of
+from toolhub_service.transport.interceptors.mutual_tls import Proxies
 
 WORKLOAD = "spiffe://example.org/agent"
 
@@ -77,3 +78,15 @@ def test_hosts_are_vouched_for_by_the_client_cas_alone_and_ids_by_their_trust_do
     assert not ca.spiffe_id
     assert "a CA's" in ca.problem
     assert peers.peer((b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",)).problem
+
+
+def test_a_proxy_that_is_known_by_its_digest_is_none_once_its_certificate_has_expired() -> None:
+    strangers, now_s = Authority(), [time.time()]
+    trusted = {"example.org": Authority().pem}
+    peers = Peers(lambda: trusted, lambda: now_s[0])
+    chain = (strangers.sign("p", uris=(WORKLOAD,), lifetime_s=600).certificate,)
+    known = Proxies([f"sha256:{peers.peer(chain).sha256}"])
+    assert peers.peer(chain).problem, "its id does not count"
+    assert known.has(peers.peer(chain))
+    now_s[0] += 601
+    assert not known.has(peers.peer(chain))
