@@ -148,6 +148,10 @@ def _check_name(name: str) -> None:
             f"{legible(name)!r} cannot be the name of a principal: it must have no spaces and no control characters. "
             "Use letters, digits and signs such as - _ . @, as in research-agent."
         )
+    if "*" in name or name.startswith(("group:", "issuer:", "actor:")):
+        raise click.UsageError(
+            f"{legible(name)!r} would mean others in policy.yaml: choose a name without * or group:."
+        )
 
 
 def _wanted(life_s: int | None, capabilities: tuple[str, ...], roles: tuple[str, ...], tenant: str) -> Wanted:

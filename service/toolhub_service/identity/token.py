@@ -23,6 +23,8 @@ EVERYONE: Final = "*"
 
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,255}")
+# In a policy a star stands for every name: a line that names somebody of such a name would name all.
+_ID: Final = re.compile(r"[\x21-\x29\x2b-\x7e]{1,255}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMES_MAX: Final = 1_000
 _ACTORS_MAX: Final = 8
@@ -281,10 +283,11 @@ def _lower(values: list[Any]) -> set[str]:
 
 def _subject(claims: Mapping[str, Any], terms: IssuerTerms) -> str:
     subject = _claim(claims, terms.principal_claim)
-    if not isinstance(subject, str) or _NAME.fullmatch(subject) is None:
-        raise TokenRefused(
-            "subject", f"The claim `{terms.principal_claim}` of the token is not 1 to 255 printable ASCII characters."
+    if not isinstance(subject, str) or _ID.fullmatch(subject) is None:
+        message = (
+            f"The claim `{terms.principal_claim}` of the token is not 1 to 255 printable ASCII characters, none `*`."
         )
+        raise TokenRefused("subject", message)
     if terms.principal_claim == "email" and claims.get("email_verified") is not True:
         raise TokenRefused("subject", "The issuer has not verified the address of the token (`email_verified`).")
     return subject
@@ -312,7 +315,7 @@ def _actors(claims: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, ...]:
             raise TokenRefused("actor", "The claim `act` of the token is no chain of actors (RFC 8693 §4.1).")
         own = _claim(actor, terms.principal_claim)
         name = actor.get("sub") if own is None else own
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        if not isinstance(name, str) or _ID.fullmatch(name) is None:
             raise TokenRefused("actor", "The claim `act` of the token is no chain of actors (RFC 8693 §4.1).")
         if actor.get("iss", terms.issuer) != terms.issuer:
             raise TokenRefused("actor", "Who acts for the token's subject (`act`) has another issuer than the token.")

@@ -100,3 +100,10 @@ def test_what_no_key_can_have_is_refused_before_there_is_one(
     assert words[0] in refused.output
     assert not (tmp_path / "ci.key").exists()
     assert listed(type_) == []
+
+
+def test_no_key_has_a_name_that_means_others_in_a_policy(type_: Type) -> None:
+    for name in ("*", "corp:*", "group:corp/admins", "issuer:corp", "actor:bot"):
+        refused = type_("create", name)
+        assert (refused.exit_code, "would mean others" in refused.output) == (2, True), refused.output
+    assert listed(type_) == []

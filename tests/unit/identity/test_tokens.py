@@ -141,6 +141,8 @@ def attacks(issuer: Issuer) -> Iterator[tuple[str, str, str]]:
     yield "a subject that is a number", issuer.token(sub=1), "subject"
     yield "a subject of two lines", issuer.token(sub="alice\nlocal"), "subject"
     yield "a subject that looks like another", issuer.token(sub="аlice"), "subject"
+    yield "a subject that a policy would take for everybody", issuer.token(sub="*"), "subject"
+    yield "an actor of that name", issuer.token(act={"sub": "bot*"}), "actor"
     yield "a long subject", issuer.token(sub="a" * 256), "subject"
     yield "an actor without a name", issuer.token(act={"iss": ISSUER}), "actor"
     yield "actors without an end", issuer.token(act=_nested(9)), "actor"
