@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import counted, explaining, footnote, print_json, text_option, wants_json
+from toolhub_service.cli.output import counted, explaining, footnote, legible, print_json, text_option, wants_json
 
 if TYPE_CHECKING:
     from toolhub_service.app.backup.checking import Checked
@@ -104,14 +104,15 @@ def _show(place: Path, manifest: Manifest, checked: Checked | None, as_json: boo
         checks = None if checked is None else msgspec.to_builtins(checked)
         print_json({**facts, "files": len(manifest.entries), "size_bytes": size_bytes(manifest), "checked": checks})
         return
-    click.secho(f"✓ {place} {what}: as of {made_at}, tool-hub {manifest.version}", fg="green")
+    # A backup may come from anywhere: what it says of itself is not believed, nor obeyed by the terminal.
+    click.secho(legible(f"✓ {place} {what}: as of {made_at}, tool-hub {manifest.version}"), fg="green")
     megabytes = size_bytes(manifest) / 1_000_000
     click.echo(
-        f"{', '.join(manifest.parts)}: {counted(len(manifest.entries), 'file')}, {megabytes:.1f} MB, "
+        f"{legible(', '.join(manifest.parts))}: {counted(len(manifest.entries), 'file')}, {megabytes:.1f} MB, "
         f"{counted(manifest.events, 'event')}, {counted(manifest.artifacts, 'artifact')}"
     )
     for name, reason in manifest.left_out.items():
-        click.echo(f"not in it: {name} ({reason})")
+        click.echo(legible(f"not in it: {name} ({reason})"))
     if checked is not None and checked.unverified:
         click.echo(f"The audit log was not verified: {checked.unverified}.")
     if checked is not None and checked.missing_artifacts:

@@ -160,7 +160,7 @@ def _check_version(made: _Made) -> None:
 
 def _number(version: str) -> tuple[int, ...]:
     """Of `1.20.3`, or of what begins so."""
-    return tuple(int(digits) for digits in re.match(r"[0-9.]*", version)[0].split(".") if digits)  # type: ignore[index]
+    return tuple(int(digits[:9]) for digits in re.match(r"[0-9.]*", version)[0].split(".") if digits)  # type: ignore[index]
 
 
 def _compare(manifest: Manifest, measured: dict[str, tuple[int, str]]) -> None:
@@ -169,14 +169,18 @@ def _compare(manifest: Manifest, measured: dict[str, tuple[int, str]]) -> None:
     for name, entry in files.items():
         if name not in measured:
             raise BackupRefused(f"{name} is missing. {_DAMAGED}")
-        if measured[name] != (entry.size_bytes, entry.sha256):
+        is_kept = not name.startswith(f"{ARTIFACTS}/") or name.replace("/", "") == f"{ARTIFACTS}{entry.sha256}"
+        if measured[name] != (entry.size_bytes, entry.sha256) or not is_kept:
             raise BackupRefused(f"{name} is not what the manifest says (size or SHA-256). {_DAMAGED}")
     if odd := sorted(measured.keys() - files.keys()):
         raise BackupRefused(f"{odd[0]} is not in the manifest. {_DAMAGED}")
-    links = {entry.name for entry in manifest.entries if entry.link}
+    links = [entry.name for entry in manifest.entries if entry.link]
+    folders = {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
+    if len(set(links)) < len(links) or not folders.isdisjoint(links):
+        raise BackupRefused(f"The {MANIFEST} has a link where something else is. {_DAMAGED}")
     for entry in manifest.entries:
         if entry.link:
-            _judge_link(entry, files, links)
+            _judge_link(entry, files, set(links))
 
 
 def _judge_link(entry: Entry, files: dict[str, Entry], links: set[str]) -> None:
@@ -190,13 +194,17 @@ def _judge_link(entry: Entry, files: dict[str, Entry], links: set[str]) -> None:
 def check(folder: Path, manifest: Manifest, audit_key: Path) -> Checked:
     """Look through what was laid out. `audit_key` is taken where the backup has none. Raises BackupRefused."""
     try:
-        for name, layout in manifest.layouts.items():
+        for name, layout in {**dict.fromkeys(_databases_in(folder), -1), **manifest.layouts}.items():
             _check_database(folder / name, name, layout)
         found, missing = _check_artifacts(folder)
         events, chains, unverified = _check_audit(folder, audit_key)
     except sqlite3.Error as broken:
         raise BackupRefused(f"A database cannot be read: {broken}. {_DAMAGED}") from broken
     return Checked(events, chains, found, missing, unverified)
+
+
+def _databases_in(folder: Path) -> list[str]:
+    return [name for name in LAYOUTS if (folder / name).is_file()]
 
 
 def _check_database(path: Path, name: str, layout: int) -> None:
