@@ -36,6 +36,10 @@ async def asked(file: Path, *more: str) -> Result:
     return await asyncio.to_thread(runner.invoke, health, ["--self", *more])
 
 
+def broken_file(file: Path) -> None:
+    file.write_text("half written")
+
+
 @pytest.mark.promise("cli.health-under-tls")
 @pytest.mark.parametrize("wants_certificates", [False, True])
 async def test_a_probe_of_the_own_configuration_needs_no_option_under_tls(
@@ -60,6 +64,9 @@ async def test_a_hub_that_wants_certificates_of_another_ca_is_asked_at_the_port_
         assert (answer.exit_code, answer.stdout) == (0, "SERVING\n"), answer.output
         assert "/readyz" in answer.stderr
         assert (await asked(file, "--verbose")).exit_code == 3
+        certificate = Path(settings["server"]["tls"]["certificate_file"])
+        broken_file(certificate)  # the hub goes on under the one that it has
+        assert ((left := await asked(file)).exit_code, left.stdout) == (0, "SERVING\n"), left.output
         running.hub.observing.endpoint.is_ready = lambda: False
         assert ((left := await asked(file)).exit_code, left.stdout) == (1, "NOT_SERVING\n")
         without = yaml.safe_load(file.read_text()) | {"metrics": {"listen": ""}}

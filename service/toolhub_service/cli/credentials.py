@@ -56,7 +56,7 @@ def set_credential(source: str, **options: Any) -> None:
         raise click.UsageError(f"Standard input must hold the value, 1 to {_VALUE_MAX_CHARS:,} characters.")
     with connected_by(options) as hub:
         hub.call(hub.credentials.SetCredential, pb.SetCredentialRequest(source=source, value=value))
-    note(f"Kept. Calls of {source} carry it from now on.")
+    note(f"Kept. Calls to {source} carry it from now on.")
 
 
 @credentials.command()
@@ -88,7 +88,7 @@ def login(source: str, no_browser: bool, paste: bool, **options: Any) -> None:
         given = {"code": answer["code"], "state": answer.get("state", ""), "issuer": answer.get("iss", "")}
         kept = hub.call(hub.credentials.CompleteLogin, pb.CompleteLoginRequest(login=begun.login, **given)).credential
     scopes = f" with {', '.join(map(legible, kept.scopes))}" if kept.scopes else ""
-    note(f"Logged in{scopes}. Calls of {source} carry your token from now on.")
+    note(f"Logged in{scopes}. Calls to {source} carry your token from now on.")
 
 
 @credentials.command("list")
@@ -109,7 +109,7 @@ def list_credentials(source: str, everybody: bool, as_json: bool, **options: Any
     if wants_json(as_json):
         print_json([message_as_json(each) for each in found])
     elif not found:
-        footnote("There are none. `toolhub credentials set SOURCE` or `login SOURCE` gives one.")
+        footnote("There are no credentials. `toolhub credentials set SOURCE` or `login SOURCE` gives one.")
     else:
         headings = ("SOURCE", "PRINCIPAL", "TENANT", "KIND", "STATE", "CHANGED", "EXPIRES")
         print_table(headings, (_cells(each) for each in found))
@@ -131,7 +131,7 @@ def revoke(source: str, principal: str, tenant: str, **options: Any) -> None:
     with connected_by(options) as hub:
         answer = hub.call(hub.credentials.RevokeCredential, request)
     there = " and revoked at its authorization server" if answer.revoked_upstream else ""
-    note(f"Removed{there}. Calls of {source} carry it no more.")
+    note(f"Removed{there}. Calls to {source} carry it no more.")
 
 
 def _page(url: str) -> str:

@@ -75,10 +75,11 @@ def health(
             with connected(_own(settings, options), options["api_key"], timeout_s) as connection:
                 name = _asked(connection, service)
                 info = server_info(connection) if verbose else None
-        except HubUnreachable as unreachable:
+        except (HubUnreachable, click.UsageError) as failed:
             if service or verbose or not settings.server.tls.certificate_file:
                 raise
-            name = _ready(settings, unreachable)
+            # A hub goes on under the certificate that it has when the files there are now cannot be used.
+            name = _ready(settings, failed)
     else:
         with connected_by({**options, "timeout_s": timeout_s}) as connection:
             name = _asked(connection, service)
@@ -132,15 +133,15 @@ def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
     return hub if hub.host in names else dataclasses.replace(hub, certified_name=names[0] if names else "")
 
 
-def _ready(settings: Settings, unreachable: HubUnreachable) -> str:
+def _ready(settings: Settings, failed: click.ClickException) -> str:
     """What the port of the metrics says of a hub whose TLS this command does not get through."""
     from toolhub_service.app.own_hub import is_ready
 
     ready = is_ready(settings)
     if ready is None:
         advice = "Set metrics.listen, whose /readyz needs no TLS, or give --cert-file and --key-file."
-        raise HubUnreachable(f"{unreachable.message} {advice}")
-    note(f"/readyz says so; over gRPC: {unreachable.message}", err=True)
+        raise HubUnreachable(f"{failed.message} {advice}")
+    note(f"/readyz says so; over gRPC: {failed.message}", err=True)
     return "SERVING" if ready else "NOT_SERVING"
 
 

@@ -207,7 +207,7 @@ class Vault:
             message = f"The source `{source}` takes no credentials of its callers: it is not configured, or has no "
             raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"{message}`auth.per_user`.")
         if terms.kind is not kind:
-            message = f"A credential for `{source}` is not given so. Run: {terms.command}"
+            message = f"`{source}` takes its callers' credentials in another way. Run: {terms.command}"
             raise HubFailure(Reason.LOGIN_REFUSED, message)
         return terms
 
