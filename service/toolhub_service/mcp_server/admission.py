@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Seque
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ CALLER: Final[ContextVar[Principal | None]] = ContextVar("toolhub.mcp_caller", d
 REQUEST: Final = "toolhub.request"
 """The entry that holds the parsed body of a POST."""
 LISTEN_METHOD: Final = b"subscriptions/listen"
-
+_IDENTIFY: Final = "toolhub.identify"
 _SESSION_HEADER: Final = b"mcp-session-id"
 _METHODS: Final = frozenset({"POST", "GET", "DELETE"})
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -150,12 +151,13 @@ class Admission:
             await _answer(send, *answer)
             return
         peer = str((scope.get("client") or ("",))[0])
+        identify = partial(self._identify, headers, peer, f"{scope['method']} {PATH}")
         try:
-            principal = await self._identify(headers, peer, f"{scope['method']} {PATH}")
+            principal = await identify()
         except AccessRefused as refused:
             await _refuse(send, refused, resource)
             return
-        scope[PRINCIPAL] = principal
+        scope[PRINCIPAL], scope[_IDENTIFY] = principal, identify
         CALLER.set(principal)
         if not self._has_session(scope):
             scope["headers"] = [each for each in scope["headers"] if each[0] != _SESSION_HEADER]
@@ -267,7 +269,7 @@ class Admission:
             async with asyncio.timeout(self._terms.stream_s) as open_until:
                 self._listening.add(open_until)
                 try:
-                    await self._inner(scope, receive, sending)
+                    await self._inner(scope, receive, _while_known(scope[_IDENTIFY], sending, open_until))
                 finally:
                     self._listening.discard(open_until)
         except TimeoutError:
@@ -306,6 +308,20 @@ class Admission:
             await _answer(send, 400, f"Parse error: {failure.error.message}", code=_PARSE_ERROR)
             return None
         return whole, value
+
+
+def _while_known(identify: Callable[[], Awaitable[Principal]], send: Send, open_until: asyncio.Timeout) -> Send:
+    async def checked(message: Message) -> None:
+        try:
+            if message.get("body"):  # who has lost the credential that the stream was opened with hears no more
+                await identify()
+        except AccessRefused as refused:
+            if refused.status != 503:
+                open_until.reschedule(_now_s())
+                return
+        await send(message)
+
+    return checked
 
 
 def _session(headers: Iterable[tuple[bytes, bytes]]) -> str:
