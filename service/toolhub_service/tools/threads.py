@@ -73,26 +73,30 @@ def raise_if_cancelled(stop: threading.Event | None) -> None:
 class ByteProgress:
     """Reports bytes done from a thread to a sink that lives on the loop, ten times a second at most."""
 
-    def __init__(self, sink: EventSink, total_bytes: int) -> None:
+    def __init__(self, sink: EventSink, total_bytes: int, *, every_s: float = _REPORT_EVERY_S) -> None:
         """To be made on the loop."""
+        self._every_s = every_s
         self._sink = sink
         self._total_bytes = total_bytes
         self._loop = asyncio.get_running_loop()
         self._done_bytes = 0
+        self._reported: Progress | None = None
         self._reported_at_s = time.monotonic()
 
     def advance(self, size_bytes: int) -> None:
         self._done_bytes += size_bytes
         now_s = time.monotonic()
-        if now_s - self._reported_at_s >= _REPORT_EVERY_S:
+        if now_s - self._reported_at_s >= self._every_s:
             self._reported_at_s = now_s
             self._report()
 
     def finish(self) -> None:
-        """The last report always tells the end."""
+        """The last report always tells the end, and no report comes twice."""
         self._total_bytes = self._done_bytes
         self._report()
 
     def _report(self) -> None:
         progress = Progress(step=self._done_bytes, total=max(self._total_bytes, self._done_bytes), unit="bytes")
-        self._loop.call_soon_threadsafe(self._sink.progress, progress)
+        if progress != self._reported:
+            self._reported = progress
+            self._loop.call_soon_threadsafe(self._sink.progress, progress)

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from toolhub_service.tools.threads import INLINE_BYTES, LONG_BYTES, to_thread_if_large
+from toolhub_service.domain.result import Chunk, Progress
+from toolhub_service.tools.threads import INLINE_BYTES, LONG_BYTES, ByteProgress, to_thread_if_large
 
 SHORT_BYTES = INLINE_BYTES + 1
 MANY = 64
@@ -56,3 +57,24 @@ async def test_cancelled_work_that_runs_is_told_to_stop_and_awaited() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert stopped.is_set()
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.steps: list[float] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.steps.append(progress.step)
+
+    def chunk(self, chunk: Chunk) -> None:
+        raise AssertionError(chunk)
+
+
+async def test_the_end_is_reported_once_though_the_last_chunk_was_due_for_a_report() -> None:
+    reports = Reports()
+    progress = ByteProgress(reports, 20, every_s=0.0)
+    for _ in range(2):
+        progress.advance(10)
+    progress.finish()
+    await asyncio.sleep(0)
+    assert reports.steps == [10, 20]
