@@ -17,6 +17,9 @@ Held = Annotated[str, Meta(pattern=r"^(\*|(scope|group):[\x21-\x7e]+)$", max_len
 _RESERVED = ("actor", "group", "issuer", "local", "spiffe")
 
 
+_UNPAIRED = "auth.modes with {0} and auth.{1} go together: name {2} there, or leave out both"
+
+
 class Issuer(Section, frozen=True):
     name: Annotated[
         str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$", description="Its principals are `name:subject` in the policy.")
@@ -143,11 +146,11 @@ class Auth(Section, frozen=True):
     def __post_init__(self) -> None:
         """Raises ValueError."""
         if ("jwt" in self.modes) != bool(self.jwt.issuers):
-            raise ValueError("auth: `modes` has jwt where jwt.issuers has issuers, and nowhere else")
+            raise ValueError(_UNPAIRED.format("jwt", "jwt.issuers", "an issuer"))
         domains, by_certificate = self.spiffe.trust_domains, {"spiffe", "xfcc"} & set(self.modes)
         if ("spiffe" in self.modes and not domains) or (domains and not by_certificate):
-            raise ValueError("auth: `modes` has spiffe where spiffe.trust_domains has trust domains, and nowhere else")
+            raise ValueError(_UNPAIRED.format("spiffe", "spiffe.trust_domains", "a trust domain"))
         if ("xfcc" in self.modes) != bool(self.xfcc.proxies):
-            raise ValueError("auth: `modes` has xfcc where xfcc.proxies has proxies, and nowhere else")
+            raise ValueError(_UNPAIRED.format("xfcc", "xfcc.proxies", "a proxy"))
         if self.xfcc.proxies and not (domains or self.xfcc.trust_domains):
             raise ValueError("auth.xfcc.trust_domains: name those of which proxies may name workloads")
