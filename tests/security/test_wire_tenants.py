@@ -28,6 +28,8 @@ from toolhub.v1 import (
     artifact_service_pb2_grpc,
     audit_service_pb2,
     call_pb2,
+    credential_service_pb2,
+    credential_service_pb2_grpc,
     event_pb2,
     job_service_pb2,
     registry_service_pb2,
@@ -60,6 +62,7 @@ SERVICES: Final = (
     approval_service_pb2,
     artifact_service_pb2,
     audit_service_pb2,
+    credential_service_pb2,
     job_service_pb2,
     registry_service_pb2,
     tool_service_pb2,
@@ -123,6 +126,10 @@ class Town:
         refused = await bot.call(WRITE, {"path": "acme.txt", "text": "a"})
         job = await bot.submit(WAIT, {"text": "acme"})
         artifact = await self._artifact()
+        given = credential_service_pb2.SetCredentialRequest(source="acme-crm", value="acme-secret-0123456789")
+        await credential_service_pb2_grpc.CredentialServiceStub(self.hub.channel).SetCredential(
+            given, **self.as_("acme-bot")
+        )
         pins = await self.hub.registry.ListPins(
             registry_service_pb2.ListPinsRequest(source="acme-crm", tool="acme-crm/echo"), **self.as_("ops")
         )
@@ -176,7 +183,11 @@ async def town(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
     scripts = {name: Script() for name in ("acme-crm", "globex-crm", "common")}
     async with AsyncExitStack() as stack:
         sources = {
-            name: {"url": await stack.enter_async_context(serving(script)), "tools": {"echo": {"read_only": True}}}
+            name: {
+                "url": await stack.enter_async_context(serving(script)),
+                "tools": {"echo": {"read_only": True}},
+                "auth": {"per_user": {"kind": "header", "required": False}},
+            }
             for name, script in scripts.items()
         }
         (home / "hub").mkdir()
@@ -216,6 +227,7 @@ def _submit(ids: Ids) -> Message:
     return job_service_pb2.SubmitJobRequest(intent=call_pb2.ToolIntent(tool=ids.tool, args_json=b"{}"))
 
 
+_C = credential_service_pb2
 _A, _R, _J, _G, _T = (
     artifact_service_pb2,
     approval_service_pb2,
@@ -227,6 +239,12 @@ NAMED: Final[Mapping[str, Callable[[Ids], Message]]] = {
     "ApprovalService.GetApproval": lambda ids: _R.GetApprovalRequest(approval_id=ids.approval),
     "ApprovalService.GetApproval, revealed": lambda ids: _R.GetApprovalRequest(approval_id=ids.approval, reveal=True),
     "ApprovalService.DecideApproval": _decide,
+    "CredentialService.SetCredential": lambda ids: _C.SetCredentialRequest(source=ids.source, value="x"),
+    "CredentialService.BeginLogin": lambda ids: _C.BeginLoginRequest(source=ids.source),
+    "CredentialService.CompleteLogin": lambda ids: _C.CompleteLoginRequest(login=f"own:{ids.source}:AAAA", code="x"),
+    "CredentialService.RevokeCredential": lambda ids: _C.RevokeCredentialRequest(
+        source=ids.source, principal=ids.principal, tenant="acme"
+    ),
     "ArtifactService.GetArtifact": lambda ids: _A.GetArtifactRequest(artifact_id=ids.artifact),
     "ArtifactService.ReadArtifact": lambda ids: _A.ReadArtifactRequest(artifact_id=ids.artifact),
     "ArtifactService.DeleteArtifact": lambda ids: _A.DeleteArtifactRequest(artifact_id=ids.artifact),
@@ -265,6 +283,7 @@ WHOLE: Final[Mapping[str, Message]] = {
     "ApprovalService.ListApprovals": _R.ListApprovalsRequest(),
     "ArtifactService.ListArtifacts": _A.ListArtifactsRequest(),
     "AuditService.ListEvents": audit_service_pb2.ListEventsRequest(),
+    "CredentialService.ListCredentials": _C.ListCredentialsRequest(everybody=True),
     "JobService.ListJobs": _J.ListJobsRequest(),
     "RegistryService.ListSources": _G.ListSourcesRequest(),
     "RegistryService.RefreshSources": _G.RefreshSourcesRequest(),
