@@ -270,9 +270,11 @@ class LivePolicy:
     def again(self, kept: Principal) -> Principal:
         """One that was verified before, by a token or for a job, under the policy in force now: what its credential
         said of it stays, and its roles are at most those that it had."""
-        if not (kept.issuer or kept.actors or kept.groups or kept.permissions is not None):
-            return self.principal(kept.id)
-        return self._snapshot.described(kept)
+        known = self.principal(kept.id)
+        says_more = kept.issuer or kept.actors or kept.groups or kept.permissions is not None
+        if says_more or kept.tenant not in ("", known.tenant):
+            return self._snapshot.described(kept)
+        return known
 
     @property
     def shadow_revision(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,3 +105,14 @@ def test_every_verdict_is_of_the_last_good_document(steps: list[str]) -> None:
         verdict = live.decide(CALL)
         assert verdict.policy_revision == live.revision == expected
         assert verdict.constraints.sandbox.max_read_bytes == (good or 5 * 1024 * 1024)
+
+
+@pytest.mark.promise("identity.keys-narrow")
+def test_the_tenant_of_a_key_is_that_of_its_job() -> None:
+    roles = [{"principals": ["robot"], "roles": ["agent", "operator"]}]
+    live = LivePolicy(PolicySnapshot.load({"roles": roles}))
+    whole = live.principal("robot")
+    assert live.again(replace(whole)) is whole
+    assert live.again(replace(whole, tenant="acme")).tenant == "acme", "where the policy has no tenants, a key has"
+    live.replace({"roles": roles, "tenants": [{"name": "globex", "principals": ["robot"]}]})
+    assert live.again(replace(whole, tenant="acme")).tenant == "globex"
