@@ -112,7 +112,9 @@ def test_the_data_folder_follows_the_desktop_convention() -> None:
 def test_a_refused_variable_is_named_and_what_it_may_be() -> None:
     with pytest.raises(SettingsInvalid, match=r"^TOOLHUB_SERVER_WORKERS: Expected `int`"):
         load_settings(None, {"TOOLHUB_SERVER_WORKERS": "many"})
-    with pytest.raises(SettingsInvalid, match=r"^TOOLHUB_AUTH_MODES: .*; use one of: insecure-local, api-key, jwt$"):
+    with pytest.raises(
+        SettingsInvalid, match=r"^TOOLHUB_AUTH_MODES: .*; use one of: insecure-local, api-key, jwt, spiffe, xfcc$"
+    ):
         load_settings(None, {"TOOLHUB_AUTH_MODES": "password"})
     with pytest.raises(SettingsInvalid, match=r"; use one of: debug, info, warning, error$"):
         load_settings(None, {"TOOLHUB_LOGS_LEVEL": "loud"})
