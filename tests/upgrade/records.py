@@ -84,5 +84,7 @@ def plain(value: Any) -> Any:
 
 def _fields(value: Any) -> tuple[str, ...]:
     if dataclasses.is_dataclass(value):
-        return tuple(field.name for field in dataclasses.fields(value))
+        return tuple(
+            field.name for field in dataclasses.fields(value) if field.init
+        )  # what follows from others is not kept
     return tuple(getattr(value, "__struct_fields__", ()) or getattr(value, "_fields", ()))

@@ -171,7 +171,8 @@ async def explain_call(
     toolbox = _toolbox(settings)
     try:
         _check_is_local(tool, toolbox, Paths(settings))
-        call = Call("explained", tool, dict(args), policy.described(caller), ExecContext(user_id=user_id))
+        who, context = policy.described(caller), ExecContext(user_id=user_id)
+        call = Call("explained", tool, dict(args), who, context, purpose="explain the policy")
         return explain(policy, _planned(call, toolbox, policy))
     finally:
         await toolbox.close()

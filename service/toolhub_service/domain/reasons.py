@@ -77,10 +77,10 @@ class Reason(HubReason):
         Code.RESOURCE_EXHAUSTED,
         (
             "This process already has `server.max_in_flight` calls in flight, or `server.max_watches` watch "
-            "streams open."
+            "streams open, or the caller's tenant has its share of them."
         ),
         "Wait as RetryInfo says, then try again.",
-        "max_bytes",
+        "max_bytes, max_in_flight, yours",
         0.5,
     )
     WATCH_SHARE_TAKEN = (

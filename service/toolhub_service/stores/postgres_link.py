@@ -28,7 +28,9 @@ from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, re
 from toolhub_service.stores.postgres_target import postgres_target
 from toolhub_service.stores.record_store import Place, Where
 
-# Plain SQL files, applied in the order of their names, each once, by one process at a time.
+# Plain SQL files, applied in the order of their names, each once, by one process at a time. Tables of their own, which
+# nothing older knows or needs, are additions: made where they are absent and not recorded, so that a hub of the version
+# before starts beside them.
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtext('toolhub stores'), hashtext(current_schema()))"
 _IS_NEW: Final = "SELECT to_regclass('store_migrations') IS NULL"
@@ -37,7 +39,11 @@ _MAKE: Final = "CREATE TABLE store_migrations (name text PRIMARY KEY, applied_at
 
 def migrations() -> dict[str, str]:
     """The text of each file by its name, in order."""
-    found = [file for file in (files(__package__) / "migrations").iterdir() if file.name.endswith(".sql")]
+    return _texts("migrations")
+
+
+def _texts(folder: str) -> dict[str, str]:
+    found = [file for file in (files(__package__) / folder).iterdir() if file.name.endswith(".sql")]
     return {file.name: file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
 
 
@@ -57,6 +63,8 @@ async def migrate(connection: AsyncConnection) -> list[str]:
         for name in missing:
             await connection.execute(known[name].encode())
             await connection.execute("INSERT INTO store_migrations (name) VALUES (%s)", (name,))
+        for addition in _texts("migrations/additions").values():
+            await connection.execute(addition.encode())
     return missing
 
 

@@ -792,7 +792,8 @@ class ErrorReason(betterproto2.Enum):
     OVERLOADED = 9
     """
     RESOURCE_EXHAUSTED: This process already has `server.max_in_flight` calls in flight, or `server.max_watches`
-    watch streams open. Wait as RetryInfo says, then try again. Metadata: max_bytes.
+    watch streams open, or the caller's tenant has its share of them. Wait as RetryInfo says, then try again.
+    Metadata: max_bytes, max_in_flight, yours.
     """
 
     WATCH_SHARE_TAKEN = 10

@@ -1,6 +1,6 @@
 -- Callers' own credentials of sources, sealed under a key that is not here.
 
-CREATE TABLE credentials (
+CREATE TABLE IF NOT EXISTS credentials (
     credential_id text COLLATE "C" PRIMARY KEY,
     version bigint NOT NULL,
     owner text NOT NULL,
@@ -9,5 +9,5 @@ CREATE TABLE credentials (
     record bytea NOT NULL
 );
 
-CREATE INDEX credentials_by_time ON credentials (changed_at_unix_ms, credential_id);
-CREATE INDEX credentials_by_owner ON credentials USING hash (owner);
+CREATE INDEX IF NOT EXISTS credentials_by_time ON credentials (changed_at_unix_ms, credential_id);
+CREATE INDEX IF NOT EXISTS credentials_by_owner ON credentials USING hash (owner);
