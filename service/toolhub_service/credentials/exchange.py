@@ -36,16 +36,19 @@ class Exchanges:
             raise _no_token(terms)
         key = terms, subject.digest
         kept = self._kept.get(key)
+        # `used` is the one that the source has just refused, whatever its lifetime says.
         if kept is not None and kept.value != used and not kept.is_due(self._clock.unix_ms()):
             return subject, kept
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.create_task(self._exchange(terms, subject))
             task.add_done_callback(lambda done: self._ended(key, done))
+        # Shielded: several callers wait for one request, and one that leaves must not end it for the others.
         return subject, await asyncio.shield(task)
 
     def _ended(self, key: tuple[PerUserTerms, str], task: asyncio.Task[Secret]) -> None:
         del self._running[key]
+        # A failure is not kept: the next call asks again. To read the exception here also marks it as seen.
         if task.cancelled() or task.exception() is not None:
             return
         self._kept[key] = task.result()
@@ -70,6 +73,7 @@ class Exchanges:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, blames_upstream=False, source=terms.source) from None
         if fresh.renew_at_unix_ms:
             return fresh
+        # `expires_in` is only recommended (RFC 8693 §2.2.1): without it the token is trusted for a minute.
         return Secret(fresh.value, renew_at_unix_ms=now_unix_ms + _UNKNOWN_LIFE_MS, scope=fresh.scope)
 
 

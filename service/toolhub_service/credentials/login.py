@@ -84,6 +84,7 @@ class Logins:
             scope=" ".join(terms.oauth.scopes) or server.scope,
             expires_at_unix_ms=now_unix_ms + LOGIN_S * 1_000,
         )
+        # RFC 7636 §4.2: the challenge is the unpadded base64url of the verifier's sha256.
         digest = hashlib.sha256(begun.verifier.encode()).digest()
         query = {
             "response_type": "code",
@@ -98,6 +99,7 @@ class Logins:
             **({"prompt": "consent"} if "offline_access" in begun.scope.split() else {}),
         }
         joint = "&" if urlsplit(server.authorization_url).query else "?"
+        # Bound to the caller and the source: another caller who gets hold of it cannot complete it.
         sealed = self._keys.seal(packed(begun), "login", *key)
         login = f"{self._keys.current}:{key.source}:{base64.urlsafe_b64encode(sealed).decode()}"
         return f"{server.authorization_url}{joint}{urlencode(query)}", login
@@ -115,8 +117,10 @@ class Logins:
         state, issuer = answer
         if begun.expires_at_unix_ms < now_unix_ms:
             raise refused("The login has taken longer than ten minutes.")
+        # In constant time, for the other side of the comparison comes from outside.
         if not hmac.compare_digest(begun.state.encode(), state.encode()):
             raise refused("What came back belongs to another login: `state` differs.")
+        # RFC 9207: without this a server of an attacker could have the code of another one redeemed at its own.
         if (issuer or begun.names_issuer) and issuer != begun.issuer:
             raise refused("What came back is of another authorization server: `iss` differs.")
         form = {"code": code, "redirect_uri": begun.redirect_uri, "code_verifier": begun.verifier}
@@ -131,6 +135,7 @@ class Logins:
         """Raises HubFailure for what this caller has not begun."""
         key_id, _, rest = login.partition(":")
         try:
+            # What is not ASCII is replaced, and so becomes a login that does not open, not an error of its own.
             sealed = base64.urlsafe_b64decode(rest.partition(":")[2].encode("ascii", "replace"))
             return unpacked(self._keys.open(key_id, sealed, "login", *key), Begun)
         except (SealBroken, ValueError):
@@ -150,9 +155,11 @@ class Logins:
                 raise Unreachable("Its server does not say who issues its tokens (RFC 9728): name `issuer`.")
             if not isinstance(servers, list) or not servers or not isinstance(servers[0], str):
                 raise Unreachable("Its server names no authorization server: name `issuer`.")
+            # RFC 9728 leaves the choice among several to the client; an operator who wants another names `issuer`.
             issuer, resource = servers[0], named
             scope = " ".join(each for each in scopes if isinstance(each, str)) if isinstance(scopes, list) else ""
         document = await self._first(terms, _metadata_urls(issuer))
+        # RFC 8414 §3.3: else one server could hand out metadata that sends codes to another.
         if document.get("issuer") != issuer:
             raise Unreachable(f"The metadata at {issuer} is missing, or of another issuer.")
         return _server_of(terms, document, issuer, scope, resource)
@@ -162,6 +169,7 @@ class Logins:
         advertised = _METADATA.search(answer.challenge)
         parts = urlsplit(terms.server_url)
         base, path = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource", parts.path.rstrip("/")
+        # The URL that the server advertises comes before the well-known one, as MCP's authorization has it.
         urls = [advertised[1]] if advertised else [f"{base}{path}", *([base] if path else [])]
         return await self._first(terms, urls)
 
@@ -190,6 +198,7 @@ class Logins:
             "redirect_uris": [redirect_uri],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
+            # A public client, whose codes PKCE protects; a secret that the server gives all the same is kept and used.
             "token_endpoint_auth_method": "none",
             "application_type": "native",
         }
@@ -219,9 +228,11 @@ def _server_of(terms: PerUserTerms, document: Mapping[str, Any], issuer: str, sc
         return ""
 
     methods = document.get("code_challenge_methods_supported")
+    # MCP's authorization forbids to go on without PKCE: a code that is caught on its way could be redeemed.
     if not isinstance(methods, list) or "S256" not in methods:
         raise Unreachable(f"{issuer} does not support PKCE with S256.")
     accepted = document.get("token_endpoint_auth_methods_supported")
+    # Basic where both are taken, for RFC 6749 §2.3.1 recommends against secrets in the body.
     in_body = isinstance(accepted, list) and "client_secret_post" in accepted and "client_secret_basic" not in accepted
     return Server(
         issuer=issuer,

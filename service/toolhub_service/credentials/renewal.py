@@ -65,9 +65,11 @@ class Renewals:
                 raise missing(terms, stored.state)
             secret = self._envelopes.opened(terms, stored)
             now_unix_ms = self._clock.unix_ms()
+            # Somebody else has renewed it since, and a second renewal would spend the rotated refresh token.
             if secret.value != used:
                 return stored, secret
             if stored.renewed_by and stored.renewed_until_unix_ms > now_unix_ms:
+                # Another process renews it. The store tells of no change of credentials, so that it is asked again.
                 await asyncio.sleep(_LOOK_S)
                 continue
             claim = replace(
@@ -76,10 +78,11 @@ class Renewals:
                 renewed_until_unix_ms=now_unix_ms + LEASE_MS,
                 version=stored.version + 1,
             )
+            # Of several processes whose claims cross only one is kept; the others come round and wait.
             if await self._store.put(claim):
-                return await self._asked(terms, claim, secret)
+                return await self._refresh(terms, claim, secret)
 
-    async def _asked(self, terms: PerUserTerms, claim: StoredCredential, secret: Secret) -> Renewed:
+    async def _refresh(self, terms: PerUserTerms, claim: StoredCredential, secret: Secret) -> Renewed:
         after = replace(claim, renewed_by="", renewed_until_unix_ms=0, version=claim.version + 1)
         try:
             if not secret.refresh_token:
@@ -89,6 +92,7 @@ class Renewals:
             await self._store.put(replace(after, state=CredentialState.LOGIN_NEEDED))
             raise missing(terms, CredentialState.LOGIN_NEEDED) from None
         except Unreachable as away:
+            # The lease is given back at once, or the next call would wait for it although nobody renews.
             await self._store.put(after)
             raise refuse(
                 ErrorKind.TOOL_UNAVAILABLE,

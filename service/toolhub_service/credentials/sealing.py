@@ -47,6 +47,7 @@ def key_of(text: str) -> bytes:
     try:
         key = bytes.fromhex(word) if _HEX.fullmatch(word) else base64.b64decode(word, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
+        # An empty key falls through to the one message below, which says nothing of what was written.
         key = b""
     if len(key) != KEY_BYTES:
         raise KeyUnfit("it is not 32 bytes in base64 or hex; `openssl rand -base64 32` makes one")
@@ -75,6 +76,7 @@ class SealingKeys:
         """Under the current key. Nonce, then ciphertext and tag."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+        # 96 random bits: NIST SP 800-38D §8.3 allows 2^32 messages under one key, more than a hub will ever seal.
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + AESGCM(self._keys[self.current]).encrypt(nonce, plain, _associated(self.current, bound))
 
@@ -89,6 +91,7 @@ class SealingKeys:
         nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
             return AESGCM(key).decrypt(nonce, rest, _associated(key_id, bound))
+        # What is too short for a nonce and a tag raises ValueError; to the caller both are the same.
         except (InvalidTag, ValueError):
             raise SealBroken from None
 

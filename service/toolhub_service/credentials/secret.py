@@ -66,6 +66,7 @@ def unpacked(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError:
+        # Without its cause: msgspec's message may quote a value.
         raise ValueError("it was written by a newer version") from None
 
 
@@ -132,6 +133,7 @@ class PerUserTerms:
     def origin(self) -> str:
         """Of its server: `scheme://host:port`."""
         parts = urlsplit(self.server_url)
+        # The default port is written out, so that two spellings of one server are equal.
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         return f"{parts.scheme}://{parts.hostname}:{port}"
 

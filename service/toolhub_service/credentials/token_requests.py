@@ -87,6 +87,7 @@ class TokenRequests:
         }
         client = ClientAt(token_url=own.token_url, client_id=own.client_id)
         fresh = granted(await self._granted(terms, client, form), Secret(""), now_unix_ms)
+        # A server that hands the caller's own token back would have it sent to the source, which must never see it.
         if fresh.value == subject.text:
             raise GrantRefused("invalid_response", "the caller's own token came back")
         return fresh
@@ -109,6 +110,7 @@ class TokenRequests:
         if answer.status == 200:
             return answer.document
         error = answer.document.get("error")
+        # A refusal for good marks the credential: so only what RFC 6749 §5.2 describes counts as one.
         if 400 <= answer.status < 500 and answer.status not in (408, 429) and isinstance(error, str):
             raise GrantRefused(_words(error), _words(answer.document.get("error_description")))
         raise Unreachable(f"Its authorization server answers with status {answer.status}.")
@@ -160,6 +162,7 @@ class TokenRequests:
                 tls.minimum_version = ssl.TLSVersion.TLSv1_2
             resolver = SystemResolver()
             transport = GuardedTransport(resolver, tls=tls, max_connections=20)
+            # No redirects: a code or a refresh token must not be sent on to where a server points.
             known = self._clients[ca_file] = EgressClient(transport, redirects_max=0), resolver
         return known[0]
 
@@ -186,6 +189,7 @@ def checked(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
         raise Unreachable(
             f"The source does not name {origin}: an operator adds it to its `origins`, if it is the right one."
         )
+    # RFC 6749 §3.2: tokens need TLS; a server on this very machine is for tests and sidecars.
     if parsed.scheme != "https" and parsed.host not in _LOOPBACK:
         raise Unreachable(f"{url} must begin with https://")
     return parsed
@@ -197,10 +201,13 @@ def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secr
     if not isinstance(token, str) or not _is_header(token) or kind not in ("bearer", "n_a"):
         raise GrantRefused("invalid_response", "the answer has no bearer token")
     refresh, scope, life = answer.get("refresh_token"), answer.get("scope"), answer.get("expires_in")
+    # Bounded: a lifetime of 1e300 seconds would overflow the milliseconds in which it is kept.
     life_s = min(float(life), _LIFE_MAX_S) if isinstance(life, int | float) and life > 0 else 0.0
+    # A share of short lifetimes: a fixed half minute would make a token of 20 seconds due at once.
     leeway_s = min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
     return Secret(
         token,
+        # RFC 6749 §6: a server that does not rotate leaves it out, and the former one goes on.
         refresh if isinstance(refresh, str) and refresh else former.refresh_token,
         now_unix_ms + int(life_s * 1_000) if life_s else 0,
         now_unix_ms + int((life_s - leeway_s) * 1_000) if life_s else 0,
@@ -214,11 +221,13 @@ def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secr
 def _authorized(terms: PerUserTerms, client: ClientAt, form: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """The form, and the header, by which the client shows itself (RFC 6749 §2.3.1)."""
     own = terms.oauth
+    # The configured secret belongs to the configured client alone, not to one registered for a login.
     secret = client.client_secret or (own.client_secret if client.client_id == own.client_id else "")
     if not secret:
         return {**form, "client_id": client.client_id}, ""
     if client.in_body:
         return {**form, "client_id": client.client_id, "client_secret": secret}, ""
+    # RFC 6749 §2.3.1 wants both percent-encoded before Basic joins them by a colon.
     pair = f"{quote(client.client_id, safe='')}:{quote(secret, safe='')}"
     return dict(form), f"Basic {base64.b64encode(pair.encode()).decode()}"
 

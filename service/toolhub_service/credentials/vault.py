@@ -102,6 +102,7 @@ class Vault:
         if stored.state is not CredentialState.ACTIVE:
             raise missing(terms, stored.state)
         secret = self._open.envelopes.opened(terms, stored)
+        # An operator may have pointed the source elsewhere: the new server must not be given the old one's secret.
         if secret.server != terms.origin:
             raise of_another_server(terms)
         if secret.is_due(self._clock.unix_ms()):
@@ -120,6 +121,7 @@ class Vault:
         if self._refused_s.get(key, -_PAUSE_S) + _PAUSE_S > now_s:
             return None  # a server that takes no token at all must not make each call renew one
         if len(self._refused_s) >= _REFUSED_MAX:
+            # Dictionaries keep their order, so that this is the oldest one.
             del self._refused_s[next(iter(self._refused_s))]
         self._refused_s[key] = now_s
         if terms.kind is CredentialKind.EXCHANGED:
@@ -150,6 +152,7 @@ class Vault:
         terms, key = self._terms(principal, source, CredentialKind.OAUTH), key_for(principal, source)
         begun = self._open.logins.opened(key, login)
         secret = await self._open.logins.complete(terms, key, begun, code, (state, issuer), self._clock.unix_ms())
+        # A fresh login may be renewed at once, whatever was refused before it.
         self._refused_s.pop(key, None)
         return await self._keep(key, CredentialKind.OAUTH, secret)
 
@@ -170,6 +173,7 @@ class Vault:
         found: list[StoredCredential] = []
         while len(found) < limit:
             page = await self._store.page(owner=owner, source=source, after=after, limit=_LOOKED_AT)
+            # The store knows no tenants: what another tenant's principal owns is left out here, and more is read.
             found += [each for each in page if not everybody or principal.may_know(each.principal)]
             if len(page) < _LOOKED_AT:
                 break
@@ -179,6 +183,7 @@ class Vault:
     async def revoke(self, key: CredentialKey) -> bool:
         """Remove it; whether its authorization server has revoked it, too. Raises HubFailure when there is none."""
         stored, terms = await self.kept(key), self._sources.get(key.source)
+        # Removed here first: whatever the authorization server answers, the hub never uses it again.
         if not await self._store.remove(key):
             raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"There is no such credential for source `{key.source}`.")
         if terms is None or stored.kind is CredentialKind.HEADER:
@@ -218,6 +223,7 @@ class Vault:
             stored = self._open.envelopes.sealed(self._new(key, kind, former), secret)
             if await self._store.put(stored):
                 return stored
+            # Lets the other writer of this process go first, before the record is read again.
             await asyncio.sleep(0)
         raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The credential is being changed by somebody else. Try again.")
 

@@ -95,8 +95,10 @@ class Principal:
     def __post_init__(self) -> None:
         key = self.id
         if self.issuer or self.actors or self.tenant or self.groups:
+            # Sorted: two equal sets may be walked in different orders, and the key must be the same for both.
             facts = repr((self.issuer, self.tenant, self.actors, sorted(self.groups)))
             key = f"{key}\0{sha256(facts.encode()).hexdigest()}"
+        # Worked out once, for it is read on every call; a frozen class can set such a field in no other way.
         object.__setattr__(self, "key", key)
 
     @property

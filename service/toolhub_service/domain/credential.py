@@ -64,6 +64,7 @@ class StoredCredential(Struct, frozen=True, gc=False):
         return CredentialKey(self.tenant, self.principal, self.source)
 
     def __repr__(self) -> str:
+        # Without `sealed`: not even the ciphertext belongs into a log or a traceback.
         return f"StoredCredential({self.key}, {self.kind.value}, {self.state.value}, version {self.version})"
 
 

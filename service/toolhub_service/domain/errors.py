@@ -97,6 +97,7 @@ class ToolError:
         if self.retryable is not None:
             return self.retryable
         status = 0 if self.upstream is None else self.upstream.status
+        # `status` may be a gRPC or an exit code, too; those end at 255, so that this range is HTTP's alone.
         if 400 <= status < 500 and status not in _PASSING_STATUS:
             return False
         return ERROR_KINDS[self.kind].retryable

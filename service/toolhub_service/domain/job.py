@@ -170,6 +170,7 @@ class ForbiddenTransition(Exception):
 
 def may_follow(now: JobState, then: JobState) -> bool:
     """Whether an entry with state `then` may come right after one with state `now`."""
+    # Final states have no entry there: nothing follows them.
     return then in _FOLLOWING.get(now, frozenset())
 
 
@@ -196,12 +197,14 @@ def moved(
         job_id=job.job_id,
         sequence=status.sequence + 1,
         state=state,
+        # Clocks of two hubs may differ, and a history must not run backwards.
         at_unix_ms=max(at_unix_ms, status.at_unix_ms),
         progress=progress or status.progress,
         result=result,
         artifacts=status.artifacts if artifacts is None else artifacts,
     )
     if state.is_final:
+        # Arguments may hold what is secret, and nobody needs them any more; the digest stays.
         fields["call"] = fields.get("call", job.call)._replace(args={})
     since_unix_ms = job.state_since_unix_ms if state is status.state else entry.at_unix_ms
     return replace(job, status=entry, version=job.version + 1, state_since_unix_ms=since_unix_ms, **fields)

@@ -33,6 +33,7 @@ def share_is_taken(room_in_ms: int) -> ToolFailure:
 
 
 def _refused(message: str, room_in_ms: int, whose: str) -> ToolFailure:
+    # Never 0: who came back at once would find the store as full as before.
     retry_after_s = max(1.0, room_in_ms / 1_000)
     return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=retry_after_s, limit="idempotency", whose=whose)
 

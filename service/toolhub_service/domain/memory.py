@@ -42,6 +42,7 @@ class Scope(NamedTuple):
 
     def visible(self) -> tuple[Scope, ...]:
         """The scopes whose items a call of this scope sees: its own and the wider ones, at most four."""
+        # As keys: where the call names no agent or user, its own scope and the wider one are the same.
         agents, users = dict.fromkeys(("", self.agent_id)), dict.fromkeys(("", self.user_id))
         return tuple(Scope(self.owner, agent, user) for agent in agents for user in users)
 

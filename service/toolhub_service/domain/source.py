@@ -98,6 +98,7 @@ class PinFilter(Struct, frozen=True, gc=False):
 
 def pin_digest(source: str, definition: JsonObject) -> str:
     """sha256 (hex) over the source's name and the definition in canonical JSON."""
+    # ASCII: a lone surrogate, which JSON may escape, has no UTF-8, and no definition may break the digest.
     canonical = json.dumps([source, definition], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -259,6 +260,7 @@ class ResourceNews:
         return lambda: self._listeners.remove(listener)
 
     def publish(self, source: str, uri: str = "") -> None:
+        # A copy: what a listener does may end its own subscription, or another's.
         for listener in tuple(self._listeners):
             listener(source, uri)
 

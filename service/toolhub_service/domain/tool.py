@@ -251,6 +251,7 @@ class ToolSpec:
     """Of its breaker and its concurrency limit."""
 
     def __post_init__(self) -> None:
+        # Fields and not properties: both are read several times on every call.
         object.__setattr__(self, "has_side_effects", not self.annotations.read_only)
         object.__setattr__(self, "upstream_key", self.upstream or self.name)
         if not self.digest:
@@ -272,6 +273,7 @@ def definition_digest(spec: ToolSpec) -> str:
         "description": spec.description,
         "inputSchema": spec.input_schema,
         "outputSchema": spec.output_schema,
+        # A set has no order of its own, and the digest must be the same in every process.
         "capabilities": sorted(spec.capabilities),
         "annotations": [
             spec.annotations.read_only,
@@ -283,8 +285,8 @@ def definition_digest(spec: ToolSpec) -> str:
         "resourceId": spec.resource_id,
         "guarded": [[argument.name, argument.role.value] for argument in spec.guarded],
     }
-    canonical_capabilities = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical_capabilities.encode()).hexdigest()
+    canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 # What tools were used for: purposes of calls that succeeded, from which search learns. Per tenant, redacted.

@@ -105,6 +105,7 @@ class Sandbox:
         """For a tool by its full name."""
         wanted = [self.minimum, *(level for name, level in self.minimum_for.items() if fnmatchcase(tool, name))]
         if self.require_bubblewrap and tool == "core/exec.run":
+            # The older key speaks of commands alone, and means the strongest level for them.
             wanted.append("bubblewrap")
         return max(wanted, key=LEVELS.index)
 

@@ -48,6 +48,7 @@ def _exec(value: Mapping[str, Any]) -> JsonValue:
     if value["stderr"]:
         parts.append(f"STDERR:\n{value['stderr']}")
     if value["exitCode"]:
+        # Only where it is not 0: a success needs no line of its own.
         parts.append(f"Exit code: {value['exitCode']}")
     return "\n".join(part.rstrip("\n") for part in parts) or "(no output)"
 
@@ -112,6 +113,7 @@ def _lines(lines: list[str], value: Mapping[str, Any], none: str) -> str:
 def as_text(value: JsonValue) -> JsonValue:
     """The value's JSON; a text, or the only member of an object where that is one, as it is."""
     if isinstance(value, Mapping) and len(value) == 1:
+        # An agent that expects text would read {"text": "…"} as part of what the file says.
         value = next(iter(value.values())) if isinstance(next(iter(value.values())), str) else value
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -57,6 +57,7 @@ def code_of(error: ToolError) -> str:
     """One of the eight codes."""
     if error.kind is ErrorKind.OUTCOME_UNKNOWN and error.details.get("cause") in _TIMEOUTS:
         return "TIMEOUT"
+    # A kind that is newer than the table still has to end in one of the eight codes.
     return CODES.get(error.kind, "EXECUTION_ERROR")
 
 
@@ -136,6 +137,7 @@ def _http_request(value: Mapping[str, Any]) -> JsonValue:
 
 def _json_or_text(body: str) -> JsonValue:
     data = body.encode()
+    # An empty body is no JSON, and its absence is no error of the server.
     if not body.lstrip()[:1] or len(data) > _BODY_MAX_BYTES:
         return body
     try:

@@ -57,14 +57,16 @@ def from_openclaw(file: Mapping[str, Any], specs: Iterable[ToolSpec]) -> Importe
     known = list(specs)
     grants: list[dict[str, Any]] = []
     rules: list[dict[str, Any]] = []
-    for agent, told in agents.items():
+    for agent, listed in agents.items():
+        # The bound of a principal in policy.yaml: a longer one would make the whole result invalid.
         if not isinstance(agent, str) or not agent or len(agent) > 256:
             raise ImportRefused("the name of an agent must have 1 to 256 characters")
-        lists = _lists(agent, told, imported.warnings)
+        lists = _lists(agent, listed, imported.warnings)
         rules += _rules(agent, lists)
         usable = lists.allow | lists.require_approval
         if capabilities := sorted({each for spec in _named(usable, known) for each in spec.capabilities}):
             grants.append({"principals": [agent], "capabilities": capabilities})
+        # OpenClaw's default is to allow; a translation that granted everything would allow more than a list says.
         if not lists.allow:
             imported.warnings.append(
                 f"{agent}: tools that the file does not name are allowed there, and here only by grants of your own"
@@ -81,23 +83,24 @@ def from_openclaw(file: Mapping[str, Any], specs: Iterable[ToolSpec]) -> Importe
     return imported
 
 
-def _lists(agent: str, told: Any, warnings: list[str]) -> _Lists:
+def _lists(agent: str, listed: Any, warnings: list[str]) -> _Lists:
     """Raises ImportRefused."""
     lists = _Lists()
-    for strategy, name in _entries(agent, told):
+    for strategy, name in _entries(agent, listed):
         tools = _tools(name)
         if not tools:
+            # In capitals: of all that is left out, only a lost denial widens what an agent may do.
             effect = "nothing is granted for it" if strategy != "deny" else "IT IS NOT DENIED BY THIS POLICY"
             warnings.append(f"{agent}: no tool of the hub is known as {name[:100]!r}, so {effect}")
         getattr(lists, strategy).update(dict.fromkeys(tools))
     return lists
 
 
-def _entries(agent: str, told: Any) -> Iterator[tuple[str, str]]:
+def _entries(agent: str, listed: Any) -> Iterator[tuple[str, str]]:
     """(strategy, tool)."""
-    if not isinstance(told, Mapping):
+    if not isinstance(listed, Mapping):
         raise ImportRefused(f"{agent}: expected an object of lists: {', '.join(STRATEGIES)}")
-    for key, value in told.items():
+    for key, value in listed.items():
         if key in STRATEGIES and isinstance(value, list) and all(isinstance(each, str) and each for each in value):
             yield from ((key, each) for each in value)
         elif isinstance(key, str) and key and value in STRATEGIES:
@@ -132,6 +135,7 @@ def _rules(agent: str, lists: _Lists) -> Iterator[dict[str, Any]]:
     if lists.require_approval:
         tools = list(lists.require_approval)
         yield {"id": rule_id(agent, "approval"), "effect": "REQUIRE_APPROVAL", **who, "tools": tools}
+    # Grants are by capability and reach every tool that needs no more: the list itself is kept as a DENY.
     if lists.allow and "*" not in lists.allow:
         usable = lists.allow | lists.require_approval
         reason = f"The lists of {agent[:100]} do not have this tool."

@@ -69,8 +69,9 @@ class Imported:
 
     def text(self, title: str) -> str:
         """policy.yaml, with the warnings as comments at its head."""
-        told = [title, *(f"NOTE: {warning}" for warning in self.warnings)]
-        head = "".join(f"# {' '.join(line.split())}\n" for line in told)
+        lines = [title, *(f"NOTE: {warning}" for warning in self.warnings)]
+        # On one line each: a line break in a warning, which quotes the file, would end the comment.
+        head = "".join(f"# {' '.join(line.split())}\n" for line in lines)
         body = yaml.dump(self.document, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=110)
         return f"{head}{body}"
 
@@ -98,7 +99,7 @@ def from_local_tools(file: Mapping[str, Any], principal: str, base: str = "") ->
             'expected {"users": {ID: {"permissions": […], "paths": […], "commands": […], "hosts": […]}}}'
         )
     imported = Imported({})
-    known = [user for name, told in users.items() if (user := _user(str(name), told, base, imported.warnings))]
+    known = [user for name, entry in users.items() if (user := _user(str(name), entry, base, imported.warnings))]
     held = frozenset().union(*(user.permissions for user in known))
     capabilities = dict.fromkeys(each for name, (_, needs) in PERMISSIONS.items() if name in held for each in needs)
     document = imported.document
@@ -109,6 +110,7 @@ def from_local_tools(file: Mapping[str, Any], principal: str, base: str = "") ->
         *_rules_for_all(principal, known),
         *(rule for user in known for rule in _rules(principal, user)),
     ]
+    # Deleting wants a plan by default, and the older tool knew none: its permission is what lifts that.
     if "delete:file" in held:
         document["rules"].append(
             {"id": "local-tools-delete", "effect": "ALLOW", "principals": [principal], "tools": ["core/fs.deletePath"]}
@@ -123,16 +125,16 @@ def from_local_tools(file: Mapping[str, Any], principal: str, base: str = "") ->
 # Reading
 
 
-def _user(id: str, told: Any, base: str, warnings: list[str]) -> _User | None:
+def _user(id: str, entry: Any, base: str, warnings: list[str]) -> _User | None:
     if not _USER.fullmatch(id):
         warnings.append(f"user {id[:100]!r} is left out: no user_id of a call can be so")
         return None
-    told = {"permissions": told} if isinstance(told, list) else told
-    if not isinstance(told, Mapping):
+    entry = {"permissions": entry} if isinstance(entry, list) else entry
+    if not isinstance(entry, Mapping):
         raise ImportRefused(f"users.{id}: expected a list of permissions, or an object with {', '.join(_KEYS)}")
-    if unknown := [name for name in told if name not in _KEYS]:
+    if unknown := [name for name in entry if name not in _KEYS]:
         raise ImportRefused(f"users.{id}.{unknown[0]}: unknown; known are {', '.join(_KEYS)}")
-    lists = {key: _texts(told.get(key), f"users.{id}.{key}") for key in _KEYS}
+    lists = {key: _texts(entry.get(key), f"users.{id}.{key}") for key in _KEYS}
     permissions = lists["permissions"] or ()
     known = ", ".join(PERMISSIONS)
     strange = (name for name in permissions if name not in PERMISSIONS)
@@ -166,6 +168,7 @@ def _paths(id: str, paths: Iterable[str], base: str, warnings: list[str]) -> Ite
     for path in paths:
         below = path
         if base and (path == base or path.startswith(f"{base.rstrip('/')}/")):
+            # As text: the folder need not exist on the machine that translates.
             below = posixpath.relpath(path, base)
         try:
             yield judge_path(below)
@@ -184,6 +187,7 @@ def _split(id: str, commands: Iterable[str], warnings: list[str]) -> Iterator[tu
             warnings.append(
                 f"{id}: the command {command[:200]!r} is left out: give a name, a subcommand and flags only"
             )
+        # `env` or `find -exec` in a list of commands would open every other program.
         elif runs_others(name):
             warnings.append(f"{id}: the command {command[:200]!r} is left out: {name} can run any other program")
         else:
@@ -197,6 +201,7 @@ def _hosts(id: str, hosts: Iterable[str], warnings: list[str]) -> Iterator[tuple
             name = canonical_pattern(found[1].strip("[]")) if found else ""
         except ToolFailure:
             name = ""
+        # Port 1 stands in where none is given; any in the range would do.
         if not found or not name or int(found[2] or 1) not in range(1, 65_536):
             warnings.append(f"{id}: the host {host[:200]!r} is left out: give a name, *.name or an address, and a port")
             continue
@@ -279,8 +284,11 @@ def _deny(id: str, principal: str, when: str, tools: Sequence[str] = ("*",), *, 
 
 def rule_id(whose: str, about: str) -> str:
     """Unique for a principal or user as far as its name has no other signs than an id may have."""
+    # 36 are a UUID whole; with the longest `about` and 8 digits of a digest 35 just fit the 64 of an id.
     name = _RULE_ID.sub("-", whose)[:36].lstrip("._-") or "any"
-    return f"{name}-{about}" if name == whose else f"{name}-{about}-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
+    return (
+        f"{name}-{about}" if name == whose else f"{name[:35]}-{about}-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
+    )
 
 
 def cel_text(value: Any) -> str:
@@ -306,6 +314,7 @@ def _is_command(commands: Sequence[tuple[str, ...]]) -> str:
         + " && ".join(f"args.argv[{place}] == {cel_text(word)}" for place, word in enumerate(words))
         for words in commands
     )
+    # Anchored at both ends of the words: `git log` must not open `git logout`.
     line = cel_text(f"^[ \t]*({lines})([ \t]|$)")
     return f"(has(args.command) && args.command.matches({line})) || (has(args.argv) && ({items}))"
 
@@ -318,7 +327,9 @@ def _is_host(hosts: Sequence[tuple[str, int | None]]) -> str:
         pattern = r"[^/?#@]+" if name == "*" else escaped(name)
         if name.startswith("*."):
             pattern = r"([a-z0-9_-]+\.)+" + escaped(name[2:])
+        # Without a port the file meant the scheme's own, and a URL may spell that out.
         each.append(pattern + (f":{port}" if port else "(:80|:443)?"))
+    # Up to the end of the authority: `https://good.example.evil.example` must not match `good.example`.
     pattern = f"^https?://({'|'.join(each)})([/?#]|$)"
     return f"args.url.matches({cel_text(pattern)})"
 

@@ -95,6 +95,7 @@ class FaceTool:
             properties[self.chooser] = {"type": "string", "enum": list(rows), "default": next(iter(rows))}
         properties |= {name: argument.schema for name, argument in known.items()}
         schema: dict[str, JsonValue] = {"type": "object", "properties": properties}
+        # A model fills one schema for all rows: what only some of them need cannot be demanded.
         required = [name for name in known if all(name in row.required() for row in rows.values())]
         if required:
             schema["required"] = required
@@ -306,7 +307,7 @@ def _in_words_of(row: FaceTool, error: ToolError) -> ToolError:
     names = {argument.to: name for name, argument in row.arguments.items() if argument.to not in (name, USER)}
     units = {argument.to: argument.scale for argument in row.arguments.values() if argument.scale != 1}
 
-    def said(text: str) -> str:
+    def in_words(text: str) -> str:
         text = text.replace(row.tool, row.name)
         return _NAME.sub(lambda found: names.get(found[1], found[1]) if _is_name(text, found) else found[0], text)
 
@@ -315,9 +316,9 @@ def _in_words_of(row: FaceTool, error: ToolError) -> ToolError:
         path = f"/{names[first]}" + (f"/{rest}" if rest else "") if first in names else violation.path
         scale = units.get(first, 1)
         unit = f" One of its units is {scale:,} of these." if scale != 1 else ""
-        return replace(violation, path=path, message=said(violation.message) + unit, hint=said(violation.hint))
+        return replace(violation, path=path, message=in_words(violation.message) + unit, hint=in_words(violation.hint))
 
-    return replace(error, message=said(error.message), violations=tuple(map(moved, error.violations)))
+    return replace(error, message=in_words(error.message), violations=tuple(map(moved, error.violations)))
 
 
 _NAME: Final = re.compile(r"\b([A-Za-z][A-Za-z0-9]*)\b")

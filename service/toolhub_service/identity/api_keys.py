@@ -57,6 +57,7 @@ class KeyRefused(Exception):
 
 def key_id_of(key: str) -> str:
     """The public part of a key: `thk_<id>`; empty when it does not look like one."""
+    # The secret may have underscores of its own: only the first two part prefix, id and secret.
     parts = key.split("_", 2)
     return f"{parts[0]}_{parts[1]}" if len(parts) == 3 and key.startswith(KEY_PREFIX) else ""
 
@@ -88,6 +89,7 @@ class KnownKeys:
     def replace(self, keys: Mapping[str, StoredKey]) -> None:
         """Use another set from now on: a revoked key stops working at once."""
         self._keys = dict(keys)
+        # What was narrowed for a key that is gone is dropped; a changed one is noticed when it is used.
         self._narrowed = {key_id: kept for key_id, kept in self._narrowed.items() if key_id in self._keys}
 
     def all(self) -> Mapping[str, StoredKey]:
@@ -117,6 +119,7 @@ class KnownKeys:
         if not stored.is_narrowed:
             return described
         kept = self._narrowed.get(key_id)
+        # By identity: the policy makes a new principal whenever it could say anything else of it.
         if kept is None or kept[0] != stored or kept[1] is not described:
             roles = described.roles if stored.roles is None else described.roles & stored.roles
             if stored.tenant and described.tenant != stored.tenant and self._tenancy(stored.tenant) is not None:

@@ -78,6 +78,7 @@ class Fetcher:
             schemes=frozenset({parsed.scheme}),
             ports=frozenset({parsed.port}),
             methods=frozenset({"GET"}),
+            # `jwks_uri` comes from a document: it may not make the hub read addresses of its own network.
             cidrs=_ANY_NETWORK if parsed.origin in self._own else (),
         )
         deadline_s = asyncio.get_running_loop().time() + _FETCH_S
@@ -99,6 +100,7 @@ class Fetcher:
                 tls.minimum_version = ssl.TLSVersion.TLSv1_2
             self._resolver = SystemResolver()
             transport = GuardedTransport(self._resolver, tls=tls, max_connections=2)
+            # No redirects: RFC 8414 and OpenID Connect Discovery have none, and one would leave the named origin.
             self._client = EgressClient(transport, redirects_max=0)
         return self._client
 
@@ -149,6 +151,7 @@ class KeySet:
     def find(self, key_id: str, algorithm: str) -> PublicKey | None:
         """The key that is named, and without a name the only one that fits."""
         fitting = [key for key in self.keys if algorithm in key.algorithms and key_id in ("", key.key_id)]
+        # Of several that fit none is tried: a token must not pick its key by being tried with all.
         return fitting[0] if len(fitting) == 1 else None
 
 
@@ -173,6 +176,7 @@ def read_keys(body: bytes, algorithms: frozenset[str]) -> KeySet:
 def _read_key(entry: Mapping[str, Any], algorithms: frozenset[str]) -> PublicKey | None:
     """None for what is not for signatures, is secret, is weak or cannot be read."""
     operations, key_id = entry.get("key_ops"), entry.get("kid", "")
+    # `d` is a private key and `k` a symmetric one (RFC 7518 §6): who publishes either lets anybody sign.
     is_secret = "d" in entry or "k" in entry
     if is_secret or entry.get("use", "sig") != "sig" or (isinstance(operations, list) and "verify" not in operations):
         return None
@@ -182,9 +186,11 @@ def _read_key(entry: Mapping[str, Any], algorithms: frozenset[str]) -> PublicKey
     from jwt.algorithms import get_default_algorithms
     from jwt.exceptions import InvalidKeyError
 
+    # All that fit are of one family and read a key alike; the smallest name makes the choice stable.
     known = get_default_algorithms()[min(fitting)]
     with suppress(InvalidKeyError, ValueError, TypeError, KeyError):
         key = known.from_jwk({name: value for name, value in entry.items() if name in _MEMBERS})
+        # RFC 7518 §3.3 asks for 2048 bits at least; the upper bound keeps verifying from costing seconds.
         if entry["kty"] != "RSA" or key.key_size in _RSA_BITS:
             return PublicKey(key_id, fitting, key)
     return None
@@ -237,6 +243,7 @@ class IssuerKeys:
         age_s = now_s - self._fetched_s
         if self._keys is None or age_s > max(self.terms.grace_s, self.terms.refresh_s):
             return None
+        # Old, and still good: this token is judged at once while new keys are fetched beside it.
         if age_s > self.terms.refresh_s:
             self.begin()
         return self._keys
@@ -244,6 +251,7 @@ class IssuerKeys:
     def is_wanting(self) -> bool:
         """Whether whoever needs keys now has to wait for them, and may."""
         now_s = self._clock.monotonic_s()
+        # Twice the age: up to then a fetch in the background has had its chance, and nobody need wait.
         is_old = self._keys is None or now_s - self._fetched_s > 2 * self.terms.refresh_s
         return is_old and (self._task is not None or now_s >= self._retry_s)
 
@@ -251,6 +259,7 @@ class IssuerKeys:
         """Whether the issuer may be asked for a key that it has perhaps made just now; so asked, it has its fetch."""
         now_s = self._clock.monotonic_s()
         if self._task is not None:
+            # The fetch that is under way may bring the key, and costs the issuer nothing more.
             return bool(key_id)
         if not key_id or self._missing_until_s.get(key_id, 0.0) > now_s or now_s < self._retry_s:
             return False
@@ -260,6 +269,7 @@ class IssuerKeys:
             return False
         self._looks -= 1.0
         if len(self._missing_until_s) >= _MISSING_MAX:
+            # Whoever makes up key ids fills this; dropping the oldest keeps it bounded, and the bucket still holds.
             del self._missing_until_s[next(iter(self._missing_until_s))]
         self._missing_until_s[key_id] = now_s + _MISSING_S
         self.begin()
@@ -285,8 +295,10 @@ class IssuerKeys:
         self._task = None
         failed = None if task.cancelled() else task.exception()
         if failed is not None:
+            # The issuer may have moved its keys: discovery is asked again before the next fetch.
             self.problem, self._jwks_url = str(failed), ""
             pause_s = min(_PAUSE_S * 2.0**self._failures, _PAUSE_MAX_S)
+            # Capped, for 2.0 to the power of a long outage overflows.
             self._failures = min(self._failures + 1, 16)
             self._retry_s = self._clock.monotonic_s() + pause_s
 
@@ -310,6 +322,7 @@ class IssuerKeys:
             return self._jwks_url
         issuer = self.terms.issuer
         document = await self._fetch.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        # Only where there is none: any other failure of discovery must not lead to a second document.
         if document.status == 404:
             parsed = _parsed("issuer", issuer)
             path = "" if parsed.target == "/" else parsed.target.rstrip("/")

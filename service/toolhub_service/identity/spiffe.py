@@ -34,6 +34,7 @@ def is_installed() -> bool:
 def trust_domain_of(uri: str) -> str:
     """Of the SPIFFE id of a workload; empty for what is none, such as the id of a trust domain itself."""
     found = _ID.fullmatch(uri) if len(uri) <= _ID_MAX_CHARS else None
+    # SPIFFE-ID §2.2 forbids dot segments: a proxy that resolves them would read another id.
     if found is None or any(part in (".", "..") for part in found[2].split("/")):
         return ""
     return found[1]
@@ -68,6 +69,7 @@ class Peers:
     def peer(self, chain: tuple[bytes, ...]) -> Peer:
         """`chain`: PEM, the certificate of the peer first, as the handshake has taken it."""
         trusted = self._trusted()
+        # By identity, for comparing the CAs on each call would cost more than verifying.
         if trusted is not self._seen:
             self._seen = trusted
             self._found.clear()
@@ -75,13 +77,14 @@ class Peers:
         found = self._found.get(chain)
         if found is None:
             if len(self._found) >= _REMEMBERED:
+                # The oldest goes: whoever connects with ever new certificates cannot grow this.
                 self._found.pop(next(iter(self._found)))
-            found = self._found[chain] = self._looked_at(chain)
+            found = self._found[chain] = self._read(chain)
         if found.end_s <= self._now_s() and found.sha256:  # what cannot be read has its own problem
             return Peer("", found.end_s, problem="The certificate of the connection has expired: connect again.")
         return found
 
-    def _looked_at(self, chain: Sequence[bytes]) -> Peer:
+    def _read(self, chain: Sequence[bytes]) -> Peer:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -93,6 +96,7 @@ class Peers:
         digest = hashlib.sha256(leaf.public_bytes(Encoding.DER)).hexdigest()
         end_s, spiffe_id, problem = leaf.not_valid_after_utc.timestamp(), "", ""
         uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names else []
+        # In any spelling: `SPIFFE:` must not pass as a certificate that has no id at all.
         if any(uri.lower().startswith("spiffe:") for uri in uris):
             try:
                 end_s, spiffe_id = self._svid_end_s(leaf, others, uris), uris[0]
@@ -102,6 +106,7 @@ class Peers:
         if names and CLIENT_CA in self._seen:
             with suppress(_NotVouchedFor):
                 end_s = min(end_s, self._end_s(leaf, others, CLIENT_CA))
+                # RFC 4343: names of hosts are compared without case.
                 hosts = frozenset(host.lower() for host in names.get_values_for_type(x509.DNSName))
         return Peer(digest, end_s, spiffe_id, problem, hosts)
 
@@ -135,7 +140,9 @@ class Peers:
         try:
             chain = policy.build_client_verifier().verify(leaf, list(others)).chain
         except VerificationError as refused:
+            # What follows is where in the library it happened, and no help to an operator.
             raise _NotVouchedFor(str(refused).partition(" (encountered")[0]) from None
+        # An intermediate that expires sooner ends what the leaf can prove.
         return min(each.not_valid_after_utc.timestamp() for each in chain)
 
 

@@ -138,6 +138,7 @@ def _decoded(name: str, segment: str) -> bytes:
             data = urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
         except binascii.Error:
             data = b""
+        # Encoded back: unused bits of the last character would give one token several spellings, and digests.
         if data and binascii.b2a_base64(data, newline=False).rstrip(b"=").translate(_URL_SAFE) == segment.encode():
             return data
     raise TokenRefused("malformed", f"The {name} of the token is not base64url without padding.")
@@ -164,6 +165,7 @@ def judge_header(header: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, st
         raise TokenRefused(
             "algorithm", f"The token is not signed by an algorithm that {terms.name} is accepted with (`algorithms`)."
         )
+    # RFC 7515 §4.1.11: an extension that is marked critical and not understood makes the token invalid.
     if "crit" in header or "b64" in header:
         raise TokenRefused("critical", "The token demands an extension that the hub does not know (`crit`).")
     known_kind = kind.lower().removeprefix("application/") if isinstance(kind, str) else ""
@@ -189,6 +191,7 @@ def judge_times(claims: Mapping[str, Any], terms: IssuerTerms, now_s: float) -> 
         raise TokenRefused("not_yet", "The token does not hold yet (`nbf`), or the clock of issuer or hub is wrong.")
     if issued_s is not None and now_s < issued_s - terms.leeway_s:
         raise TokenRefused("not_yet", "The token is of the future (`iat`), or the clock of issuer or hub is wrong.")
+    # Without `iat` the rest of its life counts, which is the least that it can have been issued for.
     begun_s = issued_s if issued_s is not None else now_s
     if terms.max_lifetime_s and expires_s - begun_s > terms.max_lifetime_s:
         raise TokenRefused("lifetime", "The token holds for longer than the hub accepts (`max_lifetime_s`).")
@@ -199,6 +202,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None and name not in claims:
         return None
+    # Python's True is an int. The bound leaves NaN and infinity out, which compare as no time would.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         raise TokenRefused("malformed", f"`{name}` of the token is no time.")
     return float(value)
@@ -263,6 +267,7 @@ def principal_of(identity: Identity) -> Principal:
 def _given(by_name: Mapping[str, frozenset[Any]], held: set[str]) -> frozenset[Any] | None:
     if not by_name:
         return None
+    # Nothing held gives the empty set, not None: a map that names nobody of the token narrows to nothing.
     return frozenset().union(*(given for name, given in by_name.items() if name in held))
 
 
@@ -288,6 +293,7 @@ def _subject(claims: Mapping[str, Any], terms: IssuerTerms) -> str:
             f"The claim `{terms.principal_claim}` of the token is not 1 to 255 printable ASCII characters, none `*`."
         )
         raise TokenRefused("subject", message)
+    # Some issuers let users write any address into their profile: unverified, it would be anybody's name.
     if terms.principal_claim == "email" and claims.get("email_verified") is not True:
         raise TokenRefused("subject", "The issuer has not verified the address of the token (`email_verified`).")
     return subject
@@ -317,6 +323,7 @@ def _actors(claims: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, ...]:
         name = actor.get("sub") if own is None else own
         if not isinstance(name, str) or _ID.fullmatch(name) is None:
             raise TokenRefused("actor", "The claim `act` of the token is no chain of actors (RFC 8693 §4.1).")
+        # The id would begin with this issuer's name, and so be that of another person of the same `sub`.
         if actor.get("iss", terms.issuer) != terms.issuer:
             raise TokenRefused("actor", "Who acts for the token's subject (`act`) has another issuer than the token.")
         has_tenant = _claim(actor, terms.tenant_claim) is not None

@@ -102,13 +102,16 @@ class Tokens:
 
         Raises TokenRefused, and KeysNeeded where keys have to be fetched first.
         """
+        # Cut, so that hashing is bounded, and one character longer than any that `parse` accepts.
         digest = hashlib.sha256(token[: TOKEN_MAX_CHARS + 1].encode("utf-8", "surrogatepass")).digest()
         known = self._verified.get(digest)
         if known is None or not known.holds(self._clock.unix_ms() / 1_000):
             known = self._judge(token)
+            # Only tokens that verify come here, so that nobody without one can drive the others out.
             while len(self._verified) >= _VERIFIED_MAX:
                 del self._verified[next(iter(self._verified))]
             self._verified[digest] = known
+        # After the memory: one token may be shown at two entrances that ask for different audiences.
         check_audience(known.identity.audiences, audiences if audiences is not None else known.terms.audiences)
         return known
 
@@ -124,6 +127,7 @@ class Tokens:
         issuer = self._issuer_of(parsed)
         algorithm, key_id = judge_header(parsed.header, issuer.terms)
         expires_s = judge_times(parsed.claims, issuer.terms, self._clock.unix_ms() / 1_000)
+        # A malformed `aud` is refused before the costly signature; which audience is meant is asked later.
         audiences_of(parsed.claims)
         keys = self._verify_signature(parsed, issuer, algorithm, key_id)
         # Only now: whoever guesses learns nothing about what the hub requires.

@@ -26,6 +26,7 @@ def last_element(header: str) -> dict[str, list[str]]:
     """Values by key, in lower case, of the last element. Raises XfccInvalid, whatever element is at fault."""
     if len(header) > _MAX_CHARS:
         raise XfccInvalid(f"it is longer than {_MAX_CHARS:,} characters")
+    # A control character could be read otherwise by the proxy than here.
     if not header.isascii() or not header.isprintable():
         raise XfccInvalid("it has characters that are not printable ASCII")
     element: dict[str, list[str]] = {}
@@ -38,6 +39,7 @@ def last_element(header: str) -> dict[str, list[str]]:
         if elements > _ELEMENTS_MAX or pairs > _PAIRS_MAX:
             raise XfccInvalid(f"it has more than {_ELEMENTS_MAX} elements or {_PAIRS_MAX} pairs")
         quoted, plain = found[2], found[3]
+        # Only quoted values have escapes: a backslash in a plain one stands for itself.
         value = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         element.setdefault(found[1].lower(), []).append(value)
         place = found.end()

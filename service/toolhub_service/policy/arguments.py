@@ -64,6 +64,7 @@ def judge_argument(planned: PlannedCall, argument: GuardedArgument, constraints:
     if (
         role is ArgumentRole.PATH_WRITE
         and not constraints.sandbox.may_overwrite
+        # `is True`: step 2 has held the argument to its schema, so that nothing else means yes.
         and planned.args.get("overwrite") is True
     ):
         message = "Overwriting is not allowed here: leave out `overwrite` and write to a new path."
@@ -112,6 +113,7 @@ def _judge(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constrain
         _judge_command(planned, value, constraints)
     elif role is ArgumentRole.SQL:
         terms = database_named(planned.args.get("connection"), planned.spec.databases)
+        # Whether it may write hangs on the tool, not on the statement: core/db.query never writes.
         judge_sql(" ".join(texts(value)), terms, writes=not planned.spec.annotations.read_only)
     elif role is not ArgumentRole.METHOD:  # an egress rule names the method, so it is judged with the URL
         for path in texts(value):
@@ -150,6 +152,7 @@ def spelled_arguments(planned: PlannedCall) -> JsonObject:
     args = dict(planned.args)
     for argument in planned.spec.guarded:
         spell = _SPELLINGS.get(argument.role)
+        # A name that is absent stays absent: `has(args.path)` of a condition must not see a null.
         if spell is not None and argument.name in args:
             args[argument.name] = _spelled(args[argument.name], spell)
     return args

@@ -52,11 +52,13 @@ class Cost:
 
     def is_within(self, variables: Mapping[str, Any]) -> bool:
         """Whether evaluating it over these values stays within `COST_MAX`."""
+        # Weighing stops there: the values alone would cost more to hand over than the whole limit.
         left = COST_MAX // _READ
         weights: dict[Path, int] = {}
         for path in self.members:
             root, member = path
             value = variables.get(root, {})
+            # Weights are shared by all terms, for a value is weighed once however often it is named.
             weights[path] = weight = _weight(
                 value.get(member) if member and isinstance(value, Mapping) else value, left
             )
@@ -171,6 +173,7 @@ class _Reading:
         marks = [at for at, token in enumerate(self.tokens) if self.kinds[at] == "mark" and token in {"+", "["}]
         growth = 1
         for at in marks:
+            # Outside of loops a sum is made once and its parts are counted as they are read.
             if growth < _GROWTH_MAX and any(begins <= at < ends for begins, ends in spans):
                 is_sum = self.tokens[at] == "+"
                 growth *= 2 if is_sum else 1 + self.tokens[at : self.closing.get(at, at)].count(",")
@@ -246,6 +249,7 @@ def _repeated(pattern: str) -> int:
     """How many times larger than its text a pattern is by counted repetition: `(a{9}){9}` 81 times."""
     times = 1
     for least, most in _REPEATED.findall(pattern):
+        # Six digits are more than the cap below; a longer number would cost time to read.
         times *= max(1, int((most or least)[:6]))
     return min(times, _GROWTH_MAX)
 
@@ -265,6 +269,7 @@ def _weight(value: object, most: int) -> int:
             weight += len(node)
             pending += node.values() if len(node) <= most else ()
         elif isinstance(node, list | tuple):
+            # Not queued: a list of millions would be copied only to learn that it is too long.
             if len(node) > most:
                 return len(node)
             pending += node

@@ -83,16 +83,19 @@ class Expression:
             answer = self._program.execute(read)
         except KeyError as error:
             raise ConditionFault(f"it reads {self._name_of(error)}, which the call does not have") from None
+        # A panic of the Rust interpreter is a BaseException, and must end as a deny, not as the process's end.
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise ConditionFault(f"it cannot be evaluated ({type(error).__name__})") from None
+        # Identity: 1 == True in Python, and an answer of 1 is none.
         if answer is True or answer is False:
             return answer
         raise ConditionFault("its value is neither true nor false")
 
     def _name_of(self, error: KeyError) -> str:
         key = str(error.args[0]) if error.args else ""
+        # A key that the expression does not spell out may come from the call's arguments, and be a secret.
         return f"`{key}`" if key.isidentifier() and key in self.text else "a key"
 
 
@@ -113,6 +116,7 @@ class Condition:
 
 
 def _names(program: cel.Program, text: str, known: Collection[str]) -> tuple[str, ...]:
+    # The compiler lists the variables of macros among the free ones.
     bound = set(_BOUND.findall(text))
     names = program.variables()
     unknown = sorted(set(names) - set(known) - bound - TYPES)

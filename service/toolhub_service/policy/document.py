@@ -309,6 +309,7 @@ def _leave_out(written: dict[str, Any], section: Section, names: Iterable[str]) 
         made = each.default_factory
         default = each.default if made is msgspec.NODEFAULT else made()
         if each.name in names and getattr(section, each.name) == default:
+            # As long as nobody uses a new key, the digest is what it was before there was one.
             del written[each.name]
 
 
@@ -333,6 +334,7 @@ def complete(document: PolicyDocument) -> PolicyDocument:
     return msgspec.structs.replace(
         document,
         extends="none",
+        # Grants add up, and so do roles: a file that extends the starter can take nothing away but by rules.
         grants=STARTER.grants + document.grants,
         roles=STARTER.roles + document.roles,
     )

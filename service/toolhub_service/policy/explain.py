@@ -113,6 +113,7 @@ def _rule(
         why = "does not name all whose rights the call needs" if some else "names other principals"
         return Consideration(rule.id, what, matched=False, why=why)
     matched, why = _applies(compiled, planned, row)
+    # The same test as in the table, told here, for the table leaves such rules out without a word.
     if matched and not compiled.denies and compiled.is_vague_about(planned.spec.name, default):
         lifted = "approval" if default.effect is Effect.REQUIRE_APPROVAL else "plan"
         named = " and ".join(sorted(default.because_of))

@@ -29,9 +29,11 @@ class Pattern:
             return name == self._first
         end = len(name) - len(self._last)
         at = len(self._first)
+        # `at > end`: in `ab*ba` the two ends must not share letters of `aba`.
         if at > end or not name.startswith(self._first) or not name.endswith(self._last):
             return False
         for piece in self._middle:
+            # The first place is the right one: it leaves most of the name to the pieces that follow.
             found = name.find(piece, at, end)
             if found < 0:
                 return False

@@ -54,6 +54,7 @@ def grant_line(principal_id: str, capabilities: Iterable[str]) -> str:
 
 def allow_line(principal_id: str, tool: str) -> str:
     """Lets a destructive tool run without a plan."""
+    # Bounded and in the letters of an id, or pasting the line would make the policy invalid.
     id = "allow-" + re.sub(r"[^A-Za-z0-9]+", "-", tool)[:50].strip("-")
     rule = f"id: {id}, effect: ALLOW, principals: {_flow([principal_id])}, tools: {_flow([tool])}"
     return f"rules: [{{{rule}}}]  # without this rule: a dry run first"
@@ -73,6 +74,7 @@ def egress_line(url: ParsedUrl, method: str, *, names_path: bool = False) -> str
         fields.append(f"methods: {_flow([method])}")
     if url.is_address and not is_public(url.host):
         address = ip_address(url.host)
+        # 169.254.169.254 and its like hand out a cloud's credentials to whoever asks.
         if not any(address in network for network in _OPENABLE):
             return ""
         fields.append(f"cidrs: {_flow([str(ip_network(address))])}")

@@ -55,6 +55,7 @@ def parties_of(principal: Principal, spoken_for: Iterable[Party] = ()) -> tuple[
 
 def named(id: str, actor: str = "") -> Party:
     """One of whom only the id is known."""
+    # A SPIFFE id has a colon as well, and `spiffe` is the name of no issuer.
     issuer = "" if id.startswith(SPIFFE) else id.partition(":")[0] if ":" in id else ""
     return Party(id, issuer, frozenset(), actor)
 
@@ -72,6 +73,7 @@ class _SpiffeId:
             return False
         domain, *segments = id.removeprefix(SPIFFE).split("/")
         more = len(segments) - len(self._segments)
+        # `/**` wants one segment at least: the path above it is another workload's id.
         if domain != self._domain or not all(segments) or (more < 1 if self._has_more else more != 0):
             return False
         return all(wanted.matches(segment) for wanted, segment in zip(self._segments, segments, strict=False))
@@ -105,6 +107,7 @@ class Selector:
         if self._kind == ISSUER:
             return party.issuer == issuer
         id = party.actor if self._kind == ACTOR else party.id
+        # An empty id is nobody's, and `*` would match it.
         return bool(id) and self._id.matches(id)
 
 

@@ -64,6 +64,7 @@ class PolicySnapshot:
         spec = planned.spec
         principal = call.principal
         context = call.context
+        # Looked up here as well, for this is on the way of every call: a hit costs no call of a function.
         row = self._rows.get((principal.key, spec.name, spec.digest)) or self.row(principal, spec)
         if (context.agent_id or context.user_id) and refusals.acts_for_another(context, principal.id):
             if not (principal.may_impersonate or row.may_impersonate):
@@ -271,6 +272,7 @@ class LivePolicy:
         """One that was verified before, by a token or for a job, under the policy in force now: what its credential
         said of it stays, and its roles are at most those that it had."""
         known = self.principal(kept.id)
+        # A bare id is the same principal for everybody, and there is one object of it to be shared.
         says_more = kept.issuer or kept.actors or kept.groups or kept.permissions is not None
         if says_more or kept.tenant not in ("", known.tenant):
             return self._snapshot.described(kept)
@@ -306,6 +308,7 @@ class LivePolicy:
         """Put a new document in force, whole or not at all."""
         before = self._snapshot.revision
         try:
+            # Compiled whole before it is assigned: a failure leaves the former policy untouched.
             self._snapshot = PolicySnapshot.load(source)
         except InvalidPolicy as error:
             return Change(applied=False, revision=before, previous_revision=before, problem=str(error))

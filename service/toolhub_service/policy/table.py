@@ -48,6 +48,7 @@ class Holdings:
 
     def lack(self, needs: frozenset[str]) -> tuple[str, ...]:
         """The needed capabilities that are not held, sorted."""
+        # Most grants name what they give: the globs are tried only for what is left.
         if needs <= self._named:
             return ()
         return tuple(sorted(need for need in needs if not self.hold(need)))
@@ -186,6 +187,7 @@ class Table:
 
     def roles_of(self, parties: Sequence[Party]) -> frozenset[str]:
         """The roles that all of them have."""
+        # A token that somebody acts with must not have more roles than who acts.
         return frozenset.intersection(*map(self._roles_of, parties))
 
     def _roles_of(self, party: Party) -> frozenset[str]:
@@ -208,6 +210,7 @@ class Table:
         return self._impersonate.match_all(parties)
 
     def constraints(self, parties: Sequence[Party], tool: str) -> Constraints:
+        # All of them: a host that is open to one party would otherwise be reached on behalf of another.
         egress = tuple(rule for who, what, rule in self._egress if who.match_all(parties) and what.match(tool))
         return Constraints(egress, self._commands, self._denied_commands, self._sandbox)
 
@@ -219,6 +222,7 @@ class Table:
             for who, what, limit in self._limits
             if who.match(party) and what.match(tool)
         )
+        # By id: a call that two parties share one counter of is counted once there.
         return tuple({limit.id: limit for limit in found}.values())
 
     def row(self, parties: Sequence[Party], spec: ToolSpec) -> Row:
@@ -242,6 +246,7 @@ class Table:
         if self.tenants is not None and not all(
             self.tenants.shows(self.tenants.of(party.id), spec.source) for party in parties
         ):
+            # In the place of all other rules, whose ids and reasons would tell that the tool exists.
             denies = (_hidden(granted, spec.name),)
         others = [rule for rule in rules if not (rule.denies or rule.is_vague_about(spec.name, default))]
         return Row(

@@ -66,8 +66,10 @@ def unsound(rules: Sequence[TenantRule]) -> Iterator[tuple[str, str]]:
             before, found, after = text.partition(PLACEHOLDER)
             if not is_open and found:
                 yield f"{path}.principals[{place}]", f"`{PLACEHOLDER}` needs `name: '{PLACEHOLDER}'`"
+            # Behind a star nobody could say where the tenant begins, and a caller might choose it.
             elif is_open and not (found and before and "*" not in before and PLACEHOLDER not in after):
                 yield f"{path}.principals[{place}]", f"needs `{PLACEHOLDER}` once, behind a text without stars"
+            # Such a letter could belong to the tenant as well: its end would be a guess.
             elif is_open and after and re.match(r"[A-Za-z0-9._*-]", after):
                 yield f"{path}.principals[{place}]", f"`{PLACEHOLDER}` must end the id or stand before a sign such as /"
         if rule.sources and rule.name in (EVERY, PLACEHOLDER):

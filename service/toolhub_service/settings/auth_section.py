@@ -91,10 +91,12 @@ class Jwt(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
+        # Of one name two issuers would make the same principals; of one `iss` only one would ever be asked.
         for key in ("name", "issuer"):
             values = [getattr(issuer, key) for issuer in self.issuers]
             if len(set(values)) < len(values):
                 raise ValueError(f"auth.jwt.issuers: two have the same {key}")
+        # `group:x` as a principal of an issuer `group` could not be told from a selector of the policy.
         if any(issuer.name in _RESERVED for issuer in self.issuers):
             raise ValueError(f"auth.jwt.issuers: no issuer may be named {', '.join(_RESERVED[:-1])} or {_RESERVED[-1]}")
 
@@ -145,6 +147,7 @@ class Auth(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
+        # A mode without its section accepts nobody, and a section without its mode only looks as if it held.
         if ("jwt" in self.modes) != bool(self.jwt.issuers):
             raise ValueError(_UNPAIRED.format("jwt", "jwt.issuers", "an issuer"))
         domains, by_certificate = self.spiffe.trust_domains, {"spiffe", "xfcc"} & set(self.modes)

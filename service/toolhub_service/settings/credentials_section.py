@@ -40,5 +40,6 @@ class Credentials(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
+        # Records name the key they are sealed under: of two with one id the wrong one might be tried.
         if len({key.id for key in self.keys}) < len(self.keys):
             raise ValueError("credentials.keys: two have the same id")

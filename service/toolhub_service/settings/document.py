@@ -377,6 +377,7 @@ class Settings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
+        # Models choose one by its name, so that a name must stand for one thing.
         for key, named in (("databases", self.databases), ("agents", self.agents), ("channels", self.channels)):
             names = [each.name for each in named]
             if len(set(names)) < len(names):

@@ -47,6 +47,7 @@ def secret_urls(settings: Settings) -> dict[tuple[str, str], str]:
 
 def known_secrets(settings: Settings, environment: Mapping[str, str]) -> list[str]:
     """Values under telling names in the environment and in arguments of custom tools, and passwords in URLs."""
+    # A shorter value would be blacked out wherever it occurs as an ordinary word.
     return sorted({value for value in _values(settings, environment) if len(value) >= SECRET_MIN_CHARS})
 
 
@@ -56,6 +57,7 @@ def _values(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]
         yield from secrets_of_url(url)
     yield from _SEGMENTS.findall(settings.approvals.webhook_url)
     for custom in settings.tools.custom:
+        # A tool of the built-in type `custom` has its arguments one level deeper.
         nested = custom.config.get("args")
         arguments = {**custom.args, **(nested if isinstance(nested, dict) else {})}
         yield from (value for name, value in arguments.items() if isinstance(value, str) and is_secret_name(name))
@@ -105,8 +107,10 @@ def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings
     for path, value in given.items():
         _put(data, path, value)
     try:
+        # Not strict: the environment holds texts only, and "8" is to be read as a number.
         return msgspec.convert(data, Settings, strict=False)
     except msgspec.ValidationError as broken:
+        # The variable goes first, for it has overridden what the file says.
         where = _variable_of(broken, given) or file or "environment"
         raise SettingsInvalid(f"{where}: {_explained(broken)}") from broken
 
@@ -148,6 +152,7 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as missing:
         raise SettingsInvalid(f"{file}: {os.strerror(missing.errno or 0)}") from missing
     except (yaml.YAMLError, UnicodeDecodeError) as broken:
+        # Without its cause: the parser quotes the line, where a password may stand.
         raise SettingsInvalid(f"{file}: not YAML: {yaml_problem(broken)}") from None
     if data is None:
         return {}
@@ -158,9 +163,11 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     known = {setting.variable: setting for setting in all_settings()}
+    # Sorted, so that of several wrong names the same one is reported each time.
     for name in sorted(environment):
         if not name.startswith(PREFIX) or name in CLIENT_VARIABLES:
             continue
+        # A variable that is passed over in silence would leave a default in force that somebody meant to change.
         if name not in known:
             near = difflib.get_close_matches(name, [*known, *CLIENT_VARIABLES], n=1)
             raise SettingsInvalid(f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else ""))
@@ -171,6 +178,7 @@ def _parsed(text: str, setting: Setting) -> Any:
     """A list may be JSON or comma-separated; everything else is converted by its type."""
     if not isinstance(setting.default, tuple):
         return text
+    # JSON as well, because an item may have a comma in it.
     if text.lstrip().startswith("["):
         try:
             return json.loads(text)
@@ -196,6 +204,7 @@ def _explained(broken: msgspec.ValidationError) -> str:
         return f"{text}; use one of: {', '.join(known.get(_path_in(text), ()))}"
     if "unknown field" not in text:
         return text
+    # msgspec's message has the name in the first pair of backticks; it offers no other way to learn it.
     unknown = text.split("`")[1]
     names = {part for setting in all_settings() for part in setting.path.split(".")}
     near = difflib.get_close_matches(unknown, names, n=1)

@@ -75,5 +75,6 @@ class McpEndpoint(Section, frozen=True):
     def __post_init__(self) -> None:
         """Raises ValueError."""
         url = self.approval_url
+        # Clients open this link for a person: no other scheme, and never a page that cannot tell which approval.
         if url and not (url.startswith(("https://", "http://")) and "{approval_id}" in url):
             raise ValueError("approval_url must be an http(s) URL with {approval_id} in it")

@@ -158,6 +158,7 @@ class DatabaseSettings(Section, frozen=True):
         """Raises ValueError."""
         if bool(self.file) == bool(self.url):
             raise ValueError(f"database {self.name}: give either file (SQLite) or url (PostgreSQL)")
+        # The settings file is no place for secrets: it is copied, shown and put under version control.
         if isinstance(self.url, str) and any(secrets_of_url(self.url)):
             raise ValueError(
                 f"database {self.name}: its url holds a password: put the url into a file or a variable and refer to "
