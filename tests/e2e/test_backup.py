@@ -24,6 +24,9 @@ from toolhub.v1 import job_service_pb2 as jobs_pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.app.backup.signing import sign
+from toolhub_service.app.paths import Paths
+from toolhub_service.settings.document import Settings
 
 ENOUGH = 12
 """Rounds of work before a backup is taken."""
@@ -93,9 +96,16 @@ class Taken:
     """Backups that were taken one after the other while the hub was at work, and what it had answered before each."""
 
     place: Path
+    paths: Paths
+    """Of the hub."""
     jobs: dict[str, list[str]]
     artifacts: dict[str, dict[str, bytes]]
     told: dict[str, Any]
+
+    @property
+    def trust(self) -> tuple[str, str]:
+        """The option that names the hub's public key."""
+        return ("--trust", str(self.paths.backup_public_key))
 
 
 BACKUPS = {"first.tar.gz": (), "second": ("--workspaces",), "third.tar": ("--without-secrets",)}
@@ -108,7 +118,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
     data_dir = CommandLine(home).data_dir
     data_dir.mkdir(mode=0o700, parents=True)
     (data_dir / "policy.yaml").write_text(OPEN_POLICY)
-    taken = Taken(place, {}, {}, {})
+    taken = Taken(place, Paths(Settings(data_dir=str(data_dir))), {}, {}, {})
     with serving(home) as cli:
         work = Work(cli.address)
         thread = threading.Thread(target=work.run)
@@ -139,7 +149,7 @@ def test_a_hub_on_a_backup_that_was_taken_at_work_has_all_that_was_answered_befo
     assert (taken.place / name).stat().st_mode & 0o777 == 0o600
     assert {path.stat().st_mode & 0o077 for path in (taken.place / "second").rglob("*")} == {0}
     cli = CommandLine(tmp_path)
-    restored = cli("restore", str(taken.place / name))
+    restored = cli("restore", str(taken.place / name), *taken.trust)
     assert restored.code == 0, restored.err
     assert cli.data_dir.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o077 for path in cli.data_dir.rglob("*")} == {0}
@@ -155,6 +165,7 @@ def test_a_hub_on_a_backup_that_was_taken_at_work_has_all_that_was_answered_befo
         assert verified["ok"], verified
         restored_in = [line for line in hub("audit", "tail", "-n", "200", "--json").out.splitlines() if name in line]
         assert restored_in, "the log does not say that it was restored"
+        assert taken.told[name]["signed_by"] in restored_in[-1]
         assert hub("call", "core/util.time.now").code == 0
 
 
@@ -169,7 +180,7 @@ def test_every_backup_is_one_moment_of_log_jobs_and_artifacts(taken: Taken, tmp_
                 for key in ("audit.key", "plan.key"):
                     shutil.copy(_extracted(archive, key, tmp_path / name), cli.data_dir / key)
                     (cli.data_dir / key).chmod(0o600)
-        assert cli("restore", str(taken.place / name), *(["--replace"] * (name == "third.tar"))).code == 0
+        assert cli("restore", str(taken.place / name), *taken.trust, *(["--replace"] * (name == "third.tar"))).code == 0
         data = cli.data_dir
         assert cli("audit", "verify", "--data-dir", str(data)).code == 0
         with closing(sqlite3.connect(data / "hub.db")) as hub, closing(sqlite3.connect(data / "audit.db")) as audit:
@@ -186,48 +197,90 @@ def test_every_backup_is_one_moment_of_log_jobs_and_artifacts(taken: Taken, tmp_
         assert (data / "workspaces").exists() is (name == "second")
         assert (data / "policy.yaml").read_text() == OPEN_POLICY
         assert taken.told[name]["events"] >= len(taken.jobs[name]) * 3
+        assert not (data / "backup.key").exists(), "whoever has a backup could sign the next"
     assert {"audit.key", "plan.key"} <= taken.told["third.tar"]["left_out"].keys()
 
 
 @pytest.mark.promise("backup.refuses")
 def test_a_damaged_or_foreign_backup_is_refused_with_a_reason_and_changes_nothing(taken: Taken, tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
-    assert cli("backup", "--verify", str(taken.place / "second")).code == 0
+    assert cli("backup", "--verify", str(taken.place / "second"), *taken.trust).code == 0
     for name, (damage, reason) in DAMAGES.items():
         copy = tmp_path / "copy"
         shutil.copytree(taken.place / "second", copy, symlinks=True)
         damage(copy)
-        told = cli("restore", str(copy))
+        if (copy / "manifest.json").exists():  # as a hub would have written it that has the key
+            signature, _ = sign(taken.paths, (copy / "manifest.json").read_bytes())
+            (copy / "manifest.sig").write_bytes(signature)
+        told = cli("restore", str(copy), *taken.trust)
         assert (told.code, reason in told.err) == (1, True), (name, told)
         assert not cli.data_dir.exists() or not list(cli.data_dir.iterdir()), name
         shutil.rmtree(copy)
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes((taken.place / "first.tar.gz").read_bytes()[:-2_000])
-    assert "was cut" in cli("backup", "--verify", str(cut)).err
-    bomb = tmp_path / "climbs.tar"
-    with tarfile.open(bomb, "w") as archive:
-        archive.add(taken.place / "second" / "policy.yaml", "artifacts/../../policy.yaml")
-    assert "no name of a part" in cli("restore", str(bomb)).err
+    assert "was cut" in cli("backup", "--verify", str(cut), *taken.trust).err
+
+
+@pytest.mark.promise("backup.signed")
+def test_nobody_without_the_hubs_key_makes_a_backup_that_is_restored(taken: Taken, tmp_path: Path) -> None:
+    """The forger holds every backup, and so `audit.key` and all that is in them."""
+    cli = CommandLine(tmp_path)
+    stranger = CommandLine(tmp_path / "stranger")
+    stranger.home.mkdir()
+    assert stranger("restore", str(taken.place / "second"), *taken.trust).code == 0
+    (stranger.data_dir / "policy.yaml").write_text("extends: all\n")
+    forged = tmp_path / "forged.tar.gz"
+    told = stranger("backup", str(forged))
+    assert (told.code, "backup.pub apart from the backups" in told.err) == (0, True), told
+    copy = tmp_path / "copy"
+    shutil.copytree(taken.place / "second", copy, symlinks=True)
+    _forged_event(copy)
+    (copy / "manifest.sig").unlink()
+    edited, unsigned = "was changed after it was signed", "The backup is not signed"
+    refused = {
+        "by another key": (forged, taken.trust, "none of those in"),
+        "by a key that nobody knows": (forged, (), "nothing here says whose"),
+        "a signature taken away": (copy, taken.trust, unsigned),
+        "the signature of another backup": (_resigned(taken, copy), taken.trust, edited),
+        "the key that signs named as trusted": (
+            forged,
+            ("--trust", str(stranger.data_dir / "backup.key")),
+            "stay there",
+        ),
+        "no file of keys": (forged, ("--trust", str(copy / "policy.yaml")), "holds no public keys"),
+    }
+    for name, (backup, options, reason) in refused.items():
+        for option in ((), ("--allow-unsigned",)) if reason == edited else ((),):
+            told = cli("restore", str(backup), *options, *option)
+            assert (told.code, reason in told.err) == (1, True), (name, told)
+            assert not cli.data_dir.exists() or not list(cli.data_dir.iterdir()), name
+    allowed = cli("restore", str(forged), "--allow-unsigned")
+    assert (allowed.code, "not signed by anybody known" in allowed.out) == (0, True), allowed
+    exported = cli("audit", "export", "--data-dir", str(cli.data_dir)).out.splitlines()
+    assert "nobody known (--allow-unsigned)" in exported[-1]
 
 
 def test_what_is_there_is_never_lost(taken: Taken, tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
     second = str(taken.place / "second")
     assert "no data folder" in cli("backup", second + ".too").err
+    for name in ("x.zip", "x.tar.zst", "X.GZ"):
+        told = cli("backup", str(tmp_path / name))
+        assert (told.code, "ends in .tar, .tar.gz, .tgz, or a folder" in told.err) == (1, True), told
     assert "There is no backup" in cli("restore", second + ".too").err
     assert not cli.data_dir.exists()
     cli.data_dir.mkdir(parents=True)
     assert "is no data folder of a hub" in cli("backup", second + ".too").err
     cli.data_dir.rmdir()
     assert "is there already" in cli("backup", second).err
-    assert cli("restore", second, "--dry-run").code == 0
+    assert cli("restore", second, *taken.trust, "--dry-run").code == 0
     assert not cli.data_dir.exists()
-    assert cli("restore", second).code == 0
+    assert cli("restore", second, *taken.trust).code == 0
     (cli.data_dir / "policy.yaml").write_text("extends: none\n")
     refused = cli("restore", second)
     assert (refused.code, "is there already" in refused.err) == (1, True)
     assert (cli.data_dir / "policy.yaml").read_text() == "extends: none\n"
-    assert cli("restore", second, "--replace").code == 0
+    assert cli("restore", second, *taken.trust, "--replace").code == 0
     (moved,) = cli.data_dir.glob("before-restore-*")
     assert (moved / "policy.yaml").read_text() == "extends: none\n"
     assert (moved / "audit.db").exists()
@@ -235,6 +288,15 @@ def test_what_is_there_is_never_lost(taken: Taken, tmp_path: Path) -> None:
         hub.execute("PRAGMA user_version = 99")
     newer = cli("restore", second, "--replace")
     assert (newer.code, "later version" in newer.err) == (1, True)
+
+
+def _resigned(taken: Taken, backup: Path) -> Path:
+    """With the genuine signature of an earlier moment."""
+    copy = backup.with_name("resigned")
+    shutil.copytree(backup, copy, symlinks=True)
+    with tarfile.open(taken.place / "first.tar.gz") as archive:
+        _extracted(archive, "manifest.sig", copy)
+    return copy
 
 
 def _extracted(archive: tarfile.TarFile, name: str, place: Path) -> Path:
@@ -284,7 +346,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a link": (lambda backup: (backup / "workspaces/to").symlink_to("/etc"), "is no file"),
     "no manifest": (lambda backup: (backup / "manifest.json").unlink(), "has no manifest.json"),
     "a manifest that is none": (lambda backup: (backup / "manifest.json").write_text("[]"), "cannot be read"),
-    "a later format": (_edited(lambda manifest: manifest.update(format=2)), "install that version"),
+    "a later format": (_edited(lambda manifest: manifest.update(format=3)), "install that version"),
     "a later version": (_edited(lambda manifest: manifest.update(version="9.0")), "install that version"),
     "a link for a file": (_edited(_linked("audit.key")), "link where none can be"),
     "a link that climbs": (_edited(_linked("workspaces/../../to")), "no name of a part"),

@@ -44,7 +44,7 @@ def problem_of(path: Path, settings: Settings) -> str:
 
 def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
     """The commands that would put right what is loose, one for each file and folder."""
-    own = (Paths(settings).plan_key, Paths(settings).credentials_key)
+    own = (Paths(settings).plan_key, Paths(settings).credentials_key, Paths(settings).backup_key)
     state_key = Path(settings.server.mcp.state_key_file).expanduser()
     exposed = [command for key in (*own, state_key) for command in _read_by_others(key)]
     return [*_repairs_of(trusted_files(settings, config_file)), *exposed]
@@ -55,7 +55,7 @@ def trusted_files(settings: Settings, config_file: Path | None = None) -> list[P
     paths = Paths(settings)
     trusted = [config_file] if config_file is not None else []
     trusted += [paths.policy, paths.api_keys, paths.sources, paths.artifacts]
-    trusted += [paths.audit_checkpoints, paths.audit_key, paths.plan_key, paths.credentials_key]
+    trusted += [paths.audit_checkpoints, paths.audit_key, paths.plan_key, paths.credentials_key, paths.backup_key]
     databases = (paths.audit, paths.stores, paths.memory)
     trusted += [path.with_name(path.name + end) for path in databases for end in ("", "-wal", "-shm")]
     tls = settings.server.tls

@@ -75,6 +75,16 @@ class Paths:
         return self.data_dir / "credentials.key"
 
     @property
+    def backup_key(self) -> Path:
+        """What signs backups. In none of them."""
+        return self.data_dir / "backup.key"
+
+    @property
+    def backup_public_key(self) -> Path:
+        """What backups are verified with; to be kept apart from them."""
+        return self.data_dir / "backup.pub"
+
+    @property
     def api_keys(self) -> Path:
         return self._or_data(self.settings.auth.api_keys_file, "api-keys.yaml")
 

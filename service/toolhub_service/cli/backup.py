@@ -16,17 +16,36 @@ if TYPE_CHECKING:
     from toolhub_service.app.backup.parts import Manifest
 
 
+def _trust_options(command: Any) -> Any:
+    allow = click.option(
+        "--allow-unsigned",
+        is_flag=True,
+        help="Also take a backup that no trusted key has signed, such as one from before backups were signed.",
+    )
+    trust = click.option(
+        "--trust",
+        "trust_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Public keys of hubs whose backups are taken (their backup.pub), instead of the data folder's own.",
+    )
+    return trust(allow(command))
+
+
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--verify", "only_verify", is_flag=True, help="Check the backup TARGET instead of making one.")
 @click.option("--workspaces", is_flag=True, help="Also take the files of calls (workspaces).")
 @click.option("--without-secrets", is_flag=True, help="Leave out the keys (*.key) and secrets/: keep them elsewhere.")
 @click.option("--unchecked", is_flag=True, help="Do not read the copy again; quicker where the audit log is long.")
+@_trust_options
 @text_option
 @settings_options
 def backup(
     target: Path,
     only_verify: bool,
+    trust_file: Path | None,
+    allow_unsigned: bool,
     workspaces: bool,
     without_secrets: bool,
     unchecked: bool,
@@ -36,54 +55,77 @@ def backup(
     """Back up the data folder to TARGET: a tar file where its name ends in .tar, .tar.gz or .tgz, else a folder.
 
     The hub may run; all databases, the audit log's checkpoints and the artifacts are of one moment. Run it as the hub's
-    user. What lies in Redis, in PostgreSQL or in a bucket is not in it; the output says so.
+    user. What lies in Redis, in PostgreSQL or in a bucket is not in it; the output says so. It is signed with the data
+    folder's backup.key: keep a copy of backup.pub apart from the backups.
 
     \b
     Examples:
       toolhub backup /backups/hub-monday.tar.gz --data-dir /var/lib/toolhub
-      toolhub backup --verify /backups/hub-monday.tar.gz
+      toolhub backup --verify /backups/hub-monday.tar.gz --trust hub.pub
     """
     from toolhub_service.app.backup.parts import BackupRefused
     from toolhub_service.app.backup.restoring import look_through
+    from toolhub_service.app.backup.signing import trust_of
     from toolhub_service.app.backup.taking import take
     from toolhub_service.app.paths import Paths
 
     settings = read_settings(**options)
+    if not only_verify and (trust_file or allow_unsigned):
+        raise click.UsageError("--trust and --allow-unsigned belong to --verify, and to `toolhub restore`.")
     with explaining(BackupRefused):
         if only_verify:
-            found = look_through(target, Paths(settings).audit_key)
-            _show(target, found.manifest, found.checked, as_json, "is whole")
+            paths = Paths(settings)
+            trust = trust_of(paths, trust_file, allows_unsigned=allow_unsigned)
+            found = look_through(target, paths.audit_key, trust)
+            _show(target, found.manifest, found.checked, found.signed_by, as_json, "is whole")
             return
-        manifest, checked = take(
-            settings, target, workspaces=workspaces, with_secrets=not without_secrets, verify=not unchecked
-        )
-        _show(target, manifest, checked, as_json, "written")
+        taken = take(settings, target, workspaces=workspaces, with_secrets=not without_secrets, verify=not unchecked)
+        _show(target, taken.manifest, taken.checked, taken.signed_by, as_json, "written")
+        if taken.made_key is not None:
+            footnote(
+                f"Keep a copy of {taken.made_key} apart from the backups: `toolhub restore --trust` on another machine "
+                "knows by it that they are this hub's."
+            )
 
 
 @click.command()
 @click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
 @click.option("--replace", is_flag=True, help="Move what is there to before-restore-… instead of refusing.")
 @click.option("--dry-run", is_flag=True, help="Check the backup and the place; change nothing.")
+@_trust_options
 @text_option
 @settings_options
-def restore(source: Path, replace: bool, dry_run: bool, as_json: bool, **options: Any) -> None:
+def restore(
+    source: Path,
+    replace: bool,
+    dry_run: bool,
+    trust_file: Path | None,
+    allow_unsigned: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Restore BACKUP, made by `toolhub backup`, with the hub stopped.
 
-    Checksums, databases and the audit log are checked before anything is put into its place. Refuses a folder that a
-    hub uses, a folder with data (see --replace), and a backup of a later version.
+    Signature, checksums, databases and the audit log are checked before anything is put into its place. Refuses a
+    backup that nobody trusted has signed or that is of a later version, a folder that a hub uses, and a folder with
+    data (see --replace). On another machine --trust names the backup.pub of the hub that made it.
 
     \b
     Examples:
-      toolhub restore /backups/hub-monday.tar.gz --dry-run --data-dir /var/lib/toolhub
-      toolhub restore /backups/hub-monday.tar.gz --data-dir /var/lib/toolhub
+      toolhub restore /backups/hub-monday.tar.gz --trust hub.pub --dry-run
+      toolhub restore /backups/hub-monday.tar.gz --trust hub.pub --data-dir /var/lib/toolhub
     """
     from toolhub_service.app.backup.parts import BackupRefused
     from toolhub_service.app.backup.restoring import restore as restore_backup
+    from toolhub_service.app.backup.signing import trust_of
+    from toolhub_service.app.paths import Paths
 
     settings = read_settings(**options)
     with explaining(BackupRefused):
-        found = restore_backup(settings, source, replace=replace, dry_run=dry_run)
-    _show(source, found.manifest, found.checked, as_json, "can be restored" if dry_run else "restored")
+        trust = trust_of(Paths(settings), trust_file, allows_unsigned=allow_unsigned)
+        found = restore_backup(settings, source, trust, replace=replace, dry_run=dry_run)
+    what = "can be restored" if dry_run else "restored"
+    _show(source, found.manifest, found.checked, found.signed_by, as_json, what)
     if wants_json(as_json):
         return
     if found.moved_to is not None:
@@ -94,7 +136,7 @@ def restore(source: Path, replace: bool, dry_run: bool, as_json: bool, **options
         footnote("What happened after the backup is forgotten, and keys and approvals used since can be used again.")
 
 
-def _show(place: Path, manifest: Manifest, checked: Checked | None, as_json: bool, what: str) -> None:
+def _show(place: Path, manifest: Manifest, checked: Checked | None, signed_by: str, as_json: bool, what: str) -> None:
     from toolhub_service.app.backup.parts import size_bytes
 
     made_at = _utc(manifest.made_at_unix_ms)
@@ -102,7 +144,8 @@ def _show(place: Path, manifest: Manifest, checked: Checked | None, as_json: boo
         facts = msgspec.to_builtins(manifest)
         del facts["entries"]
         checks = None if checked is None else msgspec.to_builtins(checked)
-        print_json({**facts, "files": len(manifest.entries), "size_bytes": size_bytes(manifest), "checked": checks})
+        size = {"files": len(manifest.entries), "size_bytes": size_bytes(manifest)}
+        print_json({**facts, **size, "signed_by": signed_by, "checked": checks})
         return
     # A backup may come from anywhere: what it says of itself is not believed, nor obeyed by the terminal.
     click.secho(legible(f"✓ {place} {what}: as of {made_at}, tool-hub {manifest.version}"), fg="green")
@@ -111,6 +154,8 @@ def _show(place: Path, manifest: Manifest, checked: Checked | None, as_json: boo
         f"{legible(', '.join(manifest.parts))}: {counted(len(manifest.entries), 'file')}, {megabytes:.1f} MB, "
         f"{counted(manifest.events, 'event')}, {counted(manifest.artifacts, 'artifact')}"
     )
+    if not signed_by:
+        click.secho("not signed by anybody known: nothing says who wrote it", fg="yellow")
     for name, reason in manifest.left_out.items():
         click.echo(legible(f"not in it: {name} ({reason})"))
     if checked is not None and checked.unverified:

@@ -1,7 +1,8 @@
 """What a backup of a data folder is made of, and the manifest that says so.
 
 A backup is a folder, or a tar file of the same: each part under the name that it has in a data folder wherever the
-settings put it, and `manifest.json` last, with size and SHA-256 of every file.
+settings put it, and before all of them `manifest.json`, with size and SHA-256 of every file, and `manifest.sig`, which
+says who made it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.stores.sqlite_items import MIGRATIONS as ITEM_MIGRATIONS
 from toolhub_service.stores.sqlite_migrations import MIGRATIONS
 
-FORMAT: Final = 1
-MANIFEST: Final = "manifest.json"
+FORMAT: Final = 2
+"""1: not signed, and in a tar the manifest last."""
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
+MANIFEST_MAX_BYTES: Final = 256 * 1024 * 1024
+"""Of about a million files."""
+DAMAGED: Final = "The backup is damaged: take another one."
 HUB, MEMORY, AUDIT = "hub.db", "memory.db", "audit.db"
 CHECKPOINTS, AUDIT_KEY, ARTIFACTS = "audit-checkpoints.jsonl", "audit.key", "artifacts"
 WORKSPACES: Final = "workspaces"
 LAYOUTS: Final = {HUB: len(MIGRATIONS), MEMORY: len(ITEM_MIGRATIONS), AUDIT: 0}
 """By database, the newest version of its layout that this version can read."""
-NO_PART: Final = frozenset({"runners", "toolhub.yaml", "audit-export.json"})
-"""Of a data folder: locks of processes, a configuration that `--config` names, and how far the log has been carried,
-for a log that is restored is not the one that was."""
+NO_PART: Final = frozenset({"runners", "toolhub.yaml", "audit-export.json", "backup.key", "backup.pub"})
+"""Of a data folder: locks of processes, a configuration that `--config` names, how far the log has been carried, for a
+log that is restored is not the one that was, and the key that signs backups: in one, it would sign the next forgery."""
 
 
 class BackupRefused(Exception):
@@ -106,9 +111,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
 def make_folder(path: Path) -> None:
     """With all above it that are missing, for their owner only. Raises OSError."""
-    if not path.is_dir():
-        make_folder(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def size_bytes(manifest: Manifest) -> int:

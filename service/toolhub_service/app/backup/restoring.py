@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolhub_service.app.backup.checking import Checked, check, draft_in, unpack
+from toolhub_service.app.backup.checking import Checked, check, draft_in
 from toolhub_service.app.backup.parts import (
     AUDIT,
     AUDIT_KEY,
@@ -27,6 +27,8 @@ from toolhub_service.app.backup.parts import (
     PartKind,
     make_folder,
 )
+from toolhub_service.app.backup.reading import unpack
+from toolhub_service.app.backup.signing import Trust
 from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.files import RunnerLocks
 from toolhub_service.app.paths import Paths
@@ -45,20 +47,22 @@ from toolhub_service.stores.sqlite_writer import alone_in
 class Restored:
     manifest: Manifest
     checked: Checked
+    signed_by: str
+    """The trusted public key that has signed it; empty where none has, which was allowed."""
     moved_to: Path | None = None
     """Where what was there before lies now; None where nothing was, and where nothing was restored."""
     unrecorded: str = ""
     """Why the audit log does not say that it was restored; empty where it does."""
 
 
-def look_through(backup: Path, audit_key: Path) -> Restored:
+def look_through(backup: Path, audit_key: Path, trust: Trust) -> Restored:
     """Read and check the backup in a temporary folder, which needs room for all of it. Raises BackupRefused."""
     with draft_in(Path(tempfile.gettempdir()), "toolhub-backup") as draft:
-        manifest = unpack(backup, draft)
-        return Restored(manifest, check(draft, manifest, audit_key))
+        unpacked = unpack(backup, draft, trust)
+        return Restored(unpacked.manifest, check(draft, unpacked.manifest, audit_key), unpacked.signed_by)
 
 
-def restore(settings: Settings, backup: Path, *, replace: bool, dry_run: bool) -> Restored:
+def restore(settings: Settings, backup: Path, trust: Trust, *, replace: bool, dry_run: bool) -> Restored:
     """Put the backup where the settings have its parts. Raises BackupRefused; then all is as it was, unless the message
     says otherwise."""
     paths = Paths(settings)
@@ -66,12 +70,13 @@ def restore(settings: Settings, backup: Path, *, replace: bool, dry_run: bool) -
         raise BackupRefused(f"There is no backup {backup}.")
     _check_place(paths, replace=replace)
     if dry_run:
-        found = look_through(backup, paths.audit_key)
+        found = look_through(backup, paths.audit_key, trust)
         _check_settings(settings, found.manifest)
         return found
     paths.make()
     with draft_in(paths.data_dir, "restore") as draft:
-        manifest = unpack(backup, draft)
+        unpacked = unpack(backup, draft, trust)
+        manifest = unpacked.manifest
         checked = check(draft, manifest, paths.audit_key)
         _check_settings(settings, manifest)
         os.sync()  # one for all: of thousands of artifacts each would wait for the disk
@@ -84,8 +89,14 @@ def restore(settings: Settings, backup: Path, *, replace: bool, dry_run: bool) -
                 f"{failed.filename}: {failed.strerror}. The data folder is restored in part: mend that, and restore "
                 "again with --replace."
             ) from failed
-    unrecorded = asyncio.run(_record(settings, manifest, backup)) if AUDIT in manifest.parts else ""
-    return Restored(manifest, checked, moved_to, unrecorded)
+    facts = {
+        "restored_from": backup.name,
+        "backup_made_at_unix_ms": str(manifest.made_at_unix_ms),
+        "backup_signed_by": unpacked.signed_by or "nobody known (--allow-unsigned)",
+    }
+    has_log = AUDIT in manifest.parts or bool(settings.stores.postgres_url)
+    unrecorded = asyncio.run(_record(settings, facts)) if has_log else ""
+    return Restored(manifest, checked, unpacked.signed_by, moved_to, unrecorded)
 
 
 def _check_place(paths: Paths, *, replace: bool) -> None:
@@ -148,12 +159,11 @@ def _place_all(draft: Path, manifest: Manifest, paths: Paths) -> Path | None:
     return aside if moved else None
 
 
-async def _record(settings: Settings, manifest: Manifest, backup: Path) -> str:
-    """Say in the restored audit log that it was restored, from what and from when; why it could not be said."""
+async def _record(settings: Settings, facts: dict[str, str]) -> str:
+    """Say in the audit log what was restored, from when, and who had signed it; why it could not be said."""
     if not Paths(settings).audit_key.exists():
         return f"{AUDIT_KEY} is not there yet"
     clock = SystemClock()
-    facts = {"restored_from": backup.name, "backup_made_at_unix_ms": str(manifest.made_at_unix_ms)}
     try:
         log = audit_log_of(
             settings, clock=clock, redactor=Redactor(known_secrets(settings, os.environ)), name="restore"

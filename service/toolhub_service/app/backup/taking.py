@@ -2,7 +2,8 @@
 
 At that moment nobody appends a checkpoint, commits to a database or removes bytes of artifacts. Snapshots of all
 databases begin, the lines of the checkpoint file are read, and the bytes of all artifacts that the records name get a
-second name (a hard link), so that removing the first does not take them away. All else is copied in peace.
+second name (a hard link), so that removing the first does not take them away. All else is copied in peace, and what
+the manifest says of it is signed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import sqlite3
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import msgspec
 
@@ -30,9 +32,11 @@ from toolhub_service.app.backup.parts import (
     FORMAT,
     HUB,
     MANIFEST,
+    MANIFEST_MAX_BYTES,
     MEMORY,
     NO_PART,
     PARTS,
+    SIGNATURE,
     WORKSPACES,
     BackupRefused,
     Entry,
@@ -41,6 +45,7 @@ from toolhub_service.app.backup.parts import (
     PartKind,
     make_folder,
 )
+from toolhub_service.app.backup.signing import sign
 from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.paths import Paths
 from toolhub_service.settings.document import Settings
@@ -49,20 +54,33 @@ from toolhub_service.stores.audit.checkpoint import held_still
 from toolhub_service.stores.blobs_disk import nothing_removed
 from toolhub_service.stores.sqlite_cut import copy_to, cut, layout_of
 
-_CHUNK_BYTES = 1024 * 1024
-_TAR_MODES = {".tar": "w", ".gz": "w:gz", ".tgz": "w:gz"}
-_KEPT_LINKS = ".backup"
+_CHUNK_BYTES: Final = 1024 * 1024
+_TARS: Final = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
+_OTHER_ARCHIVES: Final = frozenset(
+    {".zip", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar", ".tbz2", ".txz", ".tzst"}
+)
+"""Whoever types one of these does not mean a folder of that name."""
+_KEPT_LINKS: Final = ".backup"
 
 
-def take(
-    settings: Settings, target: Path, *, workspaces: bool, with_secrets: bool, verify: bool
-) -> tuple[Manifest, Checked | None]:
-    """Write a backup to `target`: a tar file where its name ends so (.tar, .tar.gz, .tgz), a folder otherwise. What was
-    found when the copy was read again, where it was (`verify`).
+@dataclass(frozen=True, slots=True)
+class Taken:
+    manifest: Manifest
+    checked: Checked | None
+    """What was found when the copy was read again; None where it was not."""
+    signed_by: str
+    """The public key, 64 hex digits."""
+    made_key: Path | None
+    """The file of the public key, where this backup was the first to be signed with it."""
+
+
+def take(settings: Settings, target: Path, *, workspaces: bool, with_secrets: bool, verify: bool) -> Taken:
+    """Write a backup to `target`: a tar file where its name ends so (.tar, .tar.gz, .tgz), a folder otherwise.
 
     Raises BackupRefused; then there is no `target`.
     """
     paths = Paths(settings)
+    mode = _tar_mode(target)
     if target.exists() or target.is_symlink():
         raise BackupRefused(f"{target} is there already. A backup never replaces one: name another place.")
     if not paths.data_dir.is_dir():
@@ -73,16 +91,44 @@ def take(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.mkdir(mode=0o700)
+        had_key = paths.backup_key.exists()
         manifest = _Taking(settings, paths, draft, workspaces=workspaces, with_secrets=with_secrets).everything()
+        signed_by = _seal(draft, paths, manifest)
         checked = check(draft, manifest, paths.audit_key) if verify else None
-        _publish(draft, target, manifest)
-        return manifest, checked
+        _publish(draft, target, mode, manifest)
+        return Taken(manifest, checked, signed_by, None if had_key else paths.backup_public_key)
     except OSError as failed:
         raise BackupRefused(f"{failed.filename or target}: {failed.strerror or failed}") from failed
     except sqlite3.Error as failed:
         raise BackupRefused(f"A database cannot be copied: {failed}. `toolhub doctor` says what is wrong.") from failed
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _tar_mode(target: Path) -> str | None:
+    """How tarfile is to write it; None for a folder. Raises BackupRefused for a kind of archive that is not written."""
+    name = target.name.casefold()
+    for end, mode in _TARS.items():
+        if name.endswith(end):
+            return mode
+    if target.suffix.casefold() in _OTHER_ARCHIVES:
+        raise BackupRefused(
+            f"{target.suffix} is not written: name a file that ends in {', '.join(_TARS)}, or a folder. A backup packs "
+            "many files, and keeps who may read them."
+        )
+    return None
+
+
+def _seal(draft: Path, paths: Paths, manifest: Manifest) -> str:
+    """Write manifest and signature; the public key."""
+    data = msgspec.json.format(msgspec.json.encode(manifest), indent=0) + b"\n"
+    if len(data) > MANIFEST_MAX_BYTES:
+        raise BackupRefused(f"{len(manifest.entries)} files are more than a backup can hold. Leave out --workspaces.")
+    signature, public_key = sign(paths, data)
+    for name, content in ((MANIFEST, data), (SIGNATURE, signature)):
+        with _new(draft / name) as file:
+            file.write(content)
+    return public_key
 
 
 class _Taking:
@@ -130,10 +176,7 @@ class _Taking:
         parts = [part.name for part in PARTS if part.name in present]
         entries = sorted(self._entries, key=lambda entry: entry.name)
         facts = (FORMAT, __version__, self._made_at_unix_ms, self._layouts, parts, self._left_out)
-        manifest = Manifest(*facts, self._events, self._artifacts, entries)
-        with _new(self._draft / MANIFEST) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-        return manifest
+        return Manifest(*facts, self._events, self._artifacts, entries)
 
     def _is_wanted(self, part: Part, settings: Settings, workspaces: bool, with_secrets: bool) -> bool:
         path = part.path(self._paths)
@@ -281,9 +324,8 @@ def _measured(path: Path) -> tuple[int, str]:
     return path.stat().st_size, digest
 
 
-def _publish(draft: Path, target: Path, manifest: Manifest) -> None:
+def _publish(draft: Path, target: Path, mode: str | None, manifest: Manifest) -> None:
     """Give the whole backup its name."""
-    mode = _TAR_MODES.get(target.suffix)
     if mode is None:
         os.sync()  # one for all: of thousands of artifacts each would wait for the disk
         draft.rename(target)
@@ -299,10 +341,11 @@ def _publish(draft: Path, target: Path, manifest: Manifest) -> None:
 
 
 def _pack(draft: Path, packed: Path, mode: str, manifest: Manifest) -> None:
-    """The manifest last: whoever reads the file once from its start has measured all by then."""
+    """The manifest first: whoever reads the file from its start knows whether to trust it before there is more."""
     with _new(packed) as file, tarfile.open(fileobj=file, mode=mode, format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
-        for name in [entry.name for entry in manifest.entries if not entry.link] + [MANIFEST]:
+        for name in [MANIFEST, SIGNATURE, *(entry.name for entry in manifest.entries if not entry.link)]:
             member = archive.gettarinfo(str(draft / name), name)
+            member.mtime = int(member.mtime)  # a fraction would take an extended header each
             member.mode, member.uid, member.gid, member.uname, member.gname = 0o600, 0, 0, "", ""
             with (draft / name).open("rb") as content:
                 archive.addfile(member, content)

@@ -288,7 +288,7 @@ def _secret_files(paths: Paths) -> Iterator[Finding]:
 
 
 def _standing(paths: Paths) -> Iterator[Path]:
-    for file in (paths.audit_key, paths.plan_key, paths.api_keys, paths.credentials_key):
+    for file in (paths.audit_key, paths.plan_key, paths.api_keys, paths.credentials_key, paths.backup_key):
         if file.exists() and os.access(file.parent, os.X_OK):
             yield file
 
