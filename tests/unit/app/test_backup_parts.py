@@ -80,7 +80,7 @@ def test_what_nobody_has_signed_is_refused_before_it_unpacks_to_more_than_it_is(
         return member.tobuf(tarfile.PAX_FORMAT) + content.ljust(-len(content) % 512 + len(content), b"\0")
 
     small = header("artifacts/aa/bb", 1, content=b"x")
-    links = {"linkname": "/etc/passwd"}
+    links: dict[str, Any] = {"linkname": "/etc/passwd"}
     bombs = {
         "a file of zeros": (header("hub.db", 8 << 30) + bytes(65_536), "more than fits its size"),
         "a manifest without end": (header("manifest.json", 1 << 40), "manifest.json is too large"),
