@@ -277,6 +277,10 @@ def test_configuration_is_shown_and_checked(cli: CommandLine) -> None:
     assert (wrong.code, wrong.json["ok"]) == (1, False)
     assert "did you mean workers?" in wrong.json["problem"]
     assert "did you mean workers?" in cli.shown("config", "check", "--config", str(file)).text
+    for setting in ("server: {listen: localhost}", "server: {mcp: {listen: ''}}", "metrics: {listen: '127.0.0.1'}"):
+        file.write_text(setting)
+        unusable = cli("config", "check", str(file))
+        assert (unusable.code, "which is no address" in unusable.err) == (1, True), (setting, unusable)
     assert "listen" in str(cli("config", "schema").json)
     assert "server.listen" in cli("config", "schema", "--reference").out
 

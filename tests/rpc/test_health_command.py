@@ -51,7 +51,12 @@ async def test_a_probe_of_the_own_configuration_needs_no_option_under_tls(
         for host in ("0.0.0.0", "127.0.0.1", "localhost"):
             answer = await asked(configured(tmp_path, running, host), "-o", "json")
             assert (answer.exit_code, json.loads(answer.stdout)) == (0, {"status": "SERVING"}), answer.output
-    assert (await asked(tmp_path / "toolhub.yaml")).exit_code == 3
+    gone = await asked(tmp_path / "toolhub.yaml", "--config", str(tmp_path / "toolhub.yaml"))
+    assert (gone.exit_code, f"`toolhub serve --config {tmp_path}/toolhub.yaml`" in gone.output) == (3, True), (
+        gone.output
+    )
+    assert "no hub runs with this configuration" in gone.output
+    assert "--address" not in gone.output
 
 
 @pytest.mark.promise("cli.health-under-tls")

@@ -142,11 +142,23 @@ def is_local(address: str) -> bool:
         return False
 
 
+def check_addresses(settings: Settings) -> None:
+    """Raises ListenRefused for a setting of an address that is none. Opens nothing, and reads no file."""
+    server = settings.server
+    if not server.listen.startswith("unix"):
+        host_and_port("server.listen", server.listen)
+    if server.mcp.enabled:
+        host_and_port("server.mcp.listen", server.mcp.listen)
+    if settings.metrics.listen:
+        host_and_port("metrics.listen", settings.metrics.listen)
+
+
 def host_and_port(setting: str, address: str) -> tuple[str, int]:
     """The two parts of `host:port`, an IPv6 host without its brackets. Raises ListenRefused, naming the setting."""
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdecimal()) or int(port) > _PORT_MAX:
         wanted = "host:port, such as 127.0.0.1:50051" + (", or unix:/path" if setting == "server.listen" else "")
+        wanted += ", or server.mcp.enabled: false to serve no MCP" if setting == "server.mcp.listen" else ""
         raise ListenRefused(f"{setting} is {address!r}, which is no address: write {wanted}.")
     return host.strip("[]"), int(port)
 

@@ -74,9 +74,12 @@ def check(file: Path | None, as_json: bool, **options: Any) -> None:
     Example:
       toolhub config check toolhub.yaml
     """
+    from toolhub_service.app.listening import ListenRefused, check_addresses
+
     options["config_file"] = file or options["config_file"]
     try:
-        read_settings(**options)
+        with explaining(ListenRefused):
+            check_addresses(read_settings(**options))
     except click.ClickException as invalid:
         if not wants_json(as_json):
             raise

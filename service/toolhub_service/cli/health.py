@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from toolhub_service.cli.channel import Endpoint, endpoint
+from toolhub_service.cli.channel import Endpoint, endpoint, is_absent
 from toolhub_service.cli.client import (
     Connection,
     HubUnreachable,
@@ -76,10 +76,11 @@ def health(
                 name = _asked(connection, service)
                 info = server_info(connection) if verbose else None
         except (HubUnreachable, click.UsageError) as failed:
+            refused = _with_start(failed, config_file, data_dir)
             if service or verbose or not settings.server.tls.certificate_file:
-                raise
+                raise refused from None
             # A hub goes on under the certificate that it has when the files there are now cannot be used.
-            name = _ready(settings, failed)
+            name = _ready(settings, refused)
     else:
         with connected_by({**options, "timeout_s": timeout_s}) as connection:
             name = _asked(connection, service)
@@ -133,12 +134,25 @@ def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
     return hub if hub.host in names else dataclasses.replace(hub, certified_name=names[0] if names else "")
 
 
+def _with_start(failed: click.ClickException, config_file: Path | None, data_dir: Path | None) -> click.ClickException:
+    """Where nobody is there at all, how a hub of the configuration is started: another address is not asked for."""
+    nobody, is_so, _ = failed.message.partition(". Start one")
+    if not is_so:
+        return failed
+    options = f" --config {config_file}" * (config_file is not None) + f" --data-dir {data_dir}" * (
+        data_dir is not None
+    )
+    return HubUnreachable(f"{nobody}: no hub runs with this configuration. Start it with `toolhub serve{options}`.")
+
+
 def _ready(settings: Settings, failed: click.ClickException) -> str:
     """What the port of the metrics says of a hub whose TLS this command does not get through."""
     from toolhub_service.app.own_hub import is_ready
 
     ready = is_ready(settings)
     if ready is None:
+        if is_absent(failed.message):
+            raise failed
         advice = "Set metrics.listen, whose /readyz needs no TLS, or give --cert-file and --key-file."
         raise HubUnreachable(f"{failed.message} {advice}")
     note(f"/readyz says so; over gRPC: {failed.message}", err=True)
