@@ -16,6 +16,8 @@ from tests.services import (  # noqa: F401 - fixtures
     chromium,
     display,
     empty_databases,
+    hub_databases,
+    hub_postgres_url,
     own_postgres,
     own_redis,
     postgres_url,

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import count
-from typing import Any, LiteralString
+from typing import Any, Final, LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
 
-_EMPTY: LiteralString = """
+_ALONE: Final[LiteralString] = """
 SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid();
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+_TABLES: Final[LiteralString] = """
+FOR found IN SELECT oid::regclass AS name FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')
+"""
+_EMPTY: Final[LiteralString] = f"""
 DO $$ DECLARE found record; BEGIN
-    FOR found IN SELECT oid::regclass AS name FROM pg_class
-        WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')
-    LOOP EXECUTE 'DROP TABLE IF EXISTS ' || found.name || ' CASCADE'; END LOOP;
+    {_TABLES} LOOP EXECUTE 'DROP TABLE IF EXISTS ' || found.name || ' CASCADE'; END LOOP;
+    FOR found IN SELECT oid::regprocedure AS name FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+        LOOP EXECUTE 'DROP FUNCTION ' || found.name; END LOOP;
 END $$
 """
-_STATE: LiteralString = """
+# Deleted rather than truncated: there are few rows, and TRUNCATE makes new files of every table and index.
+_EMPTY_TABLES: Final[LiteralString] = f"""
+SET session_replication_role = replica;
+DO $$ DECLARE found record; BEGIN
+    {_TABLES} AND relname <> 'store_migrations' LOOP EXECUTE 'DELETE FROM ' || found.name; END LOOP;
+    FOR found IN SELECT oid::regclass AS name FROM pg_class
+        WHERE relnamespace = 'public'::regnamespace AND relkind = 'S'
+        LOOP EXECUTE 'ALTER SEQUENCE ' || found.name || ' RESTART'; END LOOP;
+END $$
+"""
+_STATE: Final[LiteralString] = """
 SELECT datacl::text, datdba, datallowconn, datconnlimit,
     (SELECT array_agg((nspname, nspowner, nspacl)::text ORDER BY nspname) FROM pg_namespace WHERE nspname !~ '^pg_'),
-    (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace),
+    (SELECT array_agg((relname, relkind, relowner, relacl, relnatts)::text ORDER BY relname) FROM pg_class
+        WHERE relnamespace = 'public'::regnamespace),
     (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace),
     (SELECT count(*) FROM pg_type WHERE typnamespace = 'public'::regnamespace),
     (SELECT count(*) FROM pg_db_role_setting WHERE setdatabase = pg_database.oid),
@@ -32,12 +50,16 @@ FROM pg_database WHERE datname = current_database()
 """What a test may leave behind besides tables: a database that differs in it from a fresh one is dropped."""
 
 
+_numbers = count()
+
+
 class EmptyDatabases:
     """Of one server, whose user may create databases."""
 
-    def __init__(self, server_url: str) -> None:
+    def __init__(self, server_url: str, make_tables: Callable[[str], None] | None = None) -> None:
+        """`make_tables`: what lies in each of them, empty; given the URL of a new one."""
         self._server_url = server_url
-        self._numbers = count()
+        self._make_tables = make_tables
         self._free: list[str] = []
         self._fresh: tuple[Any, ...] | None = None
 
@@ -48,8 +70,10 @@ class EmptyDatabases:
         """The name of one that nobody else uses."""
         if self._free:
             return self._free.pop()
-        name = f"toolhub_{os.getpid()}_{next(self._numbers)}"
+        name = f"toolhub_{os.getpid()}_{next(_numbers)}"
         self._run(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        if self._make_tables is not None:
+            self._make_tables(self.url(name))
         if self._fresh is None:
             with psycopg.connect(self.url(name), autocommit=True) as database:
                 self._fresh = database.execute(_STATE).fetchone()
@@ -69,7 +93,8 @@ class EmptyDatabases:
     def _is_emptied(self, name: str) -> bool:
         try:
             with psycopg.connect(self.url(name), autocommit=True) as database:
-                database.execute(_EMPTY)
+                database.execute(_ALONE)
+                database.execute(_EMPTY_TABLES if self._make_tables else _EMPTY)
                 return database.execute(_STATE).fetchone() == self._fresh
         except psycopg.Error:
             return False

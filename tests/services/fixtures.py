@@ -89,6 +89,25 @@ def postgres_url(empty_databases: EmptyDatabases) -> Iterator[str]:
     empty_databases.give_back(name)
 
 
+@pytest.fixture(scope="session")
+def hub_databases(shared_postgres: str) -> Iterator[EmptyDatabases]:
+    """Those of the session's PostgreSQL in which a hub's tables lie: tests ask for `hub_postgres_url`."""
+    from tests.services.empty_databases import EmptyDatabases
+    from tests.unit.stores.postgres_links import make_tables
+
+    databases = EmptyDatabases(shared_postgres, make_tables)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def hub_postgres_url(hub_databases: EmptyDatabases) -> Iterator[str]:
+    """A database with the tables of a hub, all of them empty: to make them takes ten times as long as most tests."""
+    name = hub_databases.take()
+    yield hub_databases.url(name)
+    hub_databases.give_back(name)
+
+
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
     """A running Redis that nobody else uses: to be stopped, killed, frozen and started again."""

@@ -196,11 +196,11 @@ class TestNews:
         await listener.until(lambda: listener.sequences("job-1") == [1, 2])
         await store.close()
 
-    async def test_news_that_no_hub_has_told_are_passed_over(self, postgres_url: str, link: PostgresLink) -> None:
+    async def test_news_that_no_hub_has_told_are_passed_over(self, hub_postgres_url: str, link: PostgresLink) -> None:
         store, listener = PostgresJobs(link), JobListener()
         store.listen(listener)
         await store.start()
-        with psycopg.connect(postgres_url, autocommit=True) as stranger:
+        with psycopg.connect(hub_postgres_url, autocommit=True) as stranger:
             for payload in ("", "job-1", "job-1 x y", " 1 y", "job-1 -1 y"):
                 stranger.execute("SELECT pg_notify(%s, %s)", (link.channel("jobs"), payload))
         await kept(store, a_job())

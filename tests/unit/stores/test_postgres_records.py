@@ -174,11 +174,11 @@ class TestNews:
         assert listener.news == asked
         await store.close()
 
-    async def test_news_that_no_hub_has_told_are_passed_over(self, postgres_url: str, link: PostgresLink) -> None:
+    async def test_news_that_no_hub_has_told_are_passed_over(self, hub_postgres_url: str, link: PostgresLink) -> None:
         store, listener = PostgresApprovals(link), ApprovalListener()
         store.listen(listener)
         await store.start()
-        with psycopg.connect(postgres_url, autocommit=True) as stranger:
+        with psycopg.connect(hub_postgres_url, autocommit=True) as stranger:
             for payload in ("", "approval", "1 x y", "1 0 ?", "-1 0 AAAA"):
                 stranger.execute("SELECT pg_notify(%s, %s)", (link.channel("approvals"), payload))
             stranger.execute("SELECT pg_notify(%s, %s)", (link.channel("approvals"), "1 0 AAAA"))
@@ -238,10 +238,10 @@ class TestOutages:
             assert await store.create(an_approval("apr-2", tool="other/tool")) is None
         await link.close()
 
-    async def test_who_holds_a_table_up_holds_no_caller_up_for_ever(self, postgres_url: str) -> None:
-        link = PostgresLink(postgres_url, patience_s=1.0)
+    async def test_who_holds_a_table_up_holds_no_caller_up_for_ever(self, hub_postgres_url: str) -> None:
+        link = PostgresLink(hub_postgres_url, patience_s=1.0)
         store = await started(link)
-        async with await psycopg.AsyncConnection.connect(postgres_url) as stranger:
+        async with await psycopg.AsyncConnection.connect(hub_postgres_url) as stranger:
             await stranger.execute("SELECT pg_advisory_xact_lock(hashtext('toolhub approvals'), hashtext('public'))")
             with pytest.raises(ToolFailure) as caught:
                 await store.create(an_approval())
