@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import IO
 
 from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.files import edited
@@ -29,10 +32,12 @@ from toolhub_service.runtime.route import resolve
 from toolhub_service.runtime.steps import apply_defaults, validate_input
 from toolhub_service.schema.defaults import for_tool
 from toolhub_service.settings.document import Settings
-from toolhub_service.settings.loading import known_secrets
+from toolhub_service.settings.loading import known_secrets, load_settings
 from toolhub_service.stores.audit.chain import open_keyring, rotate
-from toolhub_service.stores.audit.sqlite import page
-from toolhub_service.stores.audit.verify import verify_log
+from toolhub_service.stores.audit.checkpoint import read_lines
+from toolhub_service.stores.audit.sqlite import SqliteEvents, page
+from toolhub_service.stores.audit.verify import Claims, verify_log
+from toolhub_service.stores.audit.verify_lines import LINE_MAX_BYTES, LineChains, LinesVerified, Live
 
 _PAGE = 1_000
 _GONE = "Restore both from a backup; where that cannot be, `toolhub audit begin` begins a new log and records it."
@@ -65,6 +70,90 @@ def verify_audit(settings: Settings) -> Verification:
         raise OfflineRefused(unusable.message) from unusable
     except OSError as unreadable:
         raise OfflineRefused(f"{unreadable.filename or paths.audit}: {unreadable.strerror}") from unreadable
+
+
+# Events that left the log, verified from their files.
+
+_STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the lines are held against."""
+
+    data_dir: Path | None
+    """Of the hub whose log goes on where the lines end; None: lines alone."""
+    audit_key: Path | None
+    """None: that of the data folder."""
+    checkpoints: Path | None
+
+
+def verify_lines(files: Sequence[Path], held: Held, *, is_part: bool) -> LinesVerified:
+    """Writes nothing, and keeps of each chain where it begins and ends only. Raises OfflineRefused."""
+    given = Settings(data_dir=str(held.data_dir)) if held.data_dir is not None else load_settings(None, os.environ)
+    paths = Paths(given)
+    log = verify_audit(given) if held.data_dir is not None else Verification(0, 0)
+    try:
+        keyring = open_keyring(held.audit_key or _own_key(paths), create=False)
+        claims = Claims(keyring)
+        if held.checkpoints is not None:
+            held.checkpoints.stat()
+            claims.add_file(read_lines(held.checkpoints))
+        live = None
+        if held.data_dir is not None:
+            claims.add_file(read_lines(paths.audit_checkpoints))
+            live = _live(SqliteEvents(paths.audit))
+        chains = LineChains(keyring, claims, live)
+        for file in files:
+            if str(file) == _STDIN:
+                _take(sys.stdin.buffer, "standard input", chains)
+                continue
+            with file.open("rb") as opened:
+                _take(opened, file.name, chains)
+    except HubFailure as unusable:
+        raise OfflineRefused(unusable.message) from unusable
+    except OSError as unreadable:
+        raise OfflineRefused(f"{unreadable.filename}: {unreadable.strerror}") from unreadable
+    return _with_faults(log, chains.finish(is_part=is_part))
+
+
+def _own_key(paths: Paths) -> Path:
+    if not paths.audit_key.exists():
+        raise OfflineRefused(
+            f"There is no {paths.audit_key}. --audit-key names the audit.key of the hub that wrote the lines, and "
+            "--data-dir the folder that it keeps."
+        )
+    return paths.audit_key
+
+
+def _live(events: SqliteEvents) -> dict[str, Live]:
+    live: dict[str, Live] = {}
+    with closing(events.open(create=False)) as table:
+        for writer, _ in table.ends():
+            for row in table.beyond(writer, 0):
+                live[writer] = Live(row[1], row[9])
+                break
+    return live
+
+
+def _take(file: IO[bytes], name: str, chains: LineChains) -> None:
+    """A last line without its end is what a crash left, or what is being written: its event comes again."""
+    number = 0
+    while line := file.readline(LINE_MAX_BYTES):
+        number += 1
+        if line.endswith(b"\n"):
+            if line.strip():
+                chains.take(line, f"{name}, line {number}")
+        elif len(line) == LINE_MAX_BYTES:
+            chains.too_long(f"{name}, line {number}")
+            return
+
+
+def _with_faults(log: Verification, found: LinesVerified) -> LinesVerified:
+    lines = found.verification
+    first = {fault.writer: fault for fault in (*lines.faults, *log.faults)}
+    faults = tuple(first[writer] for writer in sorted(first))
+    return replace(found, verification=Verification(lines.events_checked, lines.writers, faults))
 
 
 async def begin_audit(settings: Settings, reason: str) -> None:

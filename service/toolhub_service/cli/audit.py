@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ import click
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
+from toolhub_service.cli.audit_verify import verify
 from toolhub_service.cli.client import (
     PAGE_MAX,
     Connection,
@@ -26,15 +26,12 @@ from toolhub_service.cli.client import (
 )
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
-    EXIT_REFUSED,
-    counted,
     enum_name,
     explaining,
     footnote,
     is_whole,
     legible,
     message_as_json,
-    print_json,
     print_json_line,
     print_next,
     text_option,
@@ -144,6 +141,9 @@ def audit() -> None:
     """Read, follow, verify and export the audit log."""
 
 
+audit.add_command(verify)
+
+
 def _filter_options(command: Any) -> Any:
     for name, whose in _FILTERS.items():
         flag = f"--{name.replace('_', '-')}"
@@ -190,7 +190,11 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
     "--data-dir", type=click.Path(path_type=Path), help="Read the files in this data folder instead of asking a hub."
 )
 @click.option(
-    "--as", "form", type=click.Choice(["countbot"]), help="One line a call instead, with the fields of CountBot's log."
+    "--as",
+    "form",
+    type=click.Choice(["countbot", "lines"]),
+    help="countbot: one line a call, with the fields of CountBot's log. lines (with --data-dir): events as they are "
+    "sealed, for `toolhub audit verify --file`.",
 )
 @_filter_options
 @connection_options
@@ -203,6 +207,9 @@ def export(data_dir: Path | None, form: str | None, **options: Any) -> None:
       toolhub audit export --data-dir /var/lib/toolhub > events.jsonl
       toolhub audit export --as countbot --session-id s1
     """
+    if form == "lines":
+        _print_lines(data_dir, _filter(options))
+        return
     if data_dir is not None:
         from toolhub_service.app.offline import OfflineRefused
 
@@ -213,6 +220,19 @@ def export(data_dir: Path | None, form: str | None, **options: Any) -> None:
     with connected_by(options) as connection:
         for record in _records(events(connection, _filter(options)), form):
             print_json_line(record)
+
+
+def _print_lines(data_dir: Path | None, where: event_pb2.EventFilter) -> None:
+    """The very texts that were sealed, which the contract does not carry."""
+    from toolhub_service.app.offline import OfflineRefused, audit_events
+    from toolhub_service.stores.audit.events import export_line
+    from toolhub_service.transport.convert.records import to_filter
+
+    if data_dir is None:
+        raise click.UsageError("--as lines reads the files of a hub: name its folder with --data-dir.")
+    with explaining(OfflineRefused):
+        for each in audit_events(data_dir, to_filter(where)):
+            click.echo(export_line(each), nl=False)
 
 
 def _records(found: Iterable[event_pb2.Event], form: str | None) -> Iterator[dict[str, Any]]:
@@ -261,62 +281,12 @@ def _arguments(name: str, summary: str) -> Any:
     return row.renamed(args)
 
 
-@audit.command()
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Verify the files in this data folder instead of asking a hub."
-)
-@text_option
-@connection_options
-def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
-    """Verify the hash chains and checkpoints; exit 1 and print the first bad event when one was changed.
-
-    \b
-    Examples:
-      toolhub audit verify
-      toolhub audit verify --data-dir /var/lib/toolhub
-    """
-    if data_dir is not None:
-        answer = _verify_files(data_dir)
-    else:
-        with connected_by(options) as connection:
-            answer = connection.call(connection.audit.VerifyAudit, pb.VerifyAuditRequest())
-    if wants_json(as_json):
-        print_json({"ok": answer.ok, **message_as_json(answer)})
-    else:
-        _show_verification(answer)
-    if not answer.ok:
-        sys.exit(EXIT_REFUSED)
-
-
-def _verify_files(data_dir: Path) -> pb.VerifyAuditResponse:
-    from toolhub_service.app.offline import OfflineRefused, verify_audit
-    from toolhub_service.settings.document import Settings
-    from toolhub_service.transport.convert.records import from_verification
-
-    with explaining(OfflineRefused):
-        return from_verification(verify_audit(Settings(data_dir=str(data_dir))))
-
-
 def _events_of(data_dir: Path, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
     """Raises OfflineRefused."""
     from toolhub_service.app.offline import audit_events
     from toolhub_service.transport.convert.records import from_event, to_filter
 
     return map(from_event, audit_events(data_dir, to_filter(where)))
-
-
-def _show_verification(answer: pb.VerifyAuditResponse) -> None:
-    if answer.ok:
-        click.secho(
-            f"✓ {counted(answer.events_checked, 'event')} in {counted(answer.writers_checked, 'chain')}: "
-            "none changed, removed or moved",
-            fg="green",
-        )
-        return
-    for fault in answer.faults:
-        click.secho(f"✗ writer {fault.writer}, sequence {fault.sequence}: {fault.reason}", fg="red")
-    checked = counted(answer.events_checked, "event")
-    click.echo(f"{checked} checked. Do not trust events that follow a fault of the same writer.")
 
 
 @audit.command("rotate-key")

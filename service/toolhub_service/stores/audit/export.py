@@ -36,7 +36,7 @@ class Batch:
     rows: Sequence[tuple[Any, ...]]
     """The number of the row, then the columns of `COLUMNS`."""
     lines: Sequence[bytes]
-    """As `toolhub audit export` prints them, each with its line feed."""
+    """As `toolhub audit export --as lines` prints them, each with its line feed."""
 
 
 class Sink(Protocol):

@@ -26,7 +26,7 @@ _ARCHIVE_PAGE: Final = 1_000
 
 
 class EventArchive:
-    """A file of JSON lines for each day on which events were moved, as `toolhub audit export` prints them."""
+    """A file for each day on which events were moved, of lines as `toolhub audit export --as lines` prints them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
