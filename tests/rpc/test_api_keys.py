@@ -79,10 +79,39 @@ async def test_capabilities_of_a_key_narrow_the_grant_of_its_principal_and_add_n
     assert (await keyed.running.invoke(TOOL, metadata=reading)).ok
     refused = await keyed.running.invoke(WRITE, write, metadata=reading)
     assert refused.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
+    assert "API key is narrowed to danger:*, read:*" in refused.error.message
+    assert "needs write:fs" in refused.error.message
+    assert "toolhub keys create" in refused.error.rule.remedy
+    asking = await keyed.running.invoke(TOOL, metadata=whole, permissions=["write:fs"])
+    assert "context.permissions" in asking.error.message, "a call may narrow itself"
     deleting = {"path": "a.txt", "confirm": True}
     beyond = await keyed.running.invoke("core/fs.deletePath", deleting, metadata=reading)
     assert beyond.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED, "the policy does not grant it"
     assert (await keyed.running.invoke(WRITE, write, metadata=whole)).ok
+
+
+@pytest.mark.promise("identity.keys-narrow")
+async def test_lists_leave_out_what_a_narrowed_key_may_never_call(keyed: Keyed) -> None:
+    _, reading = keyed.made("robot", Wanted(capabilities=frozenset({"read:*"})))
+    _, whole = keyed.made("robot")
+    stub = keyed.running.stub
+
+    async def listed(metadata: Metadata) -> set[str]:
+        page = await stub.ListTools(pb.ListToolsRequest(page_size=1_000), metadata=metadata)
+        return {tool.name for tool in page.tools}
+
+    async def found(metadata: Metadata) -> set[str]:
+        page = await stub.SearchTools(pb.SearchToolsRequest(query="write text to a file"), metadata=metadata)
+        return {hit.tool.name for hit in page.hits}
+
+    for names in (listed, found):
+        # The same principal in turn: what is kept for one of its keys is not shown to another.
+        assert WRITE in await names(whole)
+        assert WRITE not in await names(reading)
+        assert WRITE in await names(whole)
+    assert {TOOL, "core/fs.readText"} <= await listed(reading)
+    unknown = await failed(stub.GetTool(pb.GetToolRequest(name=WRITE), metadata=reading))
+    assert unknown.code is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.promise("identity.keys-narrow")

@@ -25,6 +25,7 @@ from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.certificates import certificate_checks
 from toolhub_service.app.hub import open_hub
+from toolhub_service.app.key_file import Wanted
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_certificates, reload_keys
@@ -183,7 +184,7 @@ async def test_over_mcp_the_same_certificates_count_and_a_client_without_one_may
         ping = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
         url = f"https://localhost:{given.running.hub.mcp.listener.port}/mcp"
 
-        async def status(client: Signed | None, **headers: str) -> int:
+        async def answered(client: Signed | None, **headers: str) -> httpx.Response:
             context = ssl.create_default_context(cadata=given.server.pem.decode())
             if client is not None:
                 (tmp_path / "shown.pem").write_bytes(client.key + client.certificate)
@@ -191,12 +192,23 @@ async def test_over_mcp_the_same_certificates_count_and_a_client_without_one_may
             async with httpx.AsyncClient(
                 verify=context, timeout=CALL_TIMEOUT_S, headers={**HEADERS, **headers}
             ) as http:
-                return (await http.post(url, json=ping)).status_code
+                return await http.post(url, json=ping)
+
+        async def status(client: Signed | None, **headers: str) -> int:
+            return (await answered(client, **headers)).status_code
+
+        async def listed(**headers: str) -> set[str]:
+            answer = (await answered(None, **headers)).json()
+            return {tool["name"] for tool in answer["result"]["tools"]}
 
         assert await status(svid(given.own, WORKLOAD)) == 200
         assert await status(svid(given.partner, WORKLOAD)) == 401
         assert await status(None) == 401
         assert await status(None, **key) == 200
+        narrow = file.create("key-holder", Wanted(capabilities=frozenset({"write:fs"})))
+        reload_keys(given.running.hub, file)
+        assert "core__fs_readText" in await listed(**key)
+        assert "core__fs_readText" not in await listed(authorization=f"Bearer {narrow}")
 
 
 VERSION = "2026-07-28"

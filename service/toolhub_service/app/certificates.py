@@ -1,4 +1,5 @@
-"""Certificates and CAs of the hub's own listeners: read whole from disk, and again when they have changed.
+"""Certificates and CAs of the hub's own listeners: read whole from disk, and again when they have changed, or as the
+Workload API gives them.
 
 A handshake takes what is in force at its moment; connections that are there go on. What is broken, half written, or
 writable by others does not come into force: what was there before stays, and the caller is given the problem.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final, NamedTuple
 
 import grpc
@@ -22,10 +24,11 @@ import msgspec
 
 from toolhub_service.app.files import Stamp, stamp_of
 from toolhub_service.identity import spiffe
+from toolhub_service.identity.workload_api import X509Context
 from toolhub_service.settings.document import Settings, Tls
 
-CERTIFICATE, CLIENT_CA = "certificate", "client_ca"
-"""Names of what is read: the hub's own certificate with its key, and the CAs of its clients."""
+CERTIFICATE, CLIENT_CA, WORKLOAD_API = "certificate", "client_ca", "workload_api"
+"""Names of what is read: the hub's own certificate with its key, the CAs of its clients, and a whole answer."""
 
 _MAX_BYTES: Final = 1024 * 1024
 # While files are being replaced they change between two looks; at the start that is waited for.
@@ -113,32 +116,62 @@ class _Followed:
 class LiveCertificates:
     """What listeners show and trust now. `reload` is called again and again; handshakes never wait for a disk."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        """Raises CertificateInvalid."""
+    def __init__(self, settings: Settings | None = None, given: X509Context | None = None) -> None:
+        """`given` by the Workload API, where that is set. Raises CertificateInvalid."""
         settings = settings or Settings()
         tls, domains = settings.server.tls, settings.auth.spiffe.trust_domains
         self._tls = tls
-        self._names = {f"bundle {domain.name}": domain.name for domain in domains} | {CLIENT_CA: spiffe.CLIENT_CA}
         # gRPC for Python asks all clients for a certificate or none; elsewhere they may have another credential.
         self._certificates_are_needed = bool(tls.client_ca_file)
         self.trusted: Mapping[str, bytes] = {}
         """CAs (PEM) by trust domain, and those of `spiffe.CLIENT_CA`; another object when they are others."""
+        self._listed = {domain.name: bool(domain.bundle_file) for domain in domains}
+        self._lock = Lock()
         self._groups: list[_Followed] = []
+        self._given: dict[str, _Held] = {}
+        self.spiffe_id = ""
+        """The hub's own, as the Workload API gives it."""
         if tls.certificate_file:
             pair = {"server.tls.key_file": tls.key_file, "server.tls.certificate_file": tls.certificate_file}
-            self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, tls)))
-            bundles = {f"bundle {domain.name}": domain.bundle_file for domain in domains}
+            self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, _named(tls))))
+        if tls.certificate_file or given is not None:
+            bundles = {_bundle_of(domain.name): domain.bundle_file for domain in domains if domain.bundle_file}
             if tls.client_ca_file:
                 bundles = {CLIENT_CA: tls.client_ca_file, **bundles}
             for name, file in bundles.items():
                 setting = "server.tls.client_ca_file" if name == CLIENT_CA else "auth.spiffe.trust_domains: bundle_file"
                 self._groups.append(_Followed(name, {setting: file}, partial(_check_authorities, setting, file)))
+        if given is not None:
+            self._given, self.spiffe_id = self._checked(given), given.spiffe_id
         self._publish()
 
     @property
     def validities(self) -> dict[str, Validity]:
         """Of what is in force, by name."""
-        return {group.name: group.held.validity for group in self._groups}
+        return {name: held.validity for name, held in self._held.items()}
+
+    def take(self, given: X509Context) -> list[Change]:
+        """Put in force what the Workload API gives now: all of it, or nothing where a part of it cannot be used."""
+        try:
+            found = self._checked(given)
+        except CertificateInvalid as invalid:
+            return [Change(WORKLOAD_API, self._held[CERTIFICATE].validity, str(invalid))]
+        with self._lock:
+            before, self._given, self.spiffe_id = self._given, found, given.spiffe_id
+            self._publish()
+        changed = [name for name, held in found.items() if name not in before or before[name].contents != held.contents]
+        return [Change(name, found[name].validity) for name in changed]
+
+    def _checked(self, given: X509Context) -> dict[str, _Held]:
+        """Raises CertificateInvalid."""
+        what = "auth.spiffe.workload_api"
+        held = {} if self._tls.certificate_file else {CERTIFICATE: _check_pair(what, (given.key, given.certificate))}
+        for domain, bundle in sorted(given.bundles.items()):
+            # A file that is named counts for its trust domain; where some are listed, others do not count at all.
+            if not self._listed or self._listed.get(domain) is False:
+                name = _bundle_of(domain)
+                held[name] = _check_authorities(what, name, (bundle,))
+        return held
 
     def reload(self, *, asked: bool, problem_of: Callable[[Path], str]) -> list[Change]:
         """Read what has changed, or everything where that is `asked` for. `problem_of`: why a file must not be read."""
@@ -149,12 +182,13 @@ class LiveCertificates:
             for change in self._read_again(group, problem_of)
         ]
         if any(not change.problem for change in changes):
-            self._publish()
+            with self._lock:
+                self._publish()
         return changes
 
     def grpc_credentials(self) -> grpc.ServerCredentials | None:
         """For a port of gRPC, which asks at each handshake what is in force; None where there is no TLS."""
-        if not self._groups:
+        if not self._held:
             return None
         given = self._configuration
 
@@ -169,7 +203,7 @@ class LiveCertificates:
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For a listener of asyncio; None where there is no TLS."""
-        if not self._groups:
+        if not self._held:
             return None
 
         def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
@@ -181,7 +215,12 @@ class LiveCertificates:
 
     @property
     def _asks_clients(self) -> bool:
-        return any(group.name != CERTIFICATE for group in self._groups)
+        return self._held.keys() != {CERTIFICATE}
+
+    @property
+    def _held(self) -> dict[str, _Held]:
+        """All that is in force, of files and as it was given, by name; empty where there is no TLS."""
+        return {group.name: group.held for group in self._groups} | self._given
 
     def _read_again(self, group: _Followed, problem_of: Callable[[Path], str]) -> Iterator[Change]:
         problem = next((found for path in group.paths if (found := problem_of(path))), "")
@@ -195,10 +234,11 @@ class LiveCertificates:
         yield Change(group.name, group.held.validity, problem)
 
     def _publish(self) -> None:
-        if not self._groups:
+        held = self._held
+        if not held:
             return
-        key, certificate = self._groups[0].held.contents
-        self.trusted = {self._names[group.name]: group.held.contents[0] for group in self._groups[1:]}
+        key, certificate = held.pop(CERTIFICATE).contents
+        self.trusted = {_trusted_for(name): each.contents[0] for name, each in held.items()}
         self._authorities = b"\n".join(self.trusted.values())
         # gRPC would take an empty text for CAs of which there are none.
         trusted = self._authorities or None
@@ -206,7 +246,7 @@ class LiveCertificates:
         self._context = self._make_context()
 
     def _make_context(self) -> ssl.SSLContext:
-        key, certificate = self._groups[0].held.contents
+        key, certificate = self._held[CERTIFICATE].contents
         context = _pair_context(certificate, key)
         context.minimum_version = _VERSIONS[self._tls.min_version]
         if self._asks_clients:
@@ -216,6 +256,19 @@ class LiveCertificates:
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
         return context
+
+
+def _bundle_of(domain: str) -> str:
+    return f"bundle {domain}"
+
+
+def _trusted_for(name: str) -> str:
+    """The trust domain whose CAs are read under that name, or `spiffe.CLIENT_CA`."""
+    return spiffe.CLIENT_CA if name == CLIENT_CA else name.removeprefix(_bundle_of(""))
+
+
+def _named(tls: Tls) -> str:
+    return f"server.tls: {tls.certificate_file} and {tls.key_file}"
 
 
 def _content(setting: str, path: Path) -> bytes:
@@ -242,16 +295,15 @@ def _pair_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     return context
 
 
-def _check_pair(tls: Tls, contents: Sequence[bytes]) -> _Held:
-    """gRPC would say of files that it cannot use no more than that it cannot listen."""
+def _check_pair(source: str, contents: Sequence[bytes]) -> _Held:
+    """`source`: where they come from, in a message: gRPC would say no more than that it cannot listen."""
     key, certificate = contents
     try:
         _pair_context(certificate, key)
         return _Held(contents, _validity(certificate))
     except (ssl.SSLError, ValueError) as unfit:
         raise CertificateInvalid(
-            f"server.tls: {tls.certificate_file} and {tls.key_file} are not a PEM certificate and the key that belongs "
-            "to it, without a passphrase."
+            f"{source} are not a PEM certificate and the key that belongs to it, without a passphrase."
         ) from unfit
 
 

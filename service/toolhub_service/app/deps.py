@@ -11,6 +11,7 @@ from toolhub_service.app.certificates import LiveCertificates
 from toolhub_service.app.file_modes import check_files, repairs
 from toolhub_service.app.listening import listening_of, open_certificates
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.svids import Svids
 from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_telemetry import Observing, open_observing
 from toolhub_service.domain.ports import Clock, Randomness
@@ -50,6 +51,8 @@ class Deps:
     observing: Observing
     ladder: Ladder
     certificates: LiveCertificates = field(default_factory=LiveCertificates)
+    svids: Svids | None = None
+    """Who follows the Workload API; None: certificates are of files alone."""
     resource_news: ResourceNews = field(default_factory=ResourceNews)
 
 
@@ -66,4 +69,6 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
         observing.files_loose(repairs(settings))
     observing.certificates_in_force(certificates.validities)
     clock, randomness, ladder = SystemClock(), SystemRandomness(), make_ladder(settings)
-    return Deps(settings, paths, clock, randomness, redactor, observing, ladder, certificates)
+    endpoint = settings.auth.spiffe.workload_api
+    svids = Svids(endpoint, certificates, observing, clock, randomness) if endpoint else None
+    return Deps(settings, paths, clock, randomness, redactor, observing, ladder, certificates, svids=svids)

@@ -97,6 +97,8 @@ class Hub:
 
     async def start(self) -> None:
         """Raises OSError when the port of the metrics is taken."""
+        if self.deps.svids is not None:
+            self.deps.svids.start()
         if self.webhook is not None:
             self.webhook.start()
         await self.toolbox.start()
@@ -113,6 +115,8 @@ class Hub:
         """Drain, then close what calls have used, each whatever the others raise; audit log late: calls are in it."""
         async with AsyncExitStack() as last_first:
             last_first.push_async_callback(self.observing.close)
+            if self.deps.svids is not None:
+                last_first.push_async_callback(self.deps.svids.close)
             last_first.push_async_callback(self.audit.close)
             last_first.callback(self.access.close)
             last_first.push_async_callback(self.stores.close)

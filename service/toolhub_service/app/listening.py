@@ -9,6 +9,7 @@ import ssl
 from urllib.parse import urlsplit
 
 from toolhub_service.app.certificates import CertificateInvalid, LiveCertificates
+from toolhub_service.identity.workload_api import AgentAway, AnswerUnusable, fetch
 from toolhub_service.settings.document import Settings
 from toolhub_service.transport.server import Listening
 
@@ -18,16 +19,30 @@ _PORT_MAX = 65_535
 _SVID_CONNECTION_S = 600.0
 
 
+SVID_WAIT_S = 30.0
+"""For which a start waits for the agent of SPIFFE: both may have been started just now, and entries take seconds."""
+
+SVID_DOCTOR_S = 3.0
+"""The same of who only looks."""
+
+
 class ListenRefused(ValueError):
     """Address, certificate, auth modes and workers do not go together; the message says what to change."""
 
 
-def open_certificates(settings: Settings) -> LiveCertificates:
-    """Raises ListenRefused for files that cannot be used."""
+def open_certificates(settings: Settings, wait_s: float = SVID_WAIT_S) -> LiveCertificates:
+    """`wait_s`: for which an agent that has no SVID yet is waited for. Raises ListenRefused for files that cannot be
+    used, and where no SVID is to be had."""
+    endpoint = settings.auth.spiffe.workload_api
     try:
-        return LiveCertificates(settings)
+        return LiveCertificates(settings, fetch(endpoint, wait_s) if endpoint else None)
     except CertificateInvalid as invalid:
         raise ListenRefused(str(invalid)) from invalid
+    except (AgentAway, AnswerUnusable, ValueError) as none:
+        raise ListenRefused(
+            f"auth.spiffe.workload_api: {endpoint} gives no SVID: {none}. Start the agent, and register this workload "
+            "with it (`spire-server entry create`); or set server.tls and bundle_file."
+        ) from none
 
 
 def listening_of(settings: Settings, certificates: LiveCertificates | None = None) -> Listening:
@@ -44,7 +59,7 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
             f"auth mode insecure-local lets whoever connects act as `local`, and {address} is open to others. "
             "Set auth.modes to [api-key] (TOOLHUB_AUTH_MODES=api-key), or listen on 127.0.0.1 or a unix: socket."
         )
-    is_plain = not settings.server.tls.certificate_file and not settings.server.allow_plaintext
+    is_plain = not settings.has_tls and not settings.server.allow_plaintext
     if is_plain and not is_local(address):  # what is left then are modes with credentials
         raise ListenRefused(
             f"credentials would cross the network in the clear: {address} is open to others and there is no "
@@ -86,12 +101,12 @@ def connection_age_s(settings: Settings) -> float:
 
 
 def _check_certificates(settings: Settings) -> None:
-    if not settings.server.tls.certificate_file:
+    if not settings.has_tls:
         raise ListenRefused(
             "auth.modes has spiffe or xfcc, which go by certificates, and there is no TLS: set "
-            "server.tls.certificate_file and server.tls.key_file."
+            "server.tls.certificate_file and server.tls.key_file, or auth.spiffe.workload_api."
         )
-    if not settings.auth.spiffe.trust_domains and not settings.server.tls.client_ca_file:
+    if not settings.asks_clients:
         raise ListenRefused(
             "auth.modes has xfcc, and no CA vouches for the proxies: set server.tls.client_ca_file, or "
             "auth.spiffe.trust_domains for proxies that are known by their SPIFFE id."
@@ -100,7 +115,7 @@ def _check_certificates(settings: Settings) -> None:
 
 def check_mcp(settings: Settings) -> tuple[str, int]:
     """Host and port of the MCP endpoint. Raises ListenRefused as `listening_of` does for that of gRPC."""
-    address, tls = settings.server.mcp.listen, settings.server.tls.certificate_file
+    address = settings.server.mcp.listen
     host, port = host_and_port("server.mcp.listen", address)
     _check_public_url(settings.server.mcp.public_url)
     if not is_local(address):
@@ -109,7 +124,7 @@ def check_mcp(settings: Settings) -> tuple[str, int]:
                 f"auth mode insecure-local lets whoever connects act as `local`, and server.mcp.listen {address} is "
                 "open to others. Set auth.modes to [api-key] (TOOLHUB_AUTH_MODES=api-key), or listen on 127.0.0.1."
             )
-        if not tls and not settings.server.allow_plaintext:
+        if not settings.has_tls and not settings.server.allow_plaintext:
             raise ListenRefused(
                 f"credentials would cross the network in the clear: server.mcp.listen {address} is open to others "
                 "and there is no TLS. Set server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1; "

@@ -76,7 +76,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
         return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3)
 
     tls = deps.settings.server.tls
-    needs_tls_1_3 = bool(tls.certificate_file) and tls.min_version == "1.3"
+    needs_tls_1_3 = deps.settings.has_tls and tls.min_version == "1.3"
     return Credentials(keys, tokens, layer(None, needs_tls_1_3=needs_tls_1_3), layer(frozenset({url}) if url else None))
 
 

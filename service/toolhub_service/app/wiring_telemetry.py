@@ -123,6 +123,18 @@ class Observing:
         else:
             self.log.error(names.LOG_TLS_REJECTED, file=change.name, problem=change.problem)
 
+    def workload_api_is(self, id: str, problem: str, end_s: float) -> None:
+        """Whether the agent of SPIFFE keeps the hub's own SVID, `id`, fresh; else why not, and until when it holds."""
+        self.metrics.family(names.WORKLOAD_API).labels(id).set(not problem)
+        if not problem:
+            self.log.info(names.LOG_SVID_BACK, spiffe_id=id)
+        else:
+            end = datetime.fromtimestamp(end_s, UTC).isoformat()
+            self.log.warning(names.LOG_SVID_AWAY, spiffe_id=id, problem=problem, expires=end)
+
+    def svid_expired(self, id: str, problem: str) -> None:
+        self.log.error(names.LOG_SVID_ENDED, spiffe_id=id, problem=problem)
+
     def swept(self, what: str, removed: int) -> None:
         """So many were removed because their time was over. From any thread."""
         self.metrics.family(names.REMOVED).labels(what).inc(removed)

@@ -77,7 +77,7 @@ def health(
                 info = server_info(connection) if verbose else None
         except (HubUnreachable, click.UsageError) as failed:
             refused = _with_start(failed, config_file, data_dir)
-            if service or verbose or not settings.server.tls.certificate_file:
+            if service or verbose or not settings.has_tls:
                 raise refused from None
             # A hub goes on under the certificate that it has when the files there are now cannot be used.
             name = _ready(settings, refused)
@@ -119,10 +119,13 @@ def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
     if address.endswith(":0"):
         raise click.UsageError("server.listen has port 0, which a hub chooses anew at each start: give --address.")
     tls = settings.server.tls
-    if not tls.certificate_file:
+    if not settings.has_tls:
         return endpoint(address)
-    asks_clients = bool(tls.client_ca_file or settings.auth.spiffe.trust_domains)
-    own = [tls.certificate_file, tls.key_file] if asks_clients else ["", ""]
+    if not tls.certificate_file:
+        if options["ca_file"] is None:
+            raise click.UsageError("The hub's certificate is its SVID: give --ca-file, --cert-file and --key-file.")
+        return endpoint(address, **{name: options[name] for name in ("ca_file", "cert_file", "key_file")})
+    own = [tls.certificate_file, tls.key_file] if settings.asks_clients else ["", ""]
     certificate, key = (Path(file).expanduser() if file else None for file in own)
     hub = endpoint(
         address,

@@ -23,7 +23,7 @@ _KEY: Final = "TOOLHUB_API_KEY"
 def mcp_url(settings: Settings, port: int = 0) -> str:
     """Where clients of this machine reach the endpoint; `port` where another one than configured was taken."""
     host, _, configured = settings.server.mcp.listen.rpartition(":")
-    scheme = "https" if settings.server.tls.certificate_file else "http"
+    scheme = "https" if settings.has_tls else "http"
     return f"{scheme}://{'127.0.0.1' if host in _EVERYWHERE else host}:{port or configured}/mcp"
 
 

@@ -213,7 +213,7 @@ def client_environment(settings: Settings, address: str) -> str:
 
     tls = settings.server.tls
     address = _certified(settings, address)
-    asks_clients = bool(tls.client_ca_file or settings.auth.spiffe.trust_domains)
+    asks_clients = settings.asks_clients
     variables = {
         "TOOLHUB_ADDRESS": "" if address == DEFAULT_ADDRESS else address,
         "TOOLHUB_CA_FILE": tls.certificate_file,  # a client that trusts it needs no CA

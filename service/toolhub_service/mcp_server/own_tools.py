@@ -172,7 +172,7 @@ class OwnTools:
         viewer = Viewer(
             scope=principal.id,
             allowed=lambda spec: engine.policy.could_allow(principal, spec),
-            revision=f"{engine.policy.revision} {principal.key}",
+            revision=(engine.policy.revision, principal.key, principal.permissions),
         )
         page = search_tools(
             engine.search,

@@ -63,7 +63,7 @@ def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str
     for section in ("rules", "limits", "egress"):
         for index, entry in enumerate(getattr(document, section)):
             yield from tools.strange(f"{section}[{index}].tools", entry.tools)
-    yield from meaning_nobody(document, known.issuers, principals.problem)
+    yield from meaning_nobody(document, known.issuers, known.principals, principals.problem)
     # A misspelt source stays everybody's.
     namespaces = {tool.partition("/")[0] for tool in known.tools}
     sources = _Names("source", frozenset(namespaces | known.unread) if known.tools else frozenset())

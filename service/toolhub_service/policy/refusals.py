@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from types import MappingProxyType
+from typing import Final
 
 from toolhub_service.domain.call import ExecContext, PlannedCall, Role
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -112,6 +113,7 @@ DEFAULT = "default"
 CAPABILITIES = "capabilities"
 PERMISSIONS = "permissions"
 INNER_CALLS = "inner_calls"
+_NAMED_MAX: Final = 16
 
 
 def acts_for_another(context: ExecContext, principal_id: str) -> bool:
@@ -213,6 +215,29 @@ def narrowed_too_far(planned: PlannedCall, missing: tuple[str, ...], revision: s
         PERMISSIONS,
         f"The call's own context.permissions do not include {names}.",
         remedy=f"Add {names} to context.permissions, or leave permissions empty to use the whole grant.",
+        details={"missing_capabilities": list(missing)},
+    )
+
+
+def narrowed_credential(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:
+    """What the caller has shown is narrowed, and leaves out what the tool needs: nothing in the call changes that."""
+    principal = planned.call.principal
+    assert principal.permissions is not None
+    names = ", ".join(missing)
+    most = [*sorted(principal.permissions)[:_NAMED_MAX], *(["…"] if len(principal.permissions) > _NAMED_MAX else [])]
+    what = "token" if principal.issuer else "API key"
+    remedy = (
+        f"Use a token with a scope or group to which `capabilities` of the issuer {principal.issuer} gives {names}."
+        if principal.issuer
+        else f"Use another key of {principal.id}: an operator makes one with `toolhub keys create` and "
+        f"`--capabilities` that include {names}, or without any for the whole grant."
+    )
+    return _deny(
+        planned,
+        revision,
+        PERMISSIONS,
+        f"The {what} is narrowed to {', '.join(most) or 'nothing'}, and {planned.spec.name} needs {names}.",
+        remedy=remedy,
         details={"missing_capabilities": list(missing)},
     )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from toolhub_service.domain.call import Principal
@@ -27,6 +28,8 @@ ACTOR: Final = "actor:"
 SPIFFE: Final = "spiffe://"
 _ISSUER_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _BELOW: Final = "**"
+_NEAR: Final = 0.75
+"""Share of letters in common from which on a word counts as a misspelt one."""
 
 
 class Party(NamedTuple):
@@ -164,13 +167,19 @@ def selectors_in(document: PolicyDocument) -> Iterator[tuple[str, str]]:
 
 
 def meaning_nobody(
-    document: PolicyDocument, issuers: frozenset[str] | None, problem_of: Callable[[str], str]
+    document: PolicyDocument,
+    issuers: frozenset[str] | None,
+    principals: frozenset[str],
+    problem_of: Callable[[str], str],
 ) -> Iterator[tuple[str, str]]:
     """The same of each that means nobody known. `issuers`: the names of those that are configured; None: nobody knows.
-    `problem_of`: what is wrong with a glob over ids of keys; empty: nothing."""
+    `principals`: whom keys are made for. `problem_of`: what is wrong with a glob over those; empty: nothing."""
     for path, text in selectors_in(document):
         id, issuer = _named_by(text)
-        if issuer and issuers is not None and issuer not in issuers:
+        meant = "" if issuers is None else _meant_by(text, issuers)
+        if meant and not any(map(Pattern(text).matches, principals)):
+            yield path, f"`{text}` begins with no known issuer; did you mean `{meant}`?"
+        elif issuer and issuers is not None and issuer not in issuers:
             yield path, f"`{text}`: auth.jwt.issuers has none of that name"
         elif id.partition(":")[0] not in (issuers or ()) and (problem := problem_of(id)):
             yield path, problem
@@ -182,6 +191,18 @@ def _named_by(text: str) -> tuple[str, str]:
     if text.startswith((GROUP, ISSUER)):
         return "*", text.partition(":")[2].partition("/")[0]
     return ("*" if text.startswith(SPIFFE) else text), ""
+
+
+def _meant_by(text: str, issuers: frozenset[str]) -> str:
+    """The selector of a kind that the text was meant to be, by the spelling of what it begins with; empty: it is one,
+    or looks like none."""
+    kind, colon, rest = text.partition(":")
+    if not colon or kind in issuers or f"{kind}:" in (GROUP, ISSUER, ACTOR) or text.startswith(SPIFFE):
+        return ""
+    near = get_close_matches(kind.lower(), ("group", "issuer", "actor", "spiffe"), n=1, cutoff=_NEAR)
+    if near == ["spiffe"]:
+        return SPIFFE + rest.lstrip("/")
+    return f"{near[0]}:{rest}" if near else ""
 
 
 def _fault(text: str) -> str:

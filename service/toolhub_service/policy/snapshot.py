@@ -29,7 +29,7 @@ from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.document import STARTER, PolicyDocument, canonical_bytes, complete
 from toolhub_service.policy.parsing import InvalidPolicy, Lines, parse_policy
 from toolhub_service.policy.selectors import Party, parties_of
-from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions
+from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions, left_out
 
 MAX_ROWS = 16_384
 """Rows kept; the oldest goes first. One is a principal and a tool it has asked for."""
@@ -104,7 +104,9 @@ class PolicySnapshot:
     def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
         row = self.row(principal, spec)
         always_denied = bool(row.denies) and row.denies[0].condition is None
-        return not (row.strangers or row.missing or always_denied)
+        if row.strangers or row.missing or always_denied:
+            return False
+        return principal.permissions is None or not left_out(principal.permissions, row.needs)
 
     def principal(self, id: str) -> Principal:
         """A verified caller with the roles and the right to impersonate that this policy gives it."""
@@ -175,9 +177,11 @@ class PolicySnapshot:
             return refusals.unknown_principal(planned, who, row.needs, self.revision)
         if row.missing:
             return refusals.lacks_capabilities(planned, row.missing, row.lacking, row.constraints, self.revision)
-        permissions = planned.call.context.permissions
+        permissions, most = planned.call.context.permissions, planned.call.principal.permissions
         if permissions is None or row.needs <= permissions:
             return None
+        if most is not None and (missing := left_out(most, row.needs)):
+            return refusals.narrowed_credential(planned, missing, self.revision)
         missing = Holdings(permissions).lack(row.needs)
         return refusals.narrowed_too_far(planned, missing, self.revision) if missing else None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -56,6 +57,13 @@ class Holdings:
     def both(self, other: Holdings) -> frozenset[str]:
         """Globs over what both hold. A glob that another matches as text covers no more than that one."""
         return frozenset(filter(other.hold, self._named)) | frozenset(filter(self.hold, other._named))
+
+
+@lru_cache(maxsize=4_096)
+def left_out(held: frozenset[str], needs: frozenset[str]) -> tuple[str, ...]:
+    """Of what is needed, what a credential leaves out that is narrowed to these capabilities (globs). Only of
+    credentials: what keys and issuers narrow to are few sets, and small ones."""
+    return Holdings(held).lack(needs)
 
 
 def narrowed(context: ExecContext, most: frozenset[str]) -> ExecContext:

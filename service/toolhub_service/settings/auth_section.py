@@ -104,22 +104,40 @@ class Jwt(Section, frozen=True):
 class TrustDomain(Section, frozen=True):
     name: Annotated[str, Meta(pattern=r"^[a-z0-9._-]{1,255}$", description="Without `spiffe://`, such as example.org.")]
     bundle_file: Annotated[
-        str, Meta(min_length=1, description="Its CAs, PEM or a SPIFFE bundle (JSON); read again when it changes.")
-    ]
+        str,
+        Meta(description="Its CAs, PEM or a SPIFFE bundle (JSON); read again when it changes; empty: of the agent."),
+    ] = ""
     tenant: Annotated[str, Meta(max_length=255, description="Tenant of its workloads; empty: none.")] = ""
 
 
 class Spiffe(Section, frozen=True):
     trust_domains: Annotated[
         tuple[TrustDomain, ...],
-        Meta(description="Whose X.509-SVIDs count as client certificates; see [authentication](authentication.md)."),
+        Meta(
+            description="Whose X.509-SVIDs count as client certificates; empty with a Workload API: its own, and those "
+            "that it is federated with; see [authentication](authentication.md)."
+        ),
     ] = ()
+    workload_api: Annotated[
+        str,
+        Meta(
+            pattern=r"^(unix:/[^?#]*[^?#/])?$",
+            description="Socket of the SPIFFE agent (Workload API), such as unix:///run/spire/sockets/agent.sock, for "
+            "the hub's certificate, where server.tls has none, and bundles; empty: $SPIFFE_ENDPOINT_SOCKET, or none "
+            "where server.tls.certificate_file is set.",
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
         names = [domain.name for domain in self.trust_domains]
         if len(set(names)) < len(names):
             raise ValueError("auth.spiffe.trust_domains: two have the same name")
+        without = [domain.name for domain in self.trust_domains if not domain.bundle_file]
+        if without and not self.workload_api:
+            raise ValueError(
+                f"auth.spiffe.trust_domains: {without[0]} needs a bundle_file, or set auth.spiffe.workload_api"
+            )
 
 
 class Xfcc(Section, frozen=True):
@@ -151,8 +169,10 @@ class Auth(Section, frozen=True):
         if ("jwt" in self.modes) != bool(self.jwt.issuers):
             raise ValueError(_UNPAIRED.format("jwt", "jwt.issuers", "an issuer"))
         domains, by_certificate = self.spiffe.trust_domains, {"spiffe", "xfcc"} & set(self.modes)
-        if ("spiffe" in self.modes and not domains) or (domains and not by_certificate):
-            raise ValueError(_UNPAIRED.format("spiffe", "spiffe.trust_domains", "a trust domain"))
+        vouched = bool(domains or self.spiffe.workload_api)
+        if ("spiffe" in self.modes and not vouched) or (vouched and not by_certificate):
+            known = "a trust domain, or a workload_api beside it,"
+            raise ValueError(_UNPAIRED.format("spiffe", "spiffe.trust_domains", known))
         if ("xfcc" in self.modes) != bool(self.xfcc.proxies):
             raise ValueError(_UNPAIRED.format("xfcc", "xfcc.proxies", "a proxy"))
         if self.xfcc.proxies and not (domains or self.xfcc.trust_domains):

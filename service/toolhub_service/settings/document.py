@@ -367,6 +367,18 @@ class Settings(Section, frozen=True):
     results: Results = Results()
     stores: Stores = Stores()
     jobs: Jobs = Jobs()
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether its listeners have a certificate: of files, or of the Workload API."""
+        return bool(self.server.tls.certificate_file or self.auth.spiffe.workload_api)
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients of gRPC must show a certificate."""
+        spiffe = self.auth.spiffe
+        return bool(self.server.tls.client_ca_file or spiffe.trust_domains or spiffe.workload_api)
+
     approvals: Approvals = Approvals()
     artifacts: Artifacts = Artifacts()
     memory: Memory = Memory()

@@ -83,6 +83,10 @@ CLIENT_VARIABLES = frozenset(
 """Variables of the command line, the clients and the tests: not settings."""
 
 
+ENDPOINT_VARIABLE = "SPIFFE_ENDPOINT_SOCKET"
+"""Where workloads find the Workload API (SPIFFE_Workload_Endpoint, 4)."""
+
+
 class SettingsInvalid(ValueError):
     """The configuration cannot be used; the message names file, setting and repair."""
 
@@ -106,6 +110,8 @@ def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings
     given = dict(_from_environment(environment))
     for path, value in given.items():
         _put(data, path, value)
+    if endpoint := environment.get(ENDPOINT_VARIABLE):
+        _put_workload_api(data, endpoint)
     try:
         # Not strict: the environment holds texts only, and "8" is to be read as a number.
         return msgspec.convert(data, Settings, strict=False)
@@ -194,6 +200,19 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
         if not isinstance(data, dict):
             raise SettingsInvalid(f"{section} must be a mapping")
     data[name] = value
+
+
+def _put_workload_api(data: dict[str, Any], endpoint: str) -> None:
+    """What every workload's environment has counts only where a hub would have no certificate without it: others of
+    the pod may be meant, too."""
+    auth, server = data.get("auth"), data.get("server")
+    if not isinstance(auth, dict) or {"spiffe", "xfcc"}.isdisjoint(auth.get("modes") or ()):
+        return
+    tls = server.get("tls") if isinstance(server, dict) else None
+    has_files = isinstance(tls, dict) and tls.get("certificate_file")
+    mesh = auth.get("spiffe", {})
+    if isinstance(mesh, dict) and not has_files and not mesh.get("workload_api"):
+        auth["spiffe"] = {**mesh, "workload_api": endpoint}
 
 
 def _explained(broken: msgspec.ValidationError) -> str:

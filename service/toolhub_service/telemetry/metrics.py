@@ -280,7 +280,8 @@ def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
     summed = {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}
     if metric in summed or metric in {names.MCP_SESSIONS, names.MCP_STREAMS}:
         return "livesum"
-    least = {names.SOURCE_UP, names.SOURCE_WHOLE, names.CERTIFICATE_END}  # What is so for one worker is so for some.
+    # What is so for one worker is so for some.
+    least = {names.SOURCE_UP, names.SOURCE_WHOLE, names.CERTIFICATE_END, names.WORKLOAD_API}
     return "livemin" if metric in least else "livemax"
 
 

@@ -100,9 +100,7 @@ POLICY_DENIED: Final = _metric(
     old_name="policy_denied_total",
 )
 IN_FLIGHT: Final = _metric("toolhub_executions_in_flight", _G, "executions", "Executions running in adapters now.")
-OLDEST_CALL: Final = _metric(
-    "toolhub_oldest_call_seconds", _G, "s", "Age of the call that has been in flight longest; 0: none is."
-)
+OLDEST_CALL: Final = _metric("toolhub_oldest_call_seconds", _G, "s", "Age of the oldest call in flight; 0: none is.")
 RPC_STARTED: Final = _metric("grpc_server_started_total", _C, "RPCs", "RPCs started on the server.", _RPC)
 RPC_HANDLED: Final = _metric(
     "grpc_server_handled_total", _C, "RPCs", "RPCs completed on the server, by status.", (*_RPC, "grpc_code")
@@ -118,11 +116,10 @@ CERTIFICATE_END: Final = _metric("toolhub_certificate_end_timestamp_seconds", _G
 CERTIFICATE_RELOADS: Final = _metric(
     "toolhub_certificate_reloads_total", _C, "reloads", "Changed files of TLS that were read.", ("file", "ok")
 )
+WORKLOAD_API: Final = _metric("toolhub_workload_api_connected", _G, "streams", "0: the SPIFFE agent is away.", ("id",))
 AUDIT_EVENTS: Final = _metric("toolhub_audit_events_total", _C, "events", "Audit events that reached the disk.")
 AUDIT_FAILURES: Final = _metric("toolhub_audit_failures_total", _C, "commits", "Audit commits that the disk refused.")
-AUDIT_DEPTH: Final = _metric(
-    "toolhub_audit_queue_depth", _G, "events", "Audit events not yet on disk, after each commit."
-)
+AUDIT_DEPTH: Final = _metric("toolhub_audit_queue_depth", _G, "events", "Audit events not on disk, after a commit.")
 AUDIT_COMMIT: Final = _metric(
     "toolhub_audit_commit_seconds", _H, "s", "Time of one group commit, fsync included.", (), _S
 )
@@ -377,6 +374,9 @@ LOG_KEYS_UNREADABLE: Final = _event(
 )
 LOG_TLS_LOADED: Final = _event("certificate_loaded", "info", "A new certificate or CA bundle is in force.")
 LOG_TLS_REJECTED: Final = _event("certificate_rejected", "error", "A new one cannot be used: the old one stays.")
+LOG_SVID_AWAY: Final = _event("workload_api_away", "warning", "The SPIFFE agent is away: the last SVID serves.")
+LOG_SVID_BACK: Final = _event("workload_api_connected", "info", "The SPIFFE agent keeps SVID and bundles fresh.")
+LOG_SVID_ENDED: Final = _event("svid_expired", "error", "The hub's SVID has expired, and the SPIFFE agent is away.")
 LOG_KEY_EXPIRES: Final = _event(
     "key_expires", "warning", "An API key expires soon; `advice` is the command that makes the next one."
 )

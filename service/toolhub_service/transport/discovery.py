@@ -120,7 +120,7 @@ class Discovery:
         return Viewer(
             scope=principal.id,
             allowed=lambda spec: self.policy.could_allow(principal, spec),
-            revision=f"{self.policy.revision} {principal.key}",
+            revision=(self.policy.revision, principal.key, principal.permissions),
             knows=None if tenancy is None else lambda spec: tenancy.shows(spec.source),
         )
 

@@ -206,6 +206,13 @@ KNOWN = Known(
             "matches no known principal",
         ),
         ("roles: [{principals: ['group:crop/admins'], roles: [agent]}]", "roles[0].principals[0]", "none of that name"),
+        (
+            "grants: [{principals: ['grup:corp/admins']}]",
+            "grants[0].principals[0]",
+            "did you mean `group:corp/admins`?",
+        ),
+        ("grants: [{principals: ['spifee://a/b']}]", "grants[0].principals[0]", "did you mean `spiffe://a/b`?"),
+        ("impersonate: ['Issuers:corp']", "impersonate[0]", "did you mean `issuer:corp`?"),
         ("impersonate: ['actor:bob']", "impersonate[0]", "matches no known principal"),
         ("impersonate: [bob]", "impersonate[0]", "matches no known principal"),
         (

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from toolhub_service.app.certificates import CERTIFICATE, Validity
+from toolhub_service.app.certificates import CERTIFICATE, LiveCertificates, Validity
 from toolhub_service.app.doctor import Finding, fail, ok, warn
-from toolhub_service.app.listening import ListenRefused, connection_age_s, open_certificates
+from toolhub_service.app.listening import SVID_DOCTOR_S, ListenRefused, connection_age_s, open_certificates
 from toolhub_service.identity.spiffe import NOT_INSTALLED, is_installed
 from toolhub_service.settings.document import Settings
 
@@ -21,13 +21,27 @@ _LATE_MAX_S: Final = 14 * 86_400.0
 def certificate_checks(settings: Settings) -> Iterator[Finding]:
     """A finding for each; files that cannot be used are found with `auth`, for the hub does not start on them."""
     try:
-        validities = open_certificates(settings).validities
+        certificates = open_certificates(settings, SVID_DOCTOR_S)
     except ListenRefused:
         return
+    validities = certificates.validities
+    if endpoint := settings.auth.spiffe.workload_api:
+        yield _agent(settings, endpoint, certificates)
     for name, validity in validities.items():
         yield _finding(f"tls {name.replace('_', ' ')}", validity, time.time())
     if not {"spiffe", "xfcc"}.isdisjoint(settings.auth.modes):
         yield _of_clients(settings, validities)
+
+
+def _agent(settings: Settings, endpoint: str, certificates: LiveCertificates) -> Finding:
+    """One that gives no SVID is found with `auth`; one that lacks a bundle leaves a trust domain without anybody."""
+    without = [each.name for each in settings.auth.spiffe.trust_domains if each.name not in certificates.trusted]
+    if without:
+        text = f"{endpoint} gives no bundle of {', '.join(without)}: nobody of it can be known"
+        return warn("workload api", text, "Federate the hub's entry with it, or set its bundle_file.")
+    return ok(
+        "workload api", f"{certificates.spiffe_id} by {endpoint}; trusts {', '.join(sorted(certificates.trusted))}"
+    )
 
 
 def _of_clients(settings: Settings, validities: Mapping[str, Validity]) -> Finding:

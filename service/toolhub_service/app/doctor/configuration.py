@@ -31,7 +31,13 @@ from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.doctor.vault import credential_checks
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import SecretFileInvalid, read_or_make_key
-from toolhub_service.app.listening import ListenRefused, host_and_port, tls_certificate_of
+from toolhub_service.app.listening import (
+    SVID_DOCTOR_S,
+    ListenRefused,
+    host_and_port,
+    open_certificates,
+    tls_certificate_of,
+)
 from toolhub_service.app.offline import OfflineRefused, configured_tools, policy_file_of, policy_of
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import HubFailure, ToolFailure
@@ -227,14 +233,25 @@ def _ports(settings: Settings) -> Iterator[Finding]:
 
 def is_own(settings: Settings, host: str, port: int) -> bool:
     """Whether a hub with these settings serves there; with TLS it is known by its certificate."""
-    if not settings.server.tls.certificate_file:
+    if not settings.has_tls:
         return is_hub(settings.server.listen)
+    if not settings.server.tls.certificate_file:
+        return _shows_our_id(settings, tls_certificate_of(host or "127.0.0.1", port, _WAIT_S / 3))
     try:
         pem = Path(settings.server.tls.certificate_file).read_text()
         configured = ssl.PEM_cert_to_DER_cert(pem[: pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)])
     except (OSError, ValueError):
         return False  # the hub refuses to start with it, and says why
     return tls_certificate_of(host or "127.0.0.1", port, _WAIT_S / 3) == configured
+
+
+def _shows_our_id(settings: Settings, certificate: bytes | None) -> bool:
+    """Whether it has the SPIFFE id that the Workload API gives here: the certificate itself is another each hour."""
+    try:
+        id = open_certificates(settings, SVID_DOCTOR_S).spiffe_id
+    except ListenRefused:
+        return False
+    return certificate is not None and id.encode() in certificate
 
 
 def _port(name: str, setting: str, address: str, is_ours: Callable[[str, int], bool]) -> Finding:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.key_care import expires_soon
 from toolhub_service.app.key_file import KeyFileInvalid
-from toolhub_service.app.listening import ListenRefused, listening_of
+from toolhub_service.app.listening import SVID_DOCTOR_S, ListenRefused, listening_of, open_certificates
 from toolhub_service.app.offline import OfflineRefused, policy_file_of, policy_of
 from toolhub_service.app.paths import Paths
 from toolhub_service.identity.api_keys import StoredKey
@@ -20,7 +20,7 @@ def auth_check(settings: Settings) -> Finding:
     """What is accepted, and the most urgent thing about API keys."""
     modes = ", ".join(settings.auth.modes)
     try:
-        listening_of(settings)
+        listening_of(settings, open_certificates(settings, SVID_DOCTOR_S))
     except ListenRefused as refused:
         return fail("auth", modes, str(refused))
     try:

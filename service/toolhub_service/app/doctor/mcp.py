@@ -6,13 +6,15 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
 
 from toolhub_service.app.doctor import Finding, State, ok, warn
-from toolhub_service.app.listening import host_and_port
+from toolhub_service.app.listening import SVID_DOCTOR_S, ListenRefused, host_and_port, open_certificates
+from toolhub_service.identity.spiffe import trust_domain_of
 from toolhub_service.mcp_server.listener import is_installed
 from toolhub_service.settings.document import Settings
 
@@ -61,14 +63,21 @@ async def mcp_checks(
 
 def _url(settings: Settings, host: str, port: int) -> str:
     name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http{'s' if settings.server.tls.certificate_file else ''}://{name}:{port}"
+    return f"http{'s' if settings.has_tls else ''}://{name}:{port}"
 
 
 def _verify(settings: Settings) -> Any:
     """This machine's own certificate is held to itself: the names in it are for others."""
-    if not settings.server.tls.certificate_file:
+    if not settings.has_tls:
         return True
-    context = ssl.create_default_context(cafile=settings.server.tls.certificate_file)
+    if file := settings.server.tls.certificate_file:
+        context = ssl.create_default_context(cafile=file)
+    else:
+        context = ssl.create_default_context()
+        with suppress(ListenRefused):  # which the finding `auth` says
+            certificates = open_certificates(settings, SVID_DOCTOR_S)
+            authorities = certificates.trusted.get(trust_domain_of(certificates.spiffe_id), b"")
+            context.load_verify_locations(cadata=authorities.decode())
     context.check_hostname = False
     return context
 
