@@ -61,8 +61,7 @@ class Holdings:
 
 @lru_cache(maxsize=4_096)
 def left_out(held: frozenset[str], needs: frozenset[str]) -> tuple[str, ...]:
-    """Of what is needed, what a credential leaves out that is narrowed to these capabilities (globs). Only of
-    credentials: what keys and issuers narrow to are few sets, and small ones."""
+    """Of what is needed, what a credential narrowed to these globs leaves out: such sets are few, and small."""
     return Holdings(held).lack(needs)
 
 

@@ -280,8 +280,7 @@ def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
     summed = {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}
     if metric in summed or metric in {names.MCP_SESSIONS, names.MCP_STREAMS}:
         return "livesum"
-    # What is so for one worker is so for some.
-    least = {names.SOURCE_UP, names.SOURCE_WHOLE, names.CERTIFICATE_END, names.WORKLOAD_API}
+    least = {names.SOURCE_UP, names.SOURCE_WHOLE, names.CERTIFICATE_END, names.WORKLOAD_API}  # so for one worker
     return "livemin" if metric in least else "livemax"
 
 
