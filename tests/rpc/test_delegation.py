@@ -14,10 +14,12 @@ from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from tests.rpc.minting_issuer import MintingIssuer, minting_issuer
 from tests.rpc.sharing import Client, state
 from tests.rpc.statuses import failed
+from tests.rpc.test_certificates import metric
 from toolhub.v1 import approval_pb2, error_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_keys
+from toolhub_service.domain.event import EventType
 
 READ, WRITE = "core/fs.listDir", "core/fs.writeText"
 HERE = {"path": "."}
@@ -31,10 +33,10 @@ grants:
   - {principals: ["corp:acme/reader"], capabilities: [read:fs]}
   - {principals: [victim], capabilities: [read:fs]}
 roles:
-  - {principals: ["group:corp/leads"], roles: [agent, approver]}
+  - {principals: ["group:corp/leads", "corp:acme/bot", "corp:acme/desk"], roles: [agent, approver]}
 rules:
   - {id: ask, effect: REQUIRE_APPROVAL, tools: [core/fs.writeText], when: "args.path == 'asked.txt'",
-     approval: {approvers: ["group:corp/leads"]}}
+     approval: {approvers: ["group:corp/leads", "corp:acme/bot", "corp:acme/desk"]}}
   - {id: by-bot, effect: DENY, tools: [core/fs.writeText], principals: ["actor:corp:acme/bot"],
      when: "args.path == 'no-bots.txt'"}
   - id: who
@@ -140,6 +142,14 @@ async def test_a_token_with_actors_has_the_rights_that_all_of_them_have(stage: S
     assert (await failed(evil.call(READ, HERE))).reason == "PRINCIPAL_UNKNOWN"
     mixed = await failed(stage.ann("writers", act={"sub": "bot", "iss": stage.evil.url}).call(READ, HERE))
     assert (mixed.code, mixed.metadata["problem"]) == (grpc.StatusCode.UNAUTHENTICATED, "actor")
+    unknown = await failed(Client(stage.hub, (("authorization", "Bearer thk_00000000_x"),)).call(READ, HERE))
+    assert unknown.code is grpc.StatusCode.UNAUTHENTICATED
+
+    def counted(mode: str, issuer: str, outcome: str) -> float:
+        return metric(stage.hub, "toolhub_authentications_total", mode=mode, issuer=issuer, outcome=outcome)
+
+    assert (counted("jwt", "corp", "accepted") >= 8, counted("jwt", "evil", "accepted")) == (True, 1)
+    assert (counted("jwt", "corp", "refused"), counted("api-key", "", "refused")) == (1, 1)
 
 
 @pytest.mark.promise("policy.delegation", "approval.not-by-the-requester")
@@ -150,13 +160,22 @@ async def test_nobody_of_a_chain_decides_what_the_chain_requests(stage: Stage) -
     leads = [
         stage.ann("writers", "leads"),
         stage.ann("leads", sub="bot"),
-        stage.ann("leads", sub="eve", act={"sub": "bot", "act": {"sub": "reader"}}),
+        stage.ann("leads", sub="eve", act={"sub": "bot"}),
+        stage.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "bot"}}),
+        stage.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "ann"}}),
+        stage.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "reader"}}),
     ]
-    for lead in leads[:2]:
+    for lead in leads[:4]:
         assert (await failed(stage.decide(lead, approval_id))).reason == "OWN_REQUEST"
     # An actor has to be an approver itself.
-    assert (await failed(stage.decide(leads[2], approval_id))).reason == "ROLE_MISSING"
-    await stage.decide(stage.ann("leads", sub="eve"), approval_id)
+    for lead in leads[4:]:
+        assert (await failed(stage.decide(lead, approval_id))).reason == "ROLE_MISSING"
+    await stage.decide(stage.ann("leads", sub="eve", act={"sub": "desk"}), approval_id)
+    events = [each.event for each in await stage.hub.events() if each.event.type is EventType.APPROVAL_DECIDED]
+    (decided,) = events
+    assert (decided.principal, decided.attributes["actors"]) == ("corp:acme/eve", "corp:acme/bot"), "who asked, by whom"
+    assert decided.attributes["approver_actors"] == "corp:acme/desk"
+    assert (decided.attributes["approver_issuer"], decided.attributes["approver_tenant"]) == ("corp", "acme")
     # What was granted to her with the bot is not granted to her alone.
     alone = await stage.approved(stage.ann("writers"), wanted, approval_id)
     assert alone.error.details["approval_id"] != approval_id

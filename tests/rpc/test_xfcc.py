@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from tests.fakes.tls import Authority, Signed
+from tests.hub import CALL_TIMEOUT_S
 from tests.rpc.statuses import failed
-from tests.rpc.test_spiffe import PARTNER, WORKLOAD, Mesh, mesh, svid
+from tests.rpc.test_spiffe import HEADERS, META, PARTNER, WORKLOAD, Mesh, mesh, svid
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_keys
 
@@ -80,3 +82,45 @@ async def test_a_proxy_may_be_known_by_a_name_of_the_client_cas_or_by_its_digest
             assert await given.whoami(proxy, FORWARDED) == WORKLOAD
         for other in (given.own.sign("envoy", dns=("envoy.internal",)), clients.sign("x", dns=("other.internal",))):
             assert (await failed(given.whoami(other, FORWARDED))).code is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.promise("identity.xfcc")
+async def test_over_mcp_a_listed_proxy_names_its_client_and_nobody_else_does(tmp_path: Path) -> None:
+    modes = ("xfcc", "spiffe", "api-key")
+    async with mesh(tmp_path, modes, xfcc={"proxies": [ENVOY]}) as given:
+        file = Paths(given.running.hub.settings).key_file()
+        key = ("authorization", f"Bearer {file.create('key-holder')}")
+        reload_keys(given.running.hub, file)
+        url = f"https://localhost:{given.running.hub.mcp.listener.port}/mcp"
+        asked = {"name": "core__fs_listDir", "arguments": {"path": "."}, "_meta": META}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+        common = {**HEADERS, "mcp-method": "tools/call", "mcp-name": "core__fs_listDir"}
+
+        async def called(client: Signed | None, *sent: tuple[str, str]) -> str:
+            """The principal of the call in the audit log; empty where the request is refused."""
+            context = ssl.create_default_context(cadata=given.server.pem.decode())
+            if client is not None:
+                (tmp_path / "shown.pem").write_bytes(client.key + client.certificate)
+                context.load_cert_chain(tmp_path / "shown.pem")
+            async with httpx.AsyncClient(verify=context, timeout=CALL_TIMEOUT_S) as http:
+                answer = await http.post(url, json=body, headers=[*common.items(), *sent])
+            if answer.status_code == 401:
+                return ""
+            assert answer.status_code == 200, answer.text
+            calls = [each.event for each in await given.running.events() if each.event.tool]
+            return calls[-1].principal
+
+        proxy, liar = svid(given.own, ENVOY), svid(given.partner, PARTNER)
+        assert await called(proxy, *FORWARDED) == WORKLOAD
+        assert await called(proxy, ("X-Forwarded-Client-Cert", f"URI={WORKLOAD},URI={PARTNER}")) == PARTNER
+        assert await called(proxy, *FORWARDED, key) == "key-holder"
+        assert await called(liar, *FORWARDED) == PARTNER, "the header of anybody else means nothing"
+        assert await called(None, *FORWARDED, key) == "key-holder"
+        assert await called(None, *FORWARDED) == ""
+        assert await called(proxy) == "", "a proxy never speaks for itself"
+        assert await called(proxy, (HEADER, f"URI={WORKLOAD}"), (HEADER, f"URI={PARTNER}")) == "", "sent twice"
+        assert await called(proxy, (HEADER, "URI=spiffe://elsewhere.example/agent")) == ""
+        assert await called(svid(given.partner, ENVOY), *FORWARDED) == "", "our id, signed by another trust domain"
+        given.running.hub.access.flush()
+        events = [each.event for each in await given.running.events() if each.event.type.value == "AUTH_FAILED"]
+        assert "CREDENTIAL_IGNORED" in {event.attributes["reason"] for event in events}

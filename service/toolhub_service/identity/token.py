@@ -47,6 +47,8 @@ class TokenRefused(Exception):
         """The scopes that are missing; then the token is good, and too weak."""
         self.retry_after_s = retry_after_s
         """Set: the token may be good, and the issuer's keys cannot be had now."""
+        self.issuer = ""
+        """The name of the issuer of which it says it is; empty: of none that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,13 +125,17 @@ class Tokens:
     def _judge(self, token: str) -> Verified:
         parsed = parse(token)
         issuer = self._issuer_of(parsed)
-        algorithm, key_id = judge_header(parsed.header, issuer.terms)
-        expires_s = judge_times(parsed.claims, issuer.terms, self._clock.unix_ms() / 1_000)
-        # A malformed `aud` is refused before the costly signature; which audience is meant is asked later.
-        audiences_of(parsed.claims)
-        keys = self._verify_signature(parsed, issuer, algorithm, key_id)
-        # Only now: whoever guesses learns nothing about what the hub requires.
-        return Verified(identity_of(parsed.claims, issuer.terms, expires_s), issuer, keys)
+        try:
+            algorithm, key_id = judge_header(parsed.header, issuer.terms)
+            expires_s = judge_times(parsed.claims, issuer.terms, self._clock.unix_ms() / 1_000)
+            # A malformed `aud` is refused before the costly signature; which audience is meant is asked later.
+            audiences_of(parsed.claims)
+            keys = self._verify_signature(parsed, issuer, algorithm, key_id)
+            # Only now: whoever guesses learns nothing about what the hub requires.
+            return Verified(identity_of(parsed.claims, issuer.terms, expires_s), issuer, keys)
+        except TokenRefused as refused:
+            refused.issuer = issuer.terms.name
+            raise
 
     def _verify_signature(self, parsed: Unverified, issuer: IssuerKeys, algorithm: str, key_id: str) -> KeySet:
         if issuer.is_wanting():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
-from toolhub_service.domain.call import Call, ExecContext, PlannedCall
+from toolhub_service.domain.call import Call, ExecContext, PlannedCall, Principal
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
@@ -82,6 +82,11 @@ PENDING = frozenset({ApprovalState.PENDING})
 _BATCH = 256
 
 
+def _of_approver(by: Principal) -> dict[str, str]:
+    """What the approver's own credential says beside the id; `actors` and the like are of who asked."""
+    return {f"approver_{name}": fact for name, fact in by.facts.items()}
+
+
 class ApprovalObserver(Protocol):
     """Metrics: notified of what happens to approvals, never asked."""
 
@@ -149,29 +154,30 @@ class ApprovalLedger:
         self._notify_asked(approval)
         return approval
 
-    async def reveal(self, approval: Approval, by: str) -> None:
+    async def reveal(self, approval: Approval, by: Principal) -> None:
         """Put on record that this approver is shown the arguments: before they are."""
-        facts = {"asked_by": approval.binding.principal}
-        event = _event(EventType.APPROVAL_REVEALED, approval, self._clock.unix_ms(), principal=by, facts=facts)
+        facts = {"asked_by": approval.binding.principal, **_of_approver(by)}
+        event = _event(EventType.APPROVAL_REVEALED, approval, self._clock.unix_ms(), principal=by.id, facts=facts)
         await self._audit.append_durably(event)
 
-    async def decide(self, after: Approval) -> bool:
+    async def decide(self, after: Approval, by: Principal) -> bool:
         """Keep a decision. False: another change came first, or the store's answer was lost; look again."""
         if not await self.store.put(after):
             return False
-        await self.decided(after)
+        await self.decided(after, by)
         return True
 
-    async def decided(self, after: Approval) -> None:
+    async def decided(self, after: Approval, by: Principal) -> None:
         """The decision stands in the store: put it on record."""
         self._observer.changed(after)
         facts = {
             "asked_by": after.binding.principal,
             "answer_summary": "" if after.answer is None else summarise(after.answer, self._redactor),
             "comment": after.comment,
+            **_of_approver(by),
         }
-        by, at = after.decided_by, after.decided_at_unix_ms
-        event = _event(EventType.APPROVAL_DECIDED, after, at, principal=by, facts=facts)
+        at = after.decided_at_unix_ms
+        event = _event(EventType.APPROVAL_DECIDED, after, at, principal=after.decided_by, facts=facts)
         await self._audit.append_durably(event)
 
     async def use(self, approval: Approval, call: Call) -> None:

@@ -187,7 +187,7 @@ class Approvals:
             if approval is None or not principal.may_know(approval.binding.principal):
                 raise refusals.not_found(approval_id)
             if approval == after:  # kept at the last attempt, only the store's answer was lost
-                await self._ledger.decided(after)
+                await self._ledger.decided(after, principal)
                 return after
             refusals.check_may_decide(principal, approval)
             if args_digest and args_digest != approval.binding.args_digest:
@@ -199,7 +199,7 @@ class Approvals:
                 raise refusals.already_decided(approval)
             shown_comment, whole = untrusted_text(comment, self._redactor), _whole(approval, decision, answer)
             after = decided(approval, decision, principal.id, shown_comment, self._clock.unix_ms(), whole)
-            if await self._ledger.decide(after):
+            if await self._ledger.decide(after, principal):
                 return after
 
     async def get(self, principal: Principal, approval_id: str) -> Approval:
@@ -228,7 +228,7 @@ class Approvals:
         if not kept:
             raise refusals.too_large(approval, REVEALED_MAX_BYTES)
         args_json = await asyncio.to_thread(reveal_arguments, kept, self._redactor)  # many small values take a while
-        await self._ledger.reveal(approval, principal.id)
+        await self._ledger.reveal(approval, principal)
         return approval, args_json
 
     def on_event(self, approval: Approval | None) -> None:

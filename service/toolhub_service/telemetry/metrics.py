@@ -43,7 +43,7 @@ _OF_EVERY_CALL: Final = frozenset(
     {
         *(names.TOOL_INVOCATIONS, names.TOOL_LATENCY, names.IN_FLIGHT),
         *(names.RPC_STARTED, names.RPC_HANDLED, names.RPC_SECONDS, names.RPC_RECEIVED, names.RPC_SENT),
-        names.MCP_SECONDS,
+        *(names.MCP_SECONDS, names.AUTHENTICATIONS),
     }
 )
 

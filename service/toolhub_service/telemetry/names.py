@@ -53,6 +53,7 @@ _STEP_S: Final = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.001, 0.01, 0.1,
 _S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _PERSON_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0)
 _RPC: Final = ("grpc_type", "grpc_service", "grpc_method")
+_WHO: Final = ("mode", "issuer", "outcome")
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 PRINCIPAL: Final = "principal"
@@ -203,6 +204,7 @@ SOURCE_TROUBLES: Final = _metric(
     "toolhub_source_troubles_total", _C, "problems", "Failures around a source that are tried again.", ("source",)
 )
 PINS: Final = _metric("toolhub_pins_total", _C, "pins", "Definitions pinned, drifted and decided.", ("source", "event"))
+AUTHENTICATIONS: Final = _metric("toolhub_authentications_total", _C, "RPCs", "By credential.", _WHO)
 ACCESS_REFUSED: Final = _metric(
     "toolhub_access_refused_total", _C, "RPCs", "RPCs refused for their credential or role, by reason.", ("reason",)
 )

@@ -225,11 +225,9 @@ class JobTelemetry:
 
     @contextmanager
     def running(self, job: Job) -> Iterator[None]:
-        attributes: dict[str, str | int] = {
-            names.ATTRIBUTE_JOB: job.job_id,
-            names.ATTRIBUTE_RUNS: job.runs,
-            names.ATTRIBUTE_PRINCIPAL: job.call.principal.id,
-        }
+        attributes: dict[str, str | int] = {names.ATTRIBUTE_JOB: job.job_id, names.ATTRIBUTE_RUNS: job.runs}
+        attributes |= {names.ATTRIBUTE_PRINCIPAL: job.call.principal.id}
+        attributes |= {f"toolhub.{name}": fact for name, fact in job.call.principal.facts.items()}
         self._running.inc()
         try:
             with self._tracing.work(names.SPAN_JOB.format(tool=job.call.tool), job.trace_parent, attributes):

@@ -14,6 +14,7 @@ from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import ManualClock
 from tests.unit.runtime.jobs.job_harness import T0, a_job, answered, failed, in_state
 from tests.unit.telemetry.test_tracing import SPAN, TRACE, Recorded
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.job import Job, JobTally, moved
@@ -132,12 +133,17 @@ def test_tools_that_do_not_exist_have_no_name(watched: Watched) -> None:
 
 
 def test_run_is_a_trace_of_its_own_that_links_to_the_submitter(watched: Watched) -> None:
-    with watched.telemetry.running(a_job(trace_parent=f"00-{TRACE}-{SPAN}-01", runs=2)):
+    job = a_job(trace_parent=f"00-{TRACE}-{SPAN}-01", runs=2)
+    who = Principal("corp:acme/ann", issuer="corp", tenant="acme", actors=("corp:acme/bot", "corp:acme/relay"))
+    with watched.telemetry.running(structs.replace(job, call=job.call._replace(principal=who))):
         inside = current_traceparent()
         assert watched.value("toolhub_jobs_running") == 1
     (span,) = watched.recorded.spans()
     assert span.name == "job test/text.write"
     assert span.parent is None
+    named = {name.removeprefix("toolhub."): value for name, value in (span.attributes or {}).items()}
+    assert (named["principal"], named["issuer"], named["tenant"]) == ("corp:acme/ann", "corp", "acme")
+    assert named["actors"] == "corp:acme/bot corp:acme/relay"
     assert [f"{link.context.span_id:016x}" for link in span.links] == [SPAN]
     assert f"{span.context.trace_id:032x}" != TRACE
     assert inside.split("-")[1:3] == [f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"]

@@ -37,6 +37,7 @@ def by(principal: Principal) -> tuple[tuple[str, str], ...]:
 class Names:
     """An authenticator that believes every name of `PEOPLE`."""
 
+    mode = "api-key"
     advice = "Say who you are."
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:

@@ -35,6 +35,11 @@ class Authenticator(Protocol):
     """One kind of credential."""
 
     @property
+    def mode(self) -> str:
+        """Its name in `auth.modes`."""
+        ...
+
+    @property
     def advice(self) -> str:
         """How a caller presents this credential."""
         ...
@@ -80,13 +85,27 @@ class StreamRights:
             self._caller.principal = principal
 
 
+CountAuthentication = Callable[[str, str, str], Callable[[], None]]
+"""Makes a counter of mode, issuer and outcome (`accepted` or `refused`)."""
+
+_COUNTERS_MAX: Final = 256
+
+
 class AuthLayer(Layer):
     """UNAUTHENTICATED with advice when no authenticator knows the caller."""
 
-    def __init__(self, authenticators: Sequence[Authenticator], *, needs_tls_1_3: bool = False) -> None:
+    def __init__(
+        self,
+        authenticators: Sequence[Authenticator],
+        *,
+        needs_tls_1_3: bool = False,
+        counter: CountAuthentication = lambda *_: lambda: None,
+    ) -> None:
         """`needs_tls_1_3`: RPCs by an older version are refused, for gRPC's handshake in Python cannot be."""
         self._authenticators = tuple(authenticators)
         self._needs_tls_1_3 = needs_tls_1_3
+        self._counter = counter
+        self._counters: dict[tuple[str, str, str], Callable[[], None]] = {}
 
     def concerns(self, hook: str, method: Method) -> bool:
         """The one message of a unary RPC follows its credential at once; an upload that was taken is answered."""
@@ -104,18 +123,36 @@ class AuthLayer(Layer):
         if is_doubled or ("x-api-key" in metadata and _differ(metadata)):
             raise RpcFailure(Reason.CREDENTIAL_REFUSED, "Several credentials were sent; send one.")
         for authenticator in self._authenticators:
-            principal = authenticator.authenticate(metadata, context)
+            try:
+                principal = authenticator.authenticate(metadata, context)
+            except RpcFailure as refused:
+                self._count(authenticator.mode, refused.metadata.get("issuer", ""), "refused")
+                raise
             if principal is not None:
+                self._count(authenticator.mode, principal.issuer, "accepted")
                 caller = Caller(principal, str(metadata.get(FACE_HEADER, "")))
                 CALLER.set(caller)
                 if method.kind == "unary":
                     return None
                 return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
+        self._count("none", "", "refused")
+        raise self._unknown(metadata)
+
+    def _unknown(self, metadata: Mapping[str, str | bytes]) -> RpcFailure:
+        """Nobody here takes what was sent, if anything was."""
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
             message = f"This hub does not accept this kind of credential: leave it out. {advice}".rstrip()
-            raise RpcFailure(Reason.CREDENTIAL_REFUSED, message)
-        raise RpcFailure(Reason.CREDENTIAL_MISSING, f"The request has no credential. {advice}")
+            return RpcFailure(Reason.CREDENTIAL_REFUSED, message)
+        return RpcFailure(Reason.CREDENTIAL_MISSING, f"The request has no credential. {advice}")
+
+    def _count(self, *key: str) -> None:
+        counter = self._counters.get(key)
+        if counter is None:
+            if len(self._counters) >= _COUNTERS_MAX:  # trust domains come and go as an agent has it
+                key = key[0], "others", key[2]
+            counter = self._counters[key] = self._counter(*key)
+        counter()
 
     def received(self, method: Method, state: StreamRights, message: Any) -> None:
         """Rights that were withdrawn end the streams that were opened with them, at their next message."""
@@ -154,6 +191,7 @@ class InsecureLocal:
     """Whoever reaches the loopback address is `local`. The server refuses to start it on any other address."""
 
     describe: DescribePrincipal
+    mode: str = "insecure-local"
     advice: str = ""
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
@@ -165,6 +203,7 @@ class InsecureLocal:
 class ApiKeys:
     """`authorization: Bearer thk_<id>_<secret>` or `x-api-key: thk_<id>_<secret>`."""
 
+    mode = "api-key"
     advice = (
         "Send an API key as `Bearer thk_…` in the metadata entry `authorization`; an operator creates one with "
         "`toolhub keys create NAME`."
@@ -193,6 +232,7 @@ class ApiKeys:
 class BearerTokens:
     """`authorization: Bearer <token>` of a configured issuer. Tried before API keys, which it leaves to them."""
 
+    mode = "jwt"
     advice = "Send an access token of an issuer that the hub knows in the metadata entry `authorization`."
 
     def __init__(
@@ -229,11 +269,12 @@ class BearerTokens:
 
 
 def _of_token(refused: TokenRefused) -> RpcFailure:
+    named = {"issuer": refused.issuer} if refused.issuer else {}
     if refused.retry_after_s is not None:
-        return RpcFailure(Reason.ISSUER_UNREACHABLE, refused.message, retry_after_s=refused.retry_after_s)
+        return RpcFailure(Reason.ISSUER_UNREACHABLE, refused.message, named, retry_after_s=refused.retry_after_s)
     if refused.scopes:
-        return RpcFailure(Reason.SCOPE_MISSING, refused.message, {"scope": " ".join(sorted(refused.scopes))})
-    return RpcFailure(Reason.CREDENTIAL_REFUSED, refused.message, {"problem": refused.problem})
+        return RpcFailure(Reason.SCOPE_MISSING, refused.message, {"scope": " ".join(sorted(refused.scopes)), **named})
+    return RpcFailure(Reason.CREDENTIAL_REFUSED, refused.message, {"problem": refused.problem, **named})
 
 
 def presented_in(metadata: Mapping[str, str | bytes]) -> str:

@@ -46,6 +46,7 @@ class SpiffePrincipals:
 class ClientCertificates:
     """The X.509-SVID with which the client has connected."""
 
+    mode = "spiffe"
     advice = "Connect with an X.509-SVID of a trust domain in auth.spiffe as client certificate."
 
     def __init__(self, peers: Peers, principals: SpiffePrincipals, proxies: Proxies | None = None) -> None:
@@ -86,6 +87,7 @@ class Proxies:
 class ForwardedCertificates:
     """The SPIFFE id of a proxy's client, in XFCC. From anybody but a listed proxy the header means nothing."""
 
+    mode = "xfcc"
     advice = "Connect through a proxy that is listed in auth.xfcc, with a client certificate."
 
     def __init__(
