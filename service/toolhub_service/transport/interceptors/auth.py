@@ -146,12 +146,12 @@ class AuthLayer(Layer):
             return RpcFailure(Reason.CREDENTIAL_REFUSED, message)
         return RpcFailure(Reason.CREDENTIAL_MISSING, f"The request has no credential. {advice}")
 
-    def _count(self, *key: str) -> None:
-        counter = self._counters.get(key)
+    def _count(self, mode: str, issuer: str, outcome: str) -> None:
+        counter = self._counters.get((mode, issuer, outcome))
         if counter is None:
             if len(self._counters) >= _COUNTERS_MAX:  # trust domains come and go as an agent has it
-                key = key[0], "others", key[2]
-            counter = self._counters[key] = self._counter(*key)
+                issuer = "others"
+            counter = self._counters[mode, issuer, outcome] = self._counter(mode, issuer, outcome)
         counter()
 
     def received(self, method: Method, state: StreamRights, message: Any) -> None:
