@@ -16,7 +16,7 @@ from tests.hub import QUIET, running_hub, settings_of
 from tests.rpc.test_tokens import HUB, POLICY, TERMS
 from tests.servers.issuer import real_issuer
 from toolhub_service.app.doctor import State
-from toolhub_service.app.doctor.issuers import issuer_checks
+from toolhub_service.app.doctor.remote import issuer_checks
 from toolhub_service.cli.root import toolhub
 
 MCP = "https://hub.example.com/mcp"

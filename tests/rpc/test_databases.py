@@ -25,7 +25,7 @@ from tests.hub import RunningHub, request, running_hub, settings_of
 from toolhub.v1 import artifact_service_pb2, error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.app.doctor.databases import database_checks
+from toolhub_service.app.doctor.remote import database_checks
 from toolhub_service.app.offline import configured_tools
 from toolhub_service.policy.explain import explain
 from toolhub_service.policy.snapshot import PolicySnapshot

@@ -71,17 +71,18 @@ def build_tool(description: ToolDescription | Mapping[str, Any], parts: Parts) -
     """The tool, not yet registered. Raises LoadRefused, which says what to correct; for `custom` also whatever the
     module or the constructor raises."""
     if isinstance(description, ToolDescription):
-        told = description
+        described = description
     else:
-        told = _converted(description, ToolDescription, "the description")
-    if told.type not in _TYPES:
+        described = _converted(description, ToolDescription, "the description")
+    if described.type not in _TYPES:
         raise LoadRefused(f"`type` must be one of {', '.join(_TYPES)}")
-    config_type, make = _TYPES[told.type]
-    if not told.name and config_type is not _CustomConfig:
+    config_type, make = _TYPES[described.type]
+    if not described.name and config_type is not _CustomConfig:
         raise LoadRefused("`name` is missing: give one such as acme/sales.query")
-    tool = make(_converted(told.config, config_type, "`config`"), parts)
-    if told.name and told.name != tool.name:
-        tool.__class__ = type(type(tool).__name__, (type(tool),), {"name": told.name})
+    tool = make(_converted(described.config, config_type, "`config`"), parts)
+    if described.name and described.name != tool.name:
+        # A name is of the class (`ClassVar`): a class of its own renames this tool and no other of its kind.
+        tool.__class__ = type(type(tool).__name__, (type(tool),), {"name": described.name})
     return tool
 
 

@@ -111,6 +111,7 @@ def load_custom_tools(
         # SystemExit as well: some modules end their interpreter when they miss something.
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever foreign code raises, the hub starts
             stand_in = _unavailable(label, error)
+            # By the skeleton, as the registry compares names: two stand-ins that look alike would be refused there.
             unavailable.setdefault(skeleton(stand_in.name), stand_in)
         else:
             tools[tool.name] = tool
@@ -163,6 +164,7 @@ def _distribution(point: EntryPoint) -> str:
 
 def _normal(name: str) -> str:
     """A distribution's name in its one spelling (PEP 503); the part after a colon is treated alike."""
+    # As package indexes compare names (PEP 503): `acme_tools` and `Acme.Tools` are one distribution.
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -175,6 +177,7 @@ def make_tool(found: object, arguments: Mapping[str, Any]) -> AnyTool:
 
 def _examine(tool: AnyTool, loaded: Mapping[str, AnyTool]) -> None:
     """Raises LoadRefused and HubFailure for what cannot be registered."""
+    # A blocking run() would stop the event loop, and with it every other call.
     if not inspect.iscoroutinefunction(tool.run):
         raise LoadRefused("its run() is not an async function")
     spec = spec_of(tool, source=CUSTOM_SOURCE)

@@ -145,6 +145,7 @@ def full_name(source: str, own_name: str) -> str:
     room = NAME_MAX_CHARS - len(source) - 1
     if len(path) > room:
         digest = hashlib.sha256(own_name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+        # The digest keeps long names apart that begin alike.
         path = f"{path[: room - _DIGEST_CHARS - 1].rstrip('.-')}_{digest}"
     return f"{source}/{path}"
 
@@ -170,7 +171,9 @@ def _spelled(char: str) -> str:
 
 
 _OPTIONS: Final = re2.Options()
+# RE2 writes to standard error by itself, past the hub's log and its redaction.
 _OPTIONS.log_errors = False
+# What a pattern may take to match: an operator's own, yet it runs over what strangers answer.
 _OPTIONS.max_mem = 8 * 1024 * 1024
 
 
@@ -188,6 +191,7 @@ class Overrides:
         """
         self._rules: tuple[tuple[re.Pattern[str], ToolTerms, FindsError | None], ...] = tuple(
             (re.compile(fnmatch.translate(glob)), terms_of_glob, _compiled(glob, terms_of_glob.error_pattern))
+            # Of several globs that match, the last one written counts.
             for glob, terms_of_glob in reversed([*(terms or {}).items()])
         )
 

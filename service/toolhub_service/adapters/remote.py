@@ -270,7 +270,7 @@ class _Run:
             try:
                 can_stop = await self._on.remote.cancel(self._call, self.mark)
             except RemoteUnclear:
-                pass
+                pass  # Asked again after a pause: whether it stops is what the caller wants to know.
             except ToolFailure as refusal:
                 if not refusal.error.is_retryable:
                     self._report(f"{WILL_NOT_STOP}: {refusal.error.message}")

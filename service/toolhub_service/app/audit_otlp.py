@@ -61,7 +61,9 @@ class OtlpSink:
         try:
             answer = self._stub.Export(request, timeout=_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as away:
+            # The code alone: gRPC's own message may repeat parts of the request.
             raise CollectorAway(f"the collector answered {away.code().name}") from None
+        # Rejected for good, as OTLP says: to send them again would not help.
         return int(answer.partial_success.rejected_log_records)
 
     def close(self) -> None:
@@ -72,6 +74,7 @@ def _record(row: tuple[Any, ...], line: bytes) -> LogRecord:
     attributes = [_attribute(name, str(row[place])) for name, place in _NAMED.items() if row[place]]
     attributes.append(KeyValue(key="toolhub.audit.sequence", value=AnyValue(int_value=row[2])))
     return LogRecord(
+        # The field is unsigned, and a clock may have stood before 1970.
         time_unix_nano=max(0, row[3]) * 1_000_000,
         severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
         severity_text="INFO",

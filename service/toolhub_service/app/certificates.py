@@ -103,6 +103,7 @@ class _Followed:
         except CertificateInvalid:
             if stamps != self._stamps_now():
                 raise _Changing from None
+            # Kept with the failure: the same broken files are not read and reported at every look.
             self._stamps = stamps
             raise
         if stamps != self._stamps_now():
@@ -291,6 +292,7 @@ def _pair_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     with os.fdopen(os.memfd_create("toolhub-tls", os.MFD_CLOEXEC), "wb") as file:
         file.write(key + b"\n" + certificate)
         file.flush()
+        # An empty password: OpenSSL would otherwise ask at the terminal, and a hub that starts would hang.
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=lambda: "")
     return context
 
@@ -317,12 +319,14 @@ def _check_authorities(setting: str, file: str, contents: Sequence[bytes]) -> _H
         found = []
     if not found:
         raise CertificateInvalid(f"{setting}: {file} holds no PEM certificate.")
+    # The last to expire: up to then something in the bundle vouches for somebody.
     return _Held([pem], max(found, key=lambda each: each.end_s))
 
 
 def _bundle(content: bytes) -> bytes:
     """The CAs of a SPIFFE bundle (SPIFFE Trust Domain and Bundle, 4), PEM. Raises ValueError."""
     keys = msgspec.json.decode(content, type=_Bundle).keys
+    # SPIFFE Trust Domain and Bundle §4.2.2: keys of another use verify tokens, not certificates.
     chains = [key.x5c for key in keys if key.use == "x509-svid"]
     return "".join(ssl.DER_cert_to_PEM_cert(b64decode(chain[0], validate=True)) for chain in chains if chain).encode()
 
@@ -381,5 +385,6 @@ def _moment_s(tag: int, content: bytes) -> float:
     """A UTCTime or GeneralizedTime, which RFC 5280 wants in UTC and to the second."""
     text = content.decode("ascii")
     if tag == _UTC_TIME:
+        # RFC 5280 §4.1.2.5.1: two digits from 50 on are of the last century.
         text = f"{'19' if text[:2] >= '50' else '20'}{text}"
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()

@@ -59,6 +59,7 @@ class Deps:
 def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     """Raises OSError when the data folder cannot be made, and before anything is made ListenRefused and FilesLoose."""
     certificates = open_certificates(settings)
+    # Before any file is made: a hub that may not listen as configured leaves nothing behind.
     listening_of(settings, certificates)
     check_files(settings)
     paths = Paths(settings)

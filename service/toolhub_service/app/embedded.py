@@ -37,6 +37,7 @@ def _private(settings: Settings, folder: Path) -> Settings:
         listen=f"unix:{folder / 'hub.sock'}",
         workers=1,
         drain_notice_s=0.0,
+        # The endpoint over HTTP would take the port of a hub that serves.
         mcp=replace(settings.server.mcp, enabled=False),
     )
     return replace(settings, server=server, metrics=replace(settings.metrics, listen=""))
@@ -55,6 +56,7 @@ async def _serve(hub: Hub, api_key: str) -> None:
     follower = asyncio.create_task(follow(hub, asyncio.Event()))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
+        # Standard input cannot be interrupted: the task that reads it is cancelled instead.
         loop.add_signal_handler(number, answering.cancel)
     try:
         await asyncio.wait({answering})
@@ -64,6 +66,7 @@ async def _serve(hub: Hub, api_key: str) -> None:
         for task in (answering, follower):
             task.cancel()
         await asyncio.wait({answering, follower})
+        # The last answer may still be in Python's buffer when the process ends.
         sys.stdout.flush()
 
 

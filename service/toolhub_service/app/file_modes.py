@@ -95,20 +95,24 @@ def _places(file: Path) -> Iterator[Path]:
     real = path.resolve()
     yield real
     yield from real.parents
+    # Of the path as it is written, too: who can write a folder with a link in it can point it elsewhere.
     yield from path.parents
 
 
 def _repair(place: Path) -> Iterator[str]:
     try:
         status = place.stat()
+        # Nobody can write there whatever the mode says, as with volumes of Kubernetes' secrets.
         if os.statvfs(place).f_flag & os.ST_RDONLY:
             return
     except OSError:
         return  # not there, or not to be looked at: whoever opens it says so
     is_folder = stat.S_ISDIR(status.st_mode)
     loose = status.st_mode & _OTHERS_WRITE
+    # Sticky, as /tmp is: others may add files, and neither rename nor remove those of the owner.
     if is_folder and status.st_mode & stat.S_ISVTX:
         return
+    # Where each user has a group of their own, umask 002 is usual and lets nobody else in.
     if is_folder and loose == stat.S_IWGRP and _is_private(status.st_gid):
         return
     if loose:

@@ -34,6 +34,7 @@ def _make_key(path: Path) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(_SIZE_BYTES).hex().encode())
+        # Of two hubs that start at once one wins, and both then read the winner's key.
         with suppress(FileExistsError):
             os.link(draft, path)
     finally:
@@ -80,6 +81,7 @@ def edited(path: Path) -> Iterator[None]:
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    # A file beside it: the file itself is replaced, and a lock on the old one would hold nobody.
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, _LOCK, _MODE)
     try:
@@ -113,9 +115,11 @@ def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if mode is None and path.exists():
+                # An operator who has let a group read the file keeps that.
                 os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
             file.write(text)
             file.flush()
+            # Before the rename: after a power cut the name could otherwise lead to an empty file.
             os.fsync(file.fileno())
         draft.replace(path)
     finally:
@@ -175,6 +179,7 @@ def _is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
+        # Shared: two that look at once must not take each other for a hub.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

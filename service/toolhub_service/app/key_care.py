@@ -30,6 +30,7 @@ class KeyCare:
         """To be called every few seconds."""
         now_s = self._clock.unix_ms() // 1_000
         self._used |= dict.fromkeys(self._keys.take_used(), now_s)
+        # Below 0 the clock was set back, and waiting for it would keep nothing for as long.
         if self._used and not 0 <= now_s - self._kept_s < USES_KEPT_EVERY_S:
             await self._keep(now_s)
         for key_id, key in self._keys.all().items():
@@ -57,4 +58,5 @@ def expires_soon(key: StoredKey, now_s: float) -> bool:
     if key.expires_s is None or key.replaced_by or key.has_expired(now_s):
         return False
     life_s = key.expires_s - (key.created_s if key.created_s is not None else 0)
+    # A tenth of its life: a key that is made for an hour is not about to expire all the time.
     return key.expires_s - now_s <= min(EXPIRES_SOON_S, life_s / 10)

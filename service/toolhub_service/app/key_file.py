@@ -76,6 +76,7 @@ class KeyFile:
 
     def read(self) -> dict[str, StoredKey]:
         """Key id to stored key; empty when there is no file. Raises KeyFileInvalid and OSError."""
+        # Taken before it is read: what changes in between is seen at the next look.
         stamp, self._stamp = stamp_of(self._path), "not read"
         keys = self._parsed()
         self._stamp = stamp
@@ -123,8 +124,10 @@ class KeyFile:
             if old.replaced_by:
                 raise RotationRefused(f"{old_id} was replaced by {old.replaced_by}: rotate that one.")
             if expires_s is None and old.expires_s is not None:
+                # As long as the old one was made for, from now on.
                 expires_s = int(now_s) + old.expires_s - (old.created_s or int(now_s))
             key = self._add(keys, old.name, Wanted(expires_s, old.roles, old.capabilities, old.tenant))
+            # The overlap must not let an old key hold for longer than it would have.
             until_s = int(now_s + overlap_s) if old.expires_s is None else min(int(now_s + overlap_s), old.expires_s)
             keys[old_id] = replace(old, expires_s=until_s, replaced_by=next(reversed(keys)))
             self._write(keys)
@@ -146,6 +149,7 @@ class KeyFile:
     def _add(self, keys: dict[str, StoredKey], name: str, wanted: Wanted) -> str:
         """The text of a key that was added, last."""
         key_id = f"{KEY_PREFIX}{secrets.token_hex(4)}"
+        # 32 random bits are few enough to meet twice in a large file.
         while key_id in keys:
             key_id = f"{KEY_PREFIX}{secrets.token_hex(4)}"
         key = f"{key_id}_{secrets.token_urlsafe(32)}"
@@ -164,6 +168,7 @@ def _meant(keys: Mapping[str, StoredKey], target: str, now_s: float) -> str | No
     if target in keys:
         return target
     current = [key_id for key_id, key in keys.items() if key.name == target and not key.replaced_by]
+    # The name alone will do where only one of its keys still holds.
     holding = [key_id for key_id in current if not keys[key_id].has_expired(now_s)] or current
     if len(holding) > 1:
         raise RotationRefused(f"{target!r} has {len(holding)} keys: {', '.join(holding)}. Name one of them.")

@@ -66,6 +66,7 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
             "TLS. Set server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1 or a unix: socket; "
             "where a mesh or a proxy encrypts, set server.allow_plaintext (TOOLHUB_SERVER_ALLOW_PLAINTEXT=true)."
         )
+    # SO_REUSEPORT shares ports; two processes cannot bind one path.
     if settings.server.workers > 1 and address.startswith("unix"):
         raise ListenRefused(
             f"several workers cannot share {address}: each would take the socket away from the others. "
@@ -149,6 +150,7 @@ def is_local(address: str) -> bool:
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     host = address.rsplit(":", 1)[0].strip("[]")
+    # By name, without asking DNS: an answer must not decide whether callers need a credential.
     if host == "localhost":
         return True
     try:

@@ -183,6 +183,7 @@ def rotate_audit_key(settings: Settings) -> str:
     """Add a key to the audit log's; its id. The old ones stay to verify what they signed. Raises OfflineRefused."""
     try:
         path = Paths(settings).audit_key
+        # A lock beside a key that is missing would make its folder, and look as if there were one.
         with edited(path) if path.exists() else nullcontext():
             return rotate(path).active_id
     except HubFailure as unusable:

@@ -43,6 +43,7 @@ def is_ready(settings: Settings) -> bool | None:
     connection = http.client.HTTPConnection(host, port, timeout=_WAIT_S)
     try:
         connection.request("GET", "/readyz")
+        # Any other answer is not a hub's.
         return {200: True, 503: False}.get(connection.getresponse().status)
     except (OSError, http.client.HTTPException):
         return None
@@ -62,10 +63,13 @@ def _shown(certificate_file: str, key_file: str) -> Mapping[str, Any]:
     here, and it trusts itself. Raises OSError and ValueError."""
     if not certificate_file:
         return {}
+    # A handshake with oneself in memory: the standard library parses a certificate nowhere else.
     serving, asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # With an empty password: without one OpenSSL would ask the terminal.
     serving.load_cert_chain(Path(certificate_file).expanduser(), Path(key_file).expanduser(), password=lambda: "")
     asking.check_hostname = False  # the name is what is to be found out
     asking.load_verify_locations(Path(certificate_file).expanduser())
+    # The file may hold no root.
     asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     to_hub, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     peers = asking.wrap_bio(to_client, to_hub), serving.wrap_bio(to_hub, to_client, server_side=True)

@@ -34,6 +34,7 @@ class Paths:
     @property
     def source_secrets(self) -> Path:
         """Folder of the secrets that `toolhub sources add` moves out of the clear; whole, for sources.yaml names it."""
+        # sources.yaml names the files in it, and reads relative names from its own folder.
         return (self.data_dir / "secrets").absolute()
 
     @property

@@ -41,6 +41,7 @@ def configured_sources(paths: Paths) -> Mapping[str, Any]:
         return {}
     try:
         plain: dict[str, Any] = msgspec.to_builtins(read_sources(path).sources)
+    # Names cannot be compared with a file that cannot be read; whoever loads it says what is wrong.
     except SettingsInvalid:
         return {}
     return plain
@@ -72,6 +73,7 @@ def _principals(settings: Settings) -> Iterable[str]:
         named = {key.name for key in Paths(settings).key_file().read().values()}
     except (OSError, KeyFileInvalid):
         return ()
+    # Without any key nobody knows who may come, such as principals of tokens: nothing is called misspelt.
     return {LOCAL, *named} if named else ()
 
 
@@ -140,6 +142,7 @@ class ShadowFile:
             return None
         self._seen = stamp_of(self._path)
         change = _fed(self._path, lambda text: self._policy.shadow(text or STARTER))
+        # A candidate that is gone watches no longer: its differences would be of a file that nobody sees.
         if change is None:
             self._policy.shadow(None)
         return change

@@ -53,6 +53,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
             asked = await _wait_for_reload(reload, reload_s or _POLL_S)
             try:
                 if (faults := hub.policy.shadow_faults) > reported_faults:
+                    # Counted by the policy and told here: a verdict must not wait for a log.
                     hub.observing.shadow_failed(faults - reported_faults)
                     reported_faults = faults
                 if asked or reload_s:
@@ -201,6 +202,7 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
     stop, reload = _on_signals()
     if is_worker:
         _stop_with_supervisor(stop)
+    # Before the first call: what the start has made lives as long as the process.
     _freeze_collector()
     await hub.start()
     await hub.audit_event(EventType.HUB_STARTED, policy_revision=change.revision)
@@ -209,6 +211,7 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
     try:
         await stop.wait()
     finally:
+        # Before the hub is closed, for a reload that is under way would open what is just being closed.
         follower.cancel()
         await asyncio.wait({follower})
         with suppress(ToolFailure):  # the audit log tells of its own failure, and the hub stops all the same
@@ -217,6 +220,7 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
 
 async def warn_of_commands(hub: Hub) -> None:
     """Say it when the policy allows commands that nothing would keep from the hub's disk and network."""
+    # Trying bubblewrap starts a process; where nothing would come of it, the start is spared that.
     if landlock_abi() or not hub.policy.snapshot.document.commands:
         return
     with TemporaryDirectory(prefix="toolhub-") as folder:
@@ -260,6 +264,7 @@ def _freeze_collector() -> None:
     the most rather than for 50, while a stranger's lists of tools fill it.
     """
     gc.collect()
+    # Frozen objects are never walked again, and a full collection no longer holds the loop for as long.
     gc.freeze()
     gc.set_threshold(20_000, 5, 200)
 
@@ -269,6 +274,7 @@ def _stop_with_supervisor(stop: asyncio.Event) -> None:
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def gone() -> None:
+        # At its end a pipe stays readable: the reader would be called without pause.
         loop.remove_reader(descriptor)
         stop.set()
 

@@ -55,6 +55,7 @@ def references_digest(source: Source) -> str:
     tls = getattr(source, "tls", ClientTls())
     certificates = (tls.ca_file, tls.certificate_file, tls.key_file)
     found += [str(stamp_of(Path(path).expanduser())) for path in certificates if path]
+    # A digest, for the secrets themselves need not stay in memory to be compared. NUL is in no variable.
     return sha256("\0".join(found).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -138,6 +139,7 @@ class SourceRuntime:
                 (name, entry) for name, entry in self._entries.items() if self._has_changed(name, wanted.get(name))
             ]
             gone = [(name, entry) for name, entry in changed if not (name in self._broken and name in wanted)]
+            # All at once: each may take seconds to end its processes. New ones are opened once these are gone.
             await asyncio.gather(*(self._close_source(name, entry) for name, entry in gone))
             for name, entry in wanted.items():
                 if name not in self._entries or name in self._broken:
@@ -155,6 +157,7 @@ class SourceRuntime:
         opener = self._openers.get(kind_of(entry).kind)
         if opener is not None:
             opener.forget(name)
+        # A later source of that name begins with a closed breaker, not with the failures of another server.
         upstream = f"{kind_of(entry).name}:{name}"
         self.budgets.forget(upstream)
         self.deps.observing.metrics.upstream_gone(upstream)
@@ -226,6 +229,7 @@ class SourceRuntime:
         except HubFailure as refused:
             self._mark_broken(name, entry, refused.message)
         except (ValueError, OSError) as wrong:
+            # Redacted, for an error of a library may quote a URL with its password.
             self._mark_broken(name, entry, self.deps.redactor.text(str(wrong)))
 
     def _mark_broken(self, name: str, entry: Source, reason: str) -> None:

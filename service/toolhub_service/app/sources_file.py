@@ -395,5 +395,5 @@ def _checked(text: str, meant: Mapping[str, Any]) -> str:
         if _data(text) == dict(meant):
             return text
     except SettingsInvalid:
-        pass
+        pass  # As bad as a text that reads as something else
     raise NotEditable("it is written in a way that cannot be changed without losing something; change it by hand")

@@ -49,6 +49,7 @@ async def judgements(settings: Settings, token: str) -> list[Judgement]:
         known = _listed([issuer.issuer for issuer in settings.auth.jwt.issuers]) or "none"
         return [*found, Judgement("issuer", False, f"{_shown(parsed.claims.get('iss'))} is none of: {known}")]
     found.append(Judgement("issuer", True, f"{terms.name}, {terms.issuer}"))
+    # Every check, where the hub ends at the first that fails: who corrects an issuer wants all of them at once.
     found += _claims(parsed, terms, settings)
     found.append(await _signature(token, terms))
     return [*found, *_identity(parsed, terms, settings)]
@@ -68,6 +69,7 @@ def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Itera
     except TokenRefused as refused:
         times = ", ".join(f"{name} {_time(parsed.claims.get(name))}" for name in ("iat", "nbf", "exp"))
         yield Judgement("times", False, f"{refused.message} It says {times}; it is {_time(now_s)}")
+    # A token of MCP is made for that resource (RFC 8707), one of gRPC for what `audiences` says.
     entrances = {"gRPC": terms.audiences, "MCP": frozenset({settings.server.mcp.public_url or ""} - {""})}
     try:
         audiences = audiences_of(parsed.claims)
@@ -83,6 +85,7 @@ def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Itera
 
 async def _signature(token: str, terms: IssuerTerms) -> Judgement:
     """With the issuer's keys of now; whatever else is wrong is said by other judgements."""
+    # As the hub does it, keys fetched anew: what a running hub has cached is not asked for.
     tokens = Tokens([terms], SystemClock())
     try:
         await tokens.verify_in_time(token, None)
@@ -126,6 +129,7 @@ def _identity(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Ite
 
 def _roles(identity: Identity, settings: Settings) -> Judgement:
     policy, verified = policy_of(policy_file_of(settings)), principal_of(identity)
+    # Once as if the token brought every role: the difference tells whether policy or token lacks it.
     given = policy.described(replace(verified, roles=frozenset(Role))).roles
     if not given and identity.actors:
         return Judgement("roles", False, "the policy gives principal and actors no role that all of them have")

@@ -77,6 +77,7 @@ class LongWork:
     async def start(self) -> None:
         """Jobs are run from here on, those of processes that died, too."""
         self.locks.hold(self.heartbeat.runner)
+        # Before jobs are delivered: what runs under a name that is not alive would be taken over at once.
         await self.heartbeat.beat()
         await self.engine.start(self.runs.run)
         self._reconciling = asyncio.create_task(self.reconciler.run())
@@ -89,11 +90,13 @@ class LongWork:
 
     async def close(self, grace_s: float) -> None:
         """What runs gets its grace, the rest is handed over."""
+        # First, for a job that ends now still writes its result and its event.
         await self.engine.close(grace_s)
         await self.upkeep.close()
         if self._reconciling is not None:
             self._reconciling.cancel()
             await asyncio.wait({self._reconciling})
+            # Only now: whoever sees that the process has left takes over what it holds.
             await self.heartbeat.leave()
             self.locks.let_go()
 
@@ -130,6 +133,7 @@ def make_long_work(
     acceptance = Acceptance(ledger, engine, deps.randomness, deps.redactor, trace_parent=current_traceparent)
     job_service = PrincipalJobs(ledger, engine)
     logs = JobLogs(stores.inner_log, stores.jobs, job_service)
+    # Afterwards, for the same reason: the logs ask the service of jobs, which writes the ledger.
     ledger.forget_log = logs.forget
     reconciler = Reconciler(
         ledger,
@@ -279,6 +283,7 @@ def make_pipeline(
         show_raw=deps.settings.results.show_raw,
         unread=unread,
     )
+    # Afterwards, as the two need each other: tools call through the pipeline, which calls tools.
     toolbox.adapter.inner_calls = _inner_calls(deps, toolbox, policy, pipeline, long_work)
     return pipeline
 
@@ -315,6 +320,7 @@ def make_webhook(deps: Deps) -> ApprovalWebhook | None:
     if not settings.webhook_url:
         return None
     try:
+        # Stripped, for editors and `echo` end a file with a line feed that no receiver signs with.
         secret = Path(settings.webhook_secret_file).expanduser().read_bytes().strip()
         return ApprovalWebhook(
             settings.webhook_url, secret, clock=deps.clock, randomness=deps.randomness, log=deps.observing.log

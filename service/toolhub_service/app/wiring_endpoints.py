@@ -42,8 +42,10 @@ def endpoint_tools(
 
 
 def _channel(channel: Channel, redactor: Redactor) -> MediaChannel:
+    # Resolved at each message: a key that is rotated on disk holds from the next one on.
     def url() -> str:
         text = resolve_value(channel.url)
+        # An Apprise URL is a secret in many of its parts, which its service's errors may quote.
         redactor.learn(secrets_of_channel(text))
         return text
 

@@ -96,6 +96,7 @@ class McpAccess:
         try:
             self._enter(cast(ServicerContext, _Sent(headers, peer)))
         except KeysNeeded as needed:
+            # Standard input cannot wait here: the keys are fetched beside, and the client's next request finds them.
             needed.begin()
             raise AccessRefused(503, needed.unmet().message) from needed
         except RpcFailure as refused:
@@ -117,6 +118,7 @@ class McpAccess:
         self, refused: RpcFailure, headers: Sequence[tuple[str, str]], peer: str, asked: str, principal_id: str = ""
     ) -> AccessRefused:
         wait_s = 0.0
+        # Other refusals, such as a hub that shuts down, say nothing of who calls.
         if refused.reason in REASONS:
             key_id = public_key_id(dict(headers))
             wait_s = self._observer.refused(
@@ -178,6 +180,7 @@ def _state_key(deps: Deps) -> bytes:
     """Raises OSError, SecretFileInvalid."""
     file = deps.settings.server.mcp.state_key_file
     if not file:
+        # Derived: one key for two purposes would let what was sealed for one be brought to the other.
         return hashlib.sha256(b"mcp request state\n" + read_or_make_key(deps.paths.plan_key)).digest()
     return read_key(Path(file).expanduser(), "write 64 hexadecimal digits, such as those of `openssl rand -hex 32`")
 
@@ -215,6 +218,7 @@ def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
     except OSError as taken:
         advice = "set server.mcp.listen (TOOLHUB_SERVER_MCP_LISTEN) to another, or server.mcp.enabled to false"
         problem = f"not served on {settings.server.mcp.listen}: {taken.strerror}; {advice}"
+        # Told, not raised: gRPC serves all the same, and a port that is taken is no reason to be without a hub.
         return replace(mcp, problem=problem)
     return mcp
 
@@ -239,6 +243,7 @@ def _hosts(settings: Settings) -> frozenset[str]:
     """Names in Host besides this machine's; none beyond loopback means any."""
     chosen = settings.server.mcp
     hosts = {host.lower() for host in chosen.allowed_hosts}
+    # Where every Host is accepted, adding one would refuse all others.
     if chosen.public_url and (hosts or is_local(chosen.listen)):
         hosts.add(urlsplit(chosen.public_url).netloc.lower())
     return frozenset(hosts)

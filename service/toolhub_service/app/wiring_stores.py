@@ -81,6 +81,7 @@ class Stores:
         """All or none. Raises ToolFailure or HubFailure with a message for the operator."""
         async with AsyncExitStack() as on_refusal:
             for each in self._all():
+                # Before it starts: one that fails half-way has something to close as well.
                 on_refusal.push_async_callback(each.close)
                 await each.start()
             on_refusal.pop_all()
@@ -142,6 +143,7 @@ def _own(deps: Deps) -> Stores:
 
 
 def _shared(deps: Deps) -> Stores:
+    # First: it tells in a sentence when Redis's library is not installed, and the imports below would not.
     link, counts = _redis(deps)
     from toolhub_service.stores.redis_jobs import RedisJobs
     from toolhub_service.stores.redis_keys import RedisKeys

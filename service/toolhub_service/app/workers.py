@@ -78,6 +78,7 @@ class Supervisor:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env={**self._environment, WORKER_VARIABLE: str(worker)},
+                # A worker stops when this end closes, so that none outlives a supervisor that was killed.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
@@ -88,8 +89,10 @@ class Supervisor:
             self._ended(process.pid)
             if self._stopping.is_set():
                 return
+            # A worker that fails before all were ready would fail again: the command ends and says so instead.
             if self._has_started:
                 sys.stderr.write(f"worker {worker} ended with status {status}; starting it again\n")
+                # A worker that crashes at once must not be started without pause.
                 await self._pause()
             else:
                 self._start_failed = True
@@ -138,6 +141,7 @@ def reserve_port(address: str) -> tuple[socket.socket | None, str]:
         raise OSError(f"cannot listen on {address}: the address is in use or not ours") from taken
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    # Bound and never listening: it only keeps the port from others while workers come and go.
     held.bind(place)
     return held, f"{address.rpartition(':')[0]}:{held.getsockname()[1]}"
 

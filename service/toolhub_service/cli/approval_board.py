@@ -116,6 +116,7 @@ class LiveTable:
         return Group(*parts)
 
     def _shown(self) -> dict[str, approval_pb2.Approval]:
+        # The newest: what is drawn must fit the screen, or redrawing it would leave lines behind.
         return dict(list(self._pending.items())[-_ROWS_MAX:])
 
     def _table(self, shown: Mapping[str, approval_pb2.Approval], selected: str) -> Table:
@@ -133,6 +134,7 @@ class LiveTable:
         for approval in shown.values():
             id, _, *cells = (legible(cell) for cell in row(approval))
             mark = "" if not selected else "› " if id == selected else "  "
+            # A narrow table has a column less.
             words = [mark + id, *cells][: len(table.columns)]
             table.add_row(*map(Text, words), style="bold" if id == selected else "")
         return table
@@ -176,7 +178,9 @@ class Keyboard:
             ready, _, _ = select.select([wakes, *([sys.stdin] if self.is_there else [])], [], [])
             if wakes in ready:
                 return ""
+            # By the descriptor: Python's buffer would take more bytes than `select` is then asked about.
             typed = os.read(sys.stdin.fileno(), 1)
+            # The bytes of an arrow key come at once; Escape alone has nothing behind it.
             if typed == _ESCAPE and select.select([sys.stdin], [], [], 0)[0]:
                 typed += os.read(sys.stdin.fileno(), 2)
             if not typed:  # the terminal is gone

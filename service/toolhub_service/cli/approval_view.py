@@ -255,6 +255,8 @@ class ApprovalWatch:
         shown = self._shown.pop(approval.approval_id, None)
         self._shown[approval.approval_id] = approval
         if len(self._shown) > _REMEMBERED_MAX:
+            # A watch may run for weeks; the oldest is the least likely to be told of again.
             del self._shown[next(iter(self._shown))]
+        # After an outage the hub tells again what stands: only what has changed is printed.
         if shown is None or shown.state != approval.state:
             yield approval

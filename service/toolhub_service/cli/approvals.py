@@ -219,6 +219,7 @@ def approve(
     with connected_by(options) as connection:
         asked = _get(connection, approval_id).approval
         answer = given_answer(words, document, schema_of(asked))
+        # Without a terminal the command itself is the decision, as scripts need it.
         if is_pending(asked) and not is_sure and sys.stdin.isatty():
             answer = _confirm(asked, as_json, answer)
         after = _decide(connection, asked, approval_pb2.DECISION_APPROVE, comment, answer)
@@ -299,6 +300,7 @@ def _run_board(connection: Connection, tool: str) -> None:
             post(partial(fail, error))
 
     with Keyboard() as keyboard, LiveTable(has_keys=keyboard.is_there) as table:
+        # A daemon: it waits in a stream that nothing ends when the keys do.
         Thread(target=follow, daemon=True).start()
         while (key := keyboard.next(wakes)) not in ("q", "Q"):
             if key in _DECISIONS and table.selected:
@@ -307,6 +309,7 @@ def _run_board(connection: Connection, tool: str) -> None:
             elif key in _STEPS:
                 table.select(_STEPS[key])
             while not key and not news.empty():
+                # One byte for each piece of news, so that the pipe is never readable for nothing.
                 os.read(wakes, 1)
                 news.get()()
 
@@ -355,6 +358,7 @@ def _decide(
         approval_id=asked.approval_id,
         decision=decision,
         comment=comment,
+        # What was shown: the hub refuses when these are no longer the arguments of the approval.
         args_digest=asked.args_digest,
         answer_json=answer_json,
     )

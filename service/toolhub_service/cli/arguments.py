@@ -41,12 +41,14 @@ def _document(word: str) -> bytes:
         raise click.UsageError(
             f"{word!r} is not an argument. Give key=value pairs, a JSON object, @FILE or - (standard input)."
         )
+    # The shell's bytes as they were typed: the hub says what is wrong with them.
     return word.encode("utf-8", "surrogateescape")
 
 
 def _typed(value: str, declared: Mapping[str, Any]) -> Any:
     """Text where the schema takes text, JSON elsewhere; `@file` reads text from a file, `@@` begins with an @."""
     if _takes_text(declared):
+        # A text that begins with @ itself is written with two of them.
         if value.startswith("@@"):
             return value[1:]
         return _text(value[1:]) if value.startswith("@") else value

@@ -96,6 +96,7 @@ class _Upload:
             if (whole := self._look_up()) is not None:
                 artifact = whole
                 break
+            # Only attempts that bring nothing count: a slow line may break a hundred times and still get there.
             failed = 0 if self._header.offset_bytes > before_bytes else failed + 1
         if artifact.sha256 != (self._header.sha256 or self._sha256.hexdigest()):
             raise click.ClickException(
@@ -121,6 +122,7 @@ class _Upload:
                 raise
             found = pb.GetUploadResponse()
         self._header.offset_bytes = self._sent_bytes = found.received_bytes
+        # The hub's count goes, not ours: what was sent may not have arrived.
         self._source.seek(found.received_bytes)
         return found.artifact if found.HasField("artifact") else None
 
@@ -132,6 +134,7 @@ class _Upload:
                 answer: pb.WriteArtifactResponse = self._call.result(timeout=self._connection.timeout_s)
                 return answer
             except grpc.FutureTimeoutError:
+                # A source that is typed or piped may pause for as long as it likes.
                 if self._sent_bytes == sent_bytes and not self._waits_for_source:
                     self._call.cancel()
                     waited_s = f"{self._connection.timeout_s:g} s"
@@ -152,6 +155,7 @@ class _Upload:
             return self._source.read1(CHUNK_BYTES)
         except OSError as error:
             self._unreadable = error
+            # gRPC asks for messages from a thread of its own, perhaps before the call has been assigned.
             self._begun.wait()
             self._call.cancel()
             return b""
@@ -233,6 +237,7 @@ def _publish(part: Path, file: Path, *, force: bool) -> None:
         part.replace(file)
         return
     try:
+        # link(2) and not a rename: a file that has appeared meanwhile is not replaced.
         os.link(part, file)
     except FileExistsError:
         raise _exists(file) from None
@@ -268,6 +273,7 @@ class _Download:
                 before_bytes = self._have_bytes
                 broken = self._attempt(bar)
                 failed = 0 if self._have_bytes > before_bytes else failed + 1
+                # Nothing was ever received: most likely a refusal, which trying again would not change.
                 if broken is not None and (failed >= _ATTEMPTS or not self._have_bytes):
                     raise broken
                 if failed >= _ATTEMPTS:
@@ -293,6 +299,7 @@ class _Download:
     def _discard(self) -> None:
         if self._is_file:
             self._target.seek(0)
+            # Bytes that do not add up to the digest are no beginning that could be gone on with.
             self._target.truncate()
 
     def _attempt(self, bar: ProgressBar) -> grpc.RpcError | None:
@@ -308,6 +315,7 @@ class _Download:
                     bar.show(_progress(self._have_bytes, self._artifact.size_bytes))
         except grpc.RpcError as error:
             code, _, _ = status_of(error)
+            # A deadline with progress is only the end of one attempt; without, the hub does not answer.
             is_stalled = code is grpc.StatusCode.DEADLINE_EXCEEDED and self._have_bytes == request.offset_bytes
             if code not in _BROKEN or is_stalled:
                 raise

@@ -147,6 +147,7 @@ def list_artifacts(
     with connected_by(options) as connection:
         for page in connection.pages(connection.artifacts.ListArtifacts, request):
             found.extend(page.artifacts)
+            # One more than asked for shows that there are more.
             if not is_all and len(found) > limit:
                 break
     shown = found if is_all else found[:limit]
@@ -200,6 +201,7 @@ def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifac
         if status_of(unknown)[0] is not grpc.StatusCode.NOT_FOUND:
             raise
         every = pb.ListArtifactsRequest()
+        # Only now, for listing costs another request and whole ids are the rule in scripts.
         whole = connection.full_id(artifact_id, connection.artifacts.ListArtifacts, every, "artifacts", "artifact_id")
         if whole == artifact_id:
             raise
@@ -224,6 +226,7 @@ def _pairs(artifact: artifact_pb2.Artifact) -> list[tuple[str, str]]:
 def _own_name(artifact: artifact_pb2.Artifact) -> str:
     """The artifact's name where it is a safe file name, else its ID."""
     for name in (artifact.name, artifact.artifact_id):
+        # The name is whoever uploaded it's: it must neither leave the folder nor drive the terminal.
         if _SAFE_NAME.fullmatch(name) and name.isprintable():
             return name
     raise click.UsageError("The artifact's name is not a safe file name. Give a file name with -o.")

@@ -45,6 +45,7 @@ def whoami(as_json: bool, **options: Any) -> None:
         return
     click.echo(f"{legible(answer.principal)} ({', '.join(answer.roles)})")
     if options["context_name"]:
+        # An option or a variable of the environment goes before the context's own.
         credential = used.context.credential if used is not None else "not that of the context"
         note(f"context {options['context_name']}: {hub.hub.address}, {credential}")
     if login:
@@ -104,7 +105,9 @@ def check(token: str, as_json: bool, **options: Any) -> None:
         )
     if not is_installed():
         raise click.ClickException(f"{NOT_INSTALLED}.")
+    # From standard input, a token stands neither in the shell's history nor in the list of processes.
     text = sys.stdin.read(_TOKEN_MAX_CHARS) if token == "-" else token  # noqa: S105 - a sign, no token
+    # People copy the whole header.
     sent = text.strip().removeprefix("Bearer ").strip()
     with explaining(ListenRefused, OfflineRefused, InvalidPolicy):
         found = asyncio.run(judgements(settings, sent))

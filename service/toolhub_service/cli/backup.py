@@ -142,6 +142,7 @@ def _show(place: Path, manifest: Manifest, checked: Checked | None, signed_by: s
     made_at = _utc(manifest.made_at_unix_ms)
     if wants_json(as_json):
         facts = msgspec.to_builtins(manifest)
+        # Thousands of files; their number is enough.
         del facts["entries"]
         checks = None if checked is None else msgspec.to_builtins(checked)
         size = {"files": len(manifest.entries), "size_bytes": size_bytes(manifest)}

@@ -137,6 +137,7 @@ def _show_value(value: Any) -> None:
 def _without(value: Any, streamed: Mapping[str, str]) -> Any:
     if not isinstance(value, dict):
         return value
+    # What was already on the screen as it came is not printed a second time.
     return {key: item for key, item in value.items() if not item or streamed.get(key) != item}
 
 
@@ -293,6 +294,7 @@ def _streamed(
         call_id = next((str(value) for key, value in running.initial_metadata() or () if key == _CALL_ID), "")
         return _answer(running, request.intent.tool, shown)
     except KeyboardInterrupt:
+        # Ctrl-C ends the call at the hub too, not only this command's waiting for it.
         running.cancel()
         where = f"--call-id {call_id}" if call_id else f"--task-id {request.context.task_id}"
         click.echo(
@@ -328,6 +330,7 @@ def _input_schema(connection: Connection, tool: str) -> dict[str, Any]:
     except grpc.RpcError as error:
         if status_of(error)[0] not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
             raise
+        # Whether there is such a tool, and what is wrong with the call, is for the hub to say and record.
         return {}
     schema: dict[str, Any] = json.loads(answer.tool.input_schema_json or b"{}")
     return schema

@@ -104,6 +104,7 @@ class Endpoint:
         if not self.is_encrypted:
             return grpc.insecure_channel(self.address, _OPTIONS)
         ca = _read("--ca-file", self.ca_file)
+        # gRPC would say no more than that the handshake failed.
         if ca is not None and _CERTIFICATE not in ca:
             raise click.UsageError(f"--ca-file {self.ca_file}: the file contains no PEM certificate.")
         key, certificate = _read("--key-file", self.key_file), _read("--cert-file", self.cert_file)
@@ -138,6 +139,7 @@ def endpoint(
         if tls is False and is_https:
             raise click.UsageError(f"{address} means TLS and --no-tls means plaintext. Leave out one of them.")
         address, is_encrypted = urlsplit(address).netloc, is_https
+    # An IPv6 address without brackets, which gRPC would read as a host and a port.
     if address.count(":") > 1 and not address.startswith(("[", "unix", "dns:", "ipv4:", "ipv6:")):
         address = f"[{address}]"
     if ":" not in address or address.endswith("]"):
@@ -159,6 +161,7 @@ def unreachable_text(hub: Endpoint, details: str) -> str:
         )
     if text := _handshake_text(address, details):
         return text
+    # Tried by a handshake of our own, for gRPC tells a hub that wants TLS and no hub alike.
     if "Connection refused" not in details and not address.startswith("unix") and _speaks_tls(hub):
         return _closed_text(hub)
     return f"{_ABSENT} {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
@@ -166,6 +169,7 @@ def unreachable_text(hub: Endpoint, details: str) -> str:
 
 def _handshake_text(address: str, details: str) -> str:
     """Why there is no TLS with a server that is there; empty: it is not for that."""
+    # These are OpenSSL's words in gRPC's details, the only place where a handshake's fault is named.
     if "WRONG_VERSION_NUMBER" in details:
         return (
             f"The server at {address} does not use TLS. Leave out https://, --tls, --ca-file and TOOLHUB_CA_FILE; a "

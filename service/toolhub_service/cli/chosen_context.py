@@ -65,9 +65,11 @@ def completed(given: Given) -> dict[str, Any]:
     rank = rank if asked else BY_FILE
     contexts = read_contexts()
     name = asked or contexts.current
+    # An address that was named more closely is another hub: it must not get this context's credential.
     if not name or ranks["address"] > rank:
         return {**values, "context_name": None}
     context = contexts.named(name)
+    # Mixed, a typed CA and the context's client certificate would be of two different hubs.
     has_tls_of_its_own = max(ranks[each] for each in ("tls", *FILES)) > rank
     if ranks["address"] < rank:
         values["address"] = context.address

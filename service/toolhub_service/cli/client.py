@@ -141,11 +141,13 @@ class Connection:
 
         `rpc` lists records newest first; `field` holds their ID.
         """
+        # A whole id needs no listing, which the caller may not even be allowed.
         if len(given) >= _ID_CHARS:
             return given
         request.page_size = PAGE_MAX
         known = [str(getattr(each, field)) for each in getattr(self.call(rpc, request), records)]
         fitting = [each for each in known if each.startswith(given)]
+        # An id that is whole and the beginning of another one is meant as it is.
         if given not in fitting and len(fitting) > 1:
             several = ", ".join(fitting[:_SEVERAL_SHOWN]) + (", …" if fitting[_SEVERAL_SHOWN:] else "")
             raise click.UsageError(f"`{given}` matches several IDs: {several}")
@@ -162,6 +164,7 @@ class Connection:
             if count is not None and len(found) >= count:
                 break
         found = found[:count]
+        # Records may have gone while pages were read, and no total is below what is shown.
         return found, max(total, len(found))
 
 
@@ -308,6 +311,7 @@ class Backoff:
         """Seconds to wait after the end of a watch; None: it ended without an error."""
         own_s, self._next_s = self._next_s, min(2 * self._next_s, self._max_s)
         asked_s = min(retry_after_s(error), _RETRY_AFTER_MAX_S) if error is not None else 0.0
+        # Later than the hub asks, never sooner, and not all clients at once.
         return max(own_s * random.uniform(0.5, 1.0), asked_s * random.uniform(1.0, 1.5))  # noqa: S311 - jitter
 
 
@@ -329,6 +333,7 @@ def reopened(
         began_s = clock()
         try:
             for item in watch():
+                # An item shows that the connection works: the next outage begins with short pauses again.
                 backoff.reset()
                 yield item
         except grpc.RpcError as error:

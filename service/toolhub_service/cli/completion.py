@@ -64,6 +64,7 @@ def _completing(
             value, rank = (typed, TYPED) if typed is not None else (option.value_from_envvar(context), BY_ENVIRONMENT)
             if name in OPTIONS and value not in (None, ""):
                 given[name] = (Path(str(value)) if name.endswith("_file") else value, rank)
+        # While somebody types, a hub that is away completes nothing, and writes nothing into the line.
         with suppress(click.ClickException):
             options = completed(given)
             options |= {"timeout_s": _TIMEOUT_S, "address": options["address"] or DEFAULT_ADDRESS}
@@ -120,6 +121,7 @@ def complete_tag(connection: Connection) -> Items:
 def complete_argument(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The arguments of the tool that are not given yet, each as `name=` with its description."""
     tool, given = str(context.params.get("tool") or ""), context.params.get("arguments") or ()
+    # An argument that stands in the line already is not offered again.
     taken = {str(word).partition("=")[0] for word in given}
 
     def arguments(connection: Connection) -> Items:
@@ -184,6 +186,7 @@ def complete_pinned(connection: Connection) -> Items:
     from toolhub_service.cli.output import enum_name
 
     found: dict[str, str] = {}
+    # Pending ones first, for those are what a decision is typed for.
     for states in ([pin_pb2.PIN_STATE_PENDING], []):
         request = pb.ListPinsRequest(page_size=_ITEMS_MAX, states=states)
         for pin in connection.call(connection.registry.ListPins, request).pins:

@@ -51,6 +51,7 @@ def settings_options(command: Command) -> Command:
 def read_settings(config_file: Path | None, data_dir: Path | None, **overrides: str) -> Settings:
     """The settings: options take precedence over the environment, the environment over the file. `overrides` are
     environment variables. Raises click.ClickException when they are invalid."""
+    # As variables of the environment, so that options go the same way as all other settings, and are checked there.
     environment = {**os.environ, **{name: value for name, value in overrides.items() if value}}
     if data_dir is not None:
         environment["TOOLHUB_DATA_DIR"] = str(data_dir)
@@ -140,6 +141,7 @@ def _without_secrets(settings: Settings) -> dict[str, Any]:
     from toolhub_service.settings.loading import known_secrets, secret_urls
 
     shown: dict[str, Any] = msgspec.to_builtins(settings)
+    # Without the environment: what is shown is the settings, in which nothing of it appears.
     redactor = Redactor(known_secrets(settings, {}))
     for custom in shown["tools"]["custom"]:
         custom["args"] = redactor.value(custom["args"])

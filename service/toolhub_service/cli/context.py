@@ -69,6 +69,7 @@ def add(name: str, replaces: bool, use: bool | None, **options: Any) -> None:
         if name in former.by_name and not replaces:
             raise click.UsageError(f"There is a context `{name}` already. Change it with --replace.")
         is_used = use if use is not None else former.current in ("", name)
+        # A login that was made for the former address must not be sent to the new one.
         forget(name)
         keep(Contexts(name if is_used else former.current, {**former.by_name, name: added}))
     tls = "TLS" if added.tls else "plaintext"
@@ -92,6 +93,7 @@ def _context_of(has_login: bool, issuer: str, client_id: str, **options: Any) ->
     address, tls = options["address"], options["tls"]
     hub = endpoint(address, tls=tls, **files)
     if tls is None and not hub.is_encrypted and "://" not in address:
+        # TLS where nothing was said and the hub is not on this machine: a credential goes there.
         hub = endpoint(address, tls=not is_local(hub.address), **files)
     paths = {each: str(options[each] or "") for each in (*files, "api_key_file")}
     login = Login(**asked) if has_login else None

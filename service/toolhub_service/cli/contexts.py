@@ -101,6 +101,7 @@ def read_contexts() -> Contexts:
             # It decides where credentials go.
             if os.fstat(file.fileno()).st_mode & _OTHERS_WRITE:
                 raise click.ClickException(f"Others may write {path}: chmod 600 {path}")
+            # Bounded, and a file that is longer fails as JSON that was cut.
             text = file.read(_SIZE_MAX_BYTES + 1)
     except FileNotFoundError:
         return Contexts()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 import webbrowser
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
 
 import click
 
 from toolhub.v1 import credential_service_pb2 as pb
-from toolhub_service.cli.callback import callback, query_of
 from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.output import (
     enum_name,
@@ -50,6 +53,7 @@ def set_credential(source: str, **options: Any) -> None:
     if sys.stdin.isatty():
         value = click.prompt("Value", hide_input=True, err=True)
     else:
+        # Never from an argument: other users of the machine see those, and shells keep them.
         value = sys.stdin.read(_VALUE_MAX_CHARS + 1)
     value = value.strip()
     if not value or len(value) > _VALUE_MAX_CHARS:
@@ -136,6 +140,7 @@ def revoke(source: str, principal: str, tenant: str, **options: Any) -> None:
 
 def _page(url: str) -> str:
     """The URL, if it is that of a page: a hub must not open files or start programs here. Raises ClickException."""
+    # The URL is handed to a browser and to the terminal, and comes from another server.
     if urlsplit(url).scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
         raise click.ClickException(f"The hub names no page to log in at: {legible(url)}")
     return url
@@ -151,3 +156,68 @@ def _cells(credential: pb.Credential) -> tuple[str, ...]:
         utc(credential.changed_at),
         utc(credential.expires_at) if credential.HasField("expires_at") else "",
     )
+
+
+# A browser's way back to a command that waits for it: one request to a port of loopback (RFC 8252 §7.3).
+
+_PATH = "/callback"
+_DONE = b"Done. You can close this window and go back to the terminal.\n"
+_QUERY_MAX_CHARS = 16 * 1024
+
+
+class Callback:
+    """Listens on 127.0.0.1; `answer` waits for the browser."""
+
+    def __init__(self) -> None:
+        self._server = HTTPServer(("127.0.0.1", 0), _Handler)
+        self.uri = f"http://127.0.0.1:{self._server.server_port}{_PATH}"
+
+    def answer(self, timeout_s: float) -> dict[str, str]:
+        """The query that came back; empty when none came in time."""
+        ends_s = time.monotonic() + timeout_s
+        while (left_s := ends_s - time.monotonic()) > 0:
+            self._server.timeout = left_s
+            _Handler.query = {}
+            self._server.handle_request()
+            # Browsers also ask for an icon, and anybody may ask anything: only an answer ends the waiting.
+            if _Handler.query:
+                return _Handler.query
+        return {}
+
+    def close(self) -> None:
+        self._server.server_close()
+
+
+@contextmanager
+def callback() -> Iterator[Callback]:
+    opened = Callback()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def query_of(url: str) -> dict[str, str]:
+    """The first value of each name in the query of a URL."""
+    return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    query: ClassVar[dict[str, str]] = {}
+    timeout = 10.0
+
+    def do_GET(self) -> None:
+        known = urlsplit(self.path).path == _PATH and len(self.path) <= _QUERY_MAX_CHARS
+        if known:
+            type(self).query = query_of(self.path)
+        self.send_response(200 if known else 404)
+        self.send_header("content-type", "text/plain; charset=utf-8")
+        # The URL of this page holds a code: no other page learns of it.
+        self.send_header("referrer-policy", "no-referrer")
+        self.send_header("content-length", str(len(_DONE) if known else 0))
+        self.end_headers()
+        if known:
+            self.wfile.write(_DONE)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: the request line holds the code."""

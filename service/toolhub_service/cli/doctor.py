@@ -60,6 +60,7 @@ def running_hub(options: Mapping[str, Any]) -> tuple[pb.GetServerInfoResponse | 
         with connected_by(quick) as connection:
             info = server_info(connection)
             return info, [_of_server(info, connection.hub.address)]
+    # A hub that refuses is running, and that is all there is to find out here.
     except HubRefused:
         return None, []
     except HubUnreachable as unreachable:

@@ -65,6 +65,7 @@ def health(
       toolhub health --service toolhub.v1.ToolService
       toolhub health --verbose
     """
+    # Probes have timeouts of their own, and an answer after them counts for nothing.
     timeout_s = min(options["timeout_s"], _ANSWER_MAX_S)
     info = None
     if of_configuration:
@@ -127,6 +128,7 @@ def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
         return endpoint(address, **{name: options[name] for name in ("ca_file", "cert_file", "key_file")})
     own = [tls.certificate_file, tls.key_file] if settings.asks_clients else ["", ""]
     certificate, key = (Path(file).expanduser() if file else None for file in own)
+    # The hub's own certificate as the CA: it is this very hub that is asked, whoever signed it.
     hub = endpoint(
         address,
         ca_file=options["ca_file"] or Path(tls.certificate_file).expanduser(),

@@ -187,6 +187,7 @@ class JobWatch:
         answers = self._connection.jobs.WatchJob(request, metadata=self._connection.metadata)
         try:
             for answer in answers:
+                # A hub that was asked for what follows may still tell an entry twice.
                 if answer.status.sequence > self._seen:
                     self._seen = answer.status.sequence
                     yield answer.status
@@ -219,6 +220,7 @@ def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_p
     except KeyboardInterrupt:
         click.echo(f"\n{job.job_id} keeps running in the hub. To follow or cancel it:", err=True)
         click.echo(f"toolhub jobs watch {job.job_id}\ntoolhub jobs cancel {job.job_id}", err=True)
+        # The terminal may be what ended.
         with suppress(BrokenPipeError):
             sys.stderr.flush()
         sys.exit(EXIT_INTERRUPTED)

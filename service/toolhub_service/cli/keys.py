@@ -148,6 +148,7 @@ def _check_name(name: str) -> None:
             f"{legible(name)!r} cannot be the name of a principal: it must have no spaces and no control characters. "
             "Use letters, digits and signs such as - _ . @, as in research-agent."
         )
+    # In the policy such a name would be a selector, and mean others or nobody.
     if "*" in name or name.startswith(("group:", "issuer:", "actor:")):
         raise click.UsageError(
             f"{legible(name)!r} would mean others in policy.yaml: choose a name without * or group:."
@@ -182,6 +183,7 @@ def _kept_in(out: Path | None) -> Iterator[Any]:
         yield len  # nothing is kept
         return
     try:
+        # Opened before the key is made: a key that cannot be written down would be one that nobody has.
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
         raise click.UsageError(f"--out {out}: there is such a file. Move it away, or name another one.") from None
@@ -190,11 +192,13 @@ def _kept_in(out: Path | None) -> Iterator[Any]:
         def keep(key: str) -> None:
             file.write(f"{key}\n")
             file.flush()
+            # Only its hash is stored: what a power cut takes from this file is lost.
             os.fsync(file.fileno())
 
         try:
             yield keep
         except BaseException:
+            # The failure that led here is what counts.
             with suppress(OSError):
                 out.unlink()
             raise

@@ -141,6 +141,7 @@ def _has_browser() -> bool:
     """Whether a page that is opened here is seen by who types."""
     if os.environ.get("BROWSER"):
         return True
+    # A browser there would open on the other machine's screen, if it has any.
     if os.environ.get("SSH_CONNECTION"):
         return False
     has_screen = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
@@ -248,6 +249,7 @@ def mcp_urls(context: Context) -> list[str]:
         return []
     host = context.address.removeprefix("dns:///").rpartition(":")[0]
     scheme = "https" if context.tls else "http"
+    # Behind a proxy the endpoint is usually at the host's own port for https.
     return [f"{scheme}://{host}:{_MCP_PORT}/mcp", *([f"https://{host}/mcp"] if context.tls else [])]
 
 

@@ -99,6 +99,7 @@ def _listening(state: str) -> Iterator[tuple[int, queue.Queue[Answer]]]:
                 self._say(400, "This is no answer to a login that is under way.")
                 return
             self._say(200, "Thank you. Go back to the terminal; this page can be closed.")
+            # A browser that reloads the page answers twice; the first answer counts.
             with suppress(queue.Full):
                 answers.put_nowait(answer)
 

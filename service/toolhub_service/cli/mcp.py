@@ -74,6 +74,7 @@ def mcp(
         if embedded:
             _embedded(settings, api_key)
             return
+        # Whoever names a configuration means that hub, and not the one of a context.
         is_own = not context_name and bool(config_file or data_dir)
         hub = (None if is_own else _of_context(_chosen(context, context_name), url)) or Hub(
             _target(url, settings), api_key, _verify()
@@ -83,6 +84,7 @@ def mcp(
         else:
             _embedded(settings, api_key)
     except click.ClickException as refused:
+        # A client waits for answers and shows no standard error: each request is told why.
         if not sys.stdin.isatty():
             _answer_all(refused.format_message())
         raise
@@ -136,6 +138,7 @@ def _of_context(chosen: Mapping[str, Any], url: str) -> Hub | None:
 def _key_of(key: ContextKey) -> Callable[[], str]:
     """The credential for MCP. Raises NoCredential when it cannot be had, and click.ClickException at once."""
     own = replace(key, for_mcp=True)
+    # Asked for once before the first message: a login that has ended is said at once, not to a model later.
     own()
 
     def now() -> str:

@@ -79,6 +79,7 @@ class Bridge:
             for task in (*self._running.values(), *self._others, *filter(None, [self._listening])):
                 task.cancel()
             if "mcp-session-id" in self._session:
+                # Out of politeness: the hub ends an idle session by itself.
                 with suppress(httpx.HTTPError):
                     await self._http.delete(self._url, headers=self._session, timeout=2.0)
 
@@ -117,6 +118,7 @@ class Bridge:
             refused = await self._post(message, line)
             if refused == 404:
                 await self._open_again(session)
+            # The tool has an argument that must be in a header too, which its schema says.
             elif refused == 400:
                 await self._learn(message)
             if refused:
@@ -170,16 +172,19 @@ class Bridge:
     async def _learn(self, call: Message) -> None:
         """Which arguments of the tool go into headers: its client may never have listed it, or before it changed."""
         name, meta = _param(call, "name"), {**_param(call, "_meta")}
+        # The token is the client's own call's: progress of this question would be taken for its.
         meta.pop("progressToken", None)
         params = {"name": "describe_tool", "arguments": {"name": name}, "_meta": meta}
         asked = {"jsonrpc": "2.0", "id": "describe", "method": "tools/call", "params": params}
         answer = await self._http.post(self._url, json=asked, headers=self._headers(asked))
+        # Without its schema the call goes out without mirrored headers, and the hub says what it lacks.
         with suppress(ValueError, KeyError, TypeError):
             self._mirrored[name] = _mirrored(answer.json()["result"]["structuredContent"]["inputSchema"])
 
     async def _open_again(self, ended: dict[str, str]) -> None:
         """The hub knows the session no more: another one, without a word to the client."""
         async with self._opening:
+            # By identity: several requests find the same session ended, and one of them opens the next.
             if self._session is not ended or self._initialize is None:
                 return  # another request has
             opened = await self._http.post(self._url, json=self._initialize)
@@ -192,8 +197,10 @@ class Bridge:
     async def _listen(self) -> None:
         """What the hub says by itself in the older era."""
         while True:
+            # A stream that breaks (a proxy that cuts idle ones) is opened again.
             with suppress(httpx.HTTPError):
                 async with self._http.stream("GET", self._url, headers=self._session) as response:
+                    # The endpoint has no stream of its own to listen to.
                     if response.status_code == 405:
                         return
                     if response.is_success:

@@ -123,6 +123,7 @@ def entry_of_context(form: ClientForm, name: str, context: Context, url: str) ->
 
 def _program() -> str:
     """Whole, for clients start programs without the shell's path."""
+    # A whole path: clients with a window start programs without the shell's PATH.
     return shutil.which("toolhub") or str(Path(sys.executable).parent / "toolhub")
 
 
@@ -173,6 +174,7 @@ def written(form: ClientForm, path: Path, name: str, entry: Mapping[str, Any]) -
     path.parent.mkdir(parents=True, exist_ok=True)
     backup = None
     if path.exists():
+        # The file is another program's: whoever does not like the change can put the former one back.
         backup = path.with_name(f"{path.name}.before-{name}")
         shutil.copy2(path, backup)
     new = path.with_name(f".{path.name}.{os.getpid()}")

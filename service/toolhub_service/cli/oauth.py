@@ -89,6 +89,7 @@ def _answering(where: str) -> Any:
 
 def opened(verify: Any = True) -> httpx.Client:
     """A client that follows no redirect; proxies are those of the environment. `verify` as httpx takes it."""
+    # No redirects: a code or a refresh token goes to the endpoint that the issuer has named.
     return httpx.Client(timeout=_TIMEOUT_S, verify=verify, follow_redirects=False)
 
 
@@ -116,6 +117,7 @@ def asked(http: httpx.Client, method: str, url: str, **request: Any) -> tuple[in
         body = b""
         for chunk in response.iter_bytes():
             body += chunk
+            # Counted as it comes: an answer without an end must not fill the memory.
             if len(body) > _ANSWER_MAX_BYTES:
                 raise IssuerUnreachable(f"{url} answers more than {_ANSWER_MAX_BYTES:,} bytes.")
         try:
@@ -167,6 +169,7 @@ def registered(http: httpx.Client, issuer: Issuer) -> str:
     wanted = {
         "client_name": "toolhub",
         "application_type": "native",
+        # Without a port: RFC 8252 §7.3 has issuers allow any for loopback addresses.
         "redirect_uris": ["http://127.0.0.1/callback"],
         "grant_types": grants,
         "response_types": ["code"],
@@ -181,6 +184,7 @@ def registered(http: httpx.Client, issuer: Issuer) -> str:
 def granted(http: httpx.Client, issuer: str, token_endpoint: str, form: dict[str, Any]) -> Tokens:
     """What the token endpoint answers. Raises GrantRefused, IssuerUnreachable."""
     status, answer = asked(http, "POST", token_endpoint, data=form)
+    # A login is not given up for these: the refresh token still holds.
     if status >= 500 or status == 429:
         raise IssuerUnreachable(legible(f"{issuer} answers HTTP {status}. Try again later."))
     if status != 200:
@@ -224,8 +228,8 @@ class Request:
     @property
     def asks(self) -> dict[str, Any]:
         """The parameters of RFC 6749 §4.1.1 and RFC 8707 §2.1 that say it."""
-        said = {"client_id": self.client_id, "scope": " ".join(self.scopes), "audience": self.audience}
-        return {**{name: value for name, value in said.items() if value}, **self._named(self.resources)}
+        named = {"client_id": self.client_id, "scope": " ".join(self.scopes), "audience": self.audience}
+        return {**{name: value for name, value in named.items() if value}, **self._named(self.resources)}
 
     def token_form(self, **grant: str) -> dict[str, Any]:
         return {**grant, "client_id": self.client_id, **self._named(self.resources[:1])}

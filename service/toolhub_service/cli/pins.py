@@ -102,6 +102,7 @@ def _print_diff(diff: str) -> None:
 
 def _print_definition(pin: Pin) -> None:
     text = json.dumps(json.loads(pin.definition_json), indent=2, sort_keys=True, ensure_ascii=False)
+    # By every line break that Unicode knows: a definition must not draw what looks like a line of the command's own.
     lines = revealed(text).splitlines()
     for shown in lines[:_DEFINITION_LINES_MAX]:
         click.echo(_short(shown))
@@ -246,6 +247,7 @@ def accept(
         pending = _pins_to_decide(connection, tool, digest, source, is_all=is_all)
         # The newest pin of each tool: accepting an older one afterwards would replace the newest.
         found = list({pin.tool: pin for pin in reversed(pending)}.values())
+        # With a digest the user names the very definition, and has seen it.
         if not is_sure and not digest and found:
             _confirm(found, can_ask=sys.stdin.isatty() and not wants_json(as_json))
         _decide(connection, found, approval_pb2.DECISION_APPROVE, comment, as_json)

@@ -216,6 +216,7 @@ def explain_command(
     try:
         explanation = asyncio.run(explain_call(settings, snapshot, caller, tool, args, user_id=user_id))
     except ToolFailure as refused:
+        # The schema judges first, as in the hub: an argument that it refuses never reaches a rule.
         text = f"The call fails before the policy is evaluated: {refused.error.message}"
         lacks_args = not args and refused.error.kind is ErrorKind.INPUT_SCHEMA_INVALID
         raise click.ClickException(f"{text} Give arguments with --args." if lacks_args else text) from refused
@@ -258,6 +259,7 @@ def _caller(settings: Settings, id: str, groups: tuple[str, ...], actors: tuple[
 
     issuer, colon, _ = id.partition(":")
     issuers = [known.name for known in settings.auth.jwt.issuers]
+    # Only a token of an issuer carries groups and actors; an API key has none.
     is_vouched = bool(colon) and issuer in issuers
     if (groups or actors) and not is_vouched:
         raise click.UsageError(

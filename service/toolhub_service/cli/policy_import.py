@@ -84,6 +84,7 @@ def _write(translate: Any, file: Path, output: Path | None, strict: bool, *more:
         f"Translated from {file.name} by `toolhub policy import`. Check it, then `toolhub policy check`."
     )
     with explaining(InvalidPolicy, place=file):
+        # What was translated is checked as a policy before anybody uses it.
         parse_policy(text)
     if output is None:
         click.echo(text, nl=False)
@@ -108,10 +109,12 @@ def _read(file: Path) -> dict[str, Any]:
 
     try:
         with file.open("rb") as opened:
+            # One more than the most: so much is read to know that there is more.
             data = opened.read(_FILE_MAX_BYTES + 1)
         if len(data) > _FILE_MAX_BYTES:
             raise ImportRefused(f"the file has more than {_FILE_MAX_BYTES:,} bytes")
         text = data.decode("utf-8")
+        # safe_load takes the last of two equal keys: half of the permissions would be gone without a word.
         _refuse_doubled(yaml.compose(text, Loader=yaml.SafeLoader))
         value = yaml.safe_load(text)
     except OSError as missing:
@@ -128,6 +131,7 @@ def _refuse_doubled(root: Any) -> None:
     from toolhub_service.faces.permissions import ImportRefused
 
     waiting = [root]
+    # It grows while it is walked, which is a walk through the whole tree.
     for node in waiting:
         if len(waiting) > _NODES_MAX:
             raise ImportRefused(f"the file has more than {_NODES_MAX:,} values")

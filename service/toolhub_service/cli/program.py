@@ -84,6 +84,7 @@ def run(file: str, as_json: bool, **options: Any) -> None:
         try:
             answer = _answer(running, is_watched=options["watch"])
         except KeyboardInterrupt:
+            # Ending the stream is what cancels the program: it would else run on without a caller.
             running.cancel()
             click.echo("\nInterrupted. The hub cancels the program; what its calls have done is not undone.", err=True)
             sys.exit(EXIT_INTERRUPTED)
@@ -97,6 +98,7 @@ def _print(answer: pb.InvokeStreamResponse, as_json: bool, again: str) -> None:
             sys.exit(EXIT_REFUSED)
         return
     value = json.loads(answer.result.result_json) if answer.result.ok else {}
+    # Into a pipe goes the value alone, for `| jq`.
     if "value" in value and not sys.stdout.isatty() and not asks_for_data(as_json):
         click.echo(json.dumps(value["value"], ensure_ascii=False))
     else:
@@ -162,6 +164,7 @@ def _show_rest(answer: pb.InvokeStreamResponse, shown: set[tuple[int, str]] | No
     """The ends of calls that happened faster than they could be followed."""
     if shown is None or not answer.result.ok:
         return
+    # Progress is thinned out on the way; the result has every call.
     made = json.loads(answer.result.result_json).get("calls", ())
     recent = [
         {**call, "call": place, "state": "SUCCEEDED" if call["ok"] else "FAILED"} for place, call in enumerate(made, 1)
@@ -179,8 +182,8 @@ def _show_changes(details_json: bytes, shown: set[tuple[int, str]]) -> None:
         shown.add(key)
         state = change["state"]
         mark = click.style(_MARKS.get(state, "?"), fg=_COLOURS.get(state))
-        told = " ".join(part for part in (change.get("kind", ""), change.get("callId", "")) if part)
-        click.echo(f"{mark} {change['call']:>3}  {legible(change['tool'])}  {legible(told)}".rstrip(), err=True)
+        about = " ".join(part for part in (change.get("kind", ""), change.get("callId", "")) if part)
+        click.echo(f"{mark} {change['call']:>3}  {legible(change['tool'])}  {legible(about)}".rstrip(), err=True)
 
 
 @program.command()

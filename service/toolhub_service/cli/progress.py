@@ -32,9 +32,11 @@ class Pace:
         self._reports: deque[tuple[float, float]] = deque(maxlen=_MOST)
 
     def add(self, report: progress_pb2.Progress, at_s: float) -> None:
+        # It has begun anew, as a job does that another runner took over: its old pace says nothing.
         if self._reports and report.step < self._reports[-1][1]:
             self._reports.clear()
         self._reports.append((at_s, report.step))
+        # Two at least, or work that reports seldom would never have a pace.
         while len(self._reports) > 2 and at_s - self._reports[0][0] > _WINDOW_S:
             self._reports.popleft()
 
@@ -78,6 +80,7 @@ def done(report: progress_pb2.Progress) -> str:
     """Such as `12 of 40 files`."""
     if not report.HasField("total"):
         return amount(report.step, report.unit)
+    # "3 of 10 rows", but "3 kB of 10 MB": the two amounts of bytes may differ in their unit.
     unit = "" if report.unit != "bytes" else report.unit
     return f"{amount(report.step, unit)} of {amount(report.total, report.unit)}"
 
@@ -86,6 +89,7 @@ def percent(report: progress_pb2.Progress) -> str:
     """Such as `45 %`, never 100 before the end; empty when the total is unknown."""
     if not report.HasField("total") or report.total <= 0:
         return ""
+    # Rounded down, as 100 % says that it is done; a tool may also report more than it announced.
     return f"{min(int(report.step * 100 / report.total), 100)} %"
 
 
@@ -99,6 +103,7 @@ def clock(seconds: float) -> str:
 def _bytes(value: float) -> str:
     size = value
     for unit in _BYTE_UNITS[:-1]:
+        # From here on it would be shown as 1000.
         if size < 999.5:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.3g} {unit}"
         size /= 1_000
@@ -150,6 +155,7 @@ class ProgressBar:
             return
         from rich.text import Text
 
+        # Through the bar's console, which takes itself off the screen first and draws itself again below.
         self._bar.console.print(Text.from_ansi(line), soft_wrap=True)
 
     def close(self) -> None:
@@ -165,6 +171,7 @@ class ProgressBar:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
+            # What tools say must not be read as rich's markup.
             text = TextColumn("{task.fields[text]}", markup=False)
             title = TextColumn("{task.description}", markup=False)
             console = Console(stderr=not self._on_stdout)

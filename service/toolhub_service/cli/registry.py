@@ -53,6 +53,7 @@ def tools_of(data: bytes) -> list[dict[str, Any]]:
     except ValueError as broken:
         raise NotATool(f"the file is not JSON: {broken}") from broken
     if isinstance(document, dict) and isinstance(document.get("tools"), list):
+        # The shape of `toolhub tools list -o json`.
         document = document["tools"]
     tools = document if isinstance(document, list) else [document]
     if not tools or not all(isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in tools):
@@ -61,6 +62,7 @@ def tools_of(data: bytes) -> list[dict[str, Any]]:
 
 
 def _on_the_wire(tool: dict[str, Any]) -> dict[str, Any]:
+    # So that what `tools show` printed can be registered as it is.
     plain = {key: value for key, value in tool.items() if key not in _COMPUTED}
     for name in _SCHEMAS:
         if name in plain:
@@ -86,6 +88,7 @@ def specs_of(data: bytes) -> list[tool_pb2.ToolSpec]:
         try:
             specs.append(ParseDict(tool, tool_pb2.ToolSpec()))
         except ParseError as broken:
+            # protobuf's own message names neither the path nor what would be right.
             fault = _fault(tool, tool_pb2.ToolSpec.DESCRIPTOR, "")
             raise NotATool(f"{tool['name']}: {fault or broken}") from broken
     return specs
@@ -102,6 +105,7 @@ def _fault(given: dict[str, Any], message: Descriptor, path: str) -> str:
             advice = f"did you mean `{near[0]}`?" if near else f"known fields: {', '.join(names)}"
             return f"unknown field `{path}{key}`; {advice}"
         try:
+            # Field by field: the first that fails alone is the fault.
             ParseDict({key: value}, GetMessageClass(message)())
         except ParseError:
             members = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
@@ -195,6 +199,7 @@ def snapshot(as_json: bool, **options: Any) -> None:
         whole = pb.GetSnapshotResponse()
         for page in connection.pages(connection.registry.GetSnapshot, request):
             tools = [*whole.tools, *page.tools]
+            # The last page's own facts hold (its revision, its totals), with the tools of all.
             whole = page
             del whole.tools[:]
             whole.tools.extend(tools)

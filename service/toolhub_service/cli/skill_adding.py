@@ -63,6 +63,7 @@ def add(
     with explaining(SettingsInvalid, KeyError), explaining(NotEditable, OSError, place=path):
         text, source, is_new = _with_entry(read_text(path), str(path), name, entry, trust)
         if not dry_run:
+            # Once more under the lock: somebody else may have edited the file since it was judged.
             with edited(path):
                 text, source, is_new = _with_entry(read_text(path), str(path), name, entry, trust)
                 replace_text(path, text)
@@ -79,6 +80,7 @@ def _entry(what: str, commit: str, below: str) -> dict[str, str]:
     folder = Path(what).expanduser()
     if not folder.is_dir():
         raise click.UsageError(f"There is no folder {what!r}.")
+    # sources.yaml reads a relative path from its own folder, the shell from where the user stands.
     return {"path": str(folder.absolute())}
 
 

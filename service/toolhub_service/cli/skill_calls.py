@@ -139,7 +139,9 @@ def _skills(connection: Connection) -> tuple[dict[str, dict[str, str]], int]:
 def _put(found: dict[str, dict[str, str]], tool: ToolSpec) -> None:
     name = tool.name.removesuffix(_READ)
     kept = found.setdefault(name, {"name": name, "read": "", "run": "", "state": "", "description": ""})
+    # One skill is two tools: one reads it, and one runs it where it can be run.
     kept["read" if tool.name.endswith(_READ) else "run"] = tool.name
+    # What runs describes the skill better than what reads it, whichever comes first.
     if not kept["description"] or tool.name == name:
         kept["state"], kept["description"] = enum_name(tool, "state"), tool.description
 
@@ -153,6 +155,7 @@ def _remarks(connection: Connection) -> list[str]:
 
     try:
         listed = connection.call(connection.registry.ListSources, registry.ListSourcesRequest()).sources
+    # Remarks are for operators; to anybody else the hub refuses the list of sources.
     except grpc.RpcError:
         return []
     skills = [status for status in listed if status.kind == tool_pb2.TOOL_KIND_SKILL]

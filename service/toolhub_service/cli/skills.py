@@ -61,6 +61,7 @@ def check(places: tuple[Path, ...], *, as_json: bool, sources_file: Path | None,
       toolhub skills check ~/skills -o json | jq -r '.skills[] | select(.warnings != []) | .name'
     """
     found = [*_checked(places or _configured(sources_file, options))]
+    # A check of nothing fails: a mistyped path must not pass in CI.
     is_ok = bool(found) and not any(each["problems"] for each in found)
     if wants_json(as_json):
         print_json({"ok": is_ok, "skills": found})
@@ -151,6 +152,7 @@ def init(path: Path, *, script: str, force: bool, as_json: bool) -> None:
         drafted = draft(load_skill(path), script)
     except (SkillInvalid, NothingToDraft) as wrong:
         raise click.ClickException(f"{path}: {wrong}") from wrong
+    # All before any is written, so that a refusal leaves the folder as it was.
     there = [name for name in drafted.files if (path / name).exists()]
     if there and not force:
         raise click.ClickException(f"{path / there[0]} exists already. Replace it with --force.")
@@ -184,18 +186,18 @@ def _checked(places: tuple[Path, ...]) -> Iterator[dict[str, Any]]:
                 yield _report(folder.name, folder, problems=[str(invalid)])
                 continue
             problems: list[str] = []
-            told: tuple[str, ...] = ()
+            remarks: tuple[str, ...] = ()
             mode = "instructions"
             if skill.sidecar is not None:
                 mode = "sidecar"
                 try:
                     made = runnable(skill)
                     if made is not None:
-                        mode, told = made.manifest.mode, made.warnings
+                        mode, remarks = made.manifest.mode, made.warnings
                 except ManifestInvalid as invalid:
                     problems = [f"{skill.sidecar_path}: {problem}" for problem in invalid.problems]
             findings = judge_definition({"description": skill.file.description})
-            warnings = [*skill.warnings, *told, *(finding.message for finding in findings)]
+            warnings = [*skill.warnings, *remarks, *(finding.message for finding in findings)]
             yield _report(skill.name, folder, mode, skill.digest, problems, warnings)
 
 
@@ -250,6 +252,7 @@ def _named(name: str, sources_file: Path | None, options: dict[str, Any]) -> tup
 
     if Path(name).is_dir():
         return Path(name), ""
+    # Any spelling that another command prints: the skill, its tool, the tool that reads it.
     wanted = name.rpartition("/")[2].removesuffix(".read")
     known: list[str] = []
     for source, places in _places_of_sources(sources_file, options).items():

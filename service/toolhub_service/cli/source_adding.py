@@ -27,6 +27,7 @@ _KINDS = [kind.name for kind in KINDS if kind.entry_of is not None]
 
 def _kind_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that each kind declares, in the order of the kinds."""
+    # Decorators put the last option first.
     for option in reversed([option for kind in KINDS for option in kind.options]):
         of_values: dict[str, Any] = {
             "metavar": option.metavar or None,
@@ -100,6 +101,7 @@ def add(
     found, refused = _converted(_servers(what, command, given), Paths(settings).source_secrets, given["kind"])
     for source in found if given["trust"] else ():
         source.entry["trust"] = given["trust"]
+    # Without a lock file beside sources.yaml, where nothing will be written.
     if dry_run or not found:
         merged = _merged(path, found, refused, replace=replace)
     else:
@@ -174,6 +176,7 @@ def _pairs(texts: Iterable[str], mark: str, option: str) -> dict[str, str]:
         name, found, value = text.partition(mark)
         if not found or not name.strip():
             raise click.UsageError(f"{option} takes NAME{mark}VALUE, not {name[:40]!r}")
+        # `Name: value`, as of curl's -H.
         pairs[name.strip()] = value.strip()
     return pairs
 
@@ -327,6 +330,7 @@ def _missing(source: Converted, settings: Settings, *, is_written: bool) -> list
     from toolhub_service.app.doctor.sources import missing_for
     from toolhub_service.app.sources_file import to_source
 
+    # A dry run must not complain of the files that the real run writes.
     unwritten = [] if is_written else [str(secret.file) for secret in source.secrets]
     found = missing_for(to_source(source.name, source.entry), settings)
     return [problem for problem in found if not any(file in problem for file in unwritten)]

@@ -57,6 +57,7 @@ def complete_configured(context: click.Context, _: click.Parameter, incomplete: 
     from toolhub_service.settings.loading import SettingsInvalid
 
     given = context.params
+    # Completion must not print an error into the line that is being typed.
     with suppress(click.ClickException, SettingsInvalid):
         settings = read_settings(given.get("config_file"), given.get("data_dir"))
         found = SourcesFile(given.get("sources_file") or Paths(settings).sources).load().sources
@@ -138,6 +139,7 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(**options)
+    # A file that is there goes before a source of the same name.
     is_name = NAME.fullmatch(what) is not None and not Path(what).is_file()
     named = sources_file or settings.sources.file or (what and not is_name)
     path = Path(what) if what and not is_name else (sources_file or Paths(settings).sources)

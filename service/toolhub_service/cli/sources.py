@@ -114,8 +114,8 @@ def _row(status: Status, *, wide: bool) -> tuple[str, ...]:
         _until(status),
         _breaker(status) or "–",
     )
-    said = (status.server, status.endpoint, status.message)
-    return (*row, _trust(status), *(revealed(text) or "–" for text in said)) if wide else row
+    texts = (status.server, status.endpoint, status.message)
+    return (*row, _trust(status), *(revealed(text) or "–" for text in texts)) if wide else row
 
 
 def _facts(status: Status) -> Iterator[tuple[str, str]]:
@@ -286,6 +286,7 @@ def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[Status]
     """The sources in the order in which they finish, so that a slow one does not hold up the others. Raises the first
     grpc.RpcError at the end."""
     failed: grpc.RpcError | None = None
+    # One request each: the state of a quick source is shown while a slow one is still being read.
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for done in as_completed([threads.submit(_refresh, connection, name) for name in names]):
             try:

@@ -348,6 +348,7 @@ class DocketEngine:
                 asyncio.get_running_loop().call_exception_handler(context)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._leaving.wait(), _RETRY_S)
+                # Redis may still be away; the next round tries again.
                 with suppress(RedisError):
                     await self._docket.drop_unreadable()
 

@@ -104,6 +104,7 @@ class Peers:
                 problem = str(refused)
         hosts: frozenset[str] = frozenset()
         if names and CLIENT_CA in self._seen:
+            # Names of hosts are vouched for by the ordinary CA alone; without them the SPIFFE ID still counts.
             with suppress(_NotVouchedFor):
                 end_s = min(end_s, self._end_s(leaf, others, CLIENT_CA))
                 # RFC 4343: names of hosts are compared without case.

@@ -9,11 +9,12 @@ with the approval's id. The user is never the approver: only an approver of the 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 from mcp_types import InputResponses
@@ -22,7 +23,7 @@ from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.job import Job
-from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.mcp_server.calls import (
     Context,
@@ -33,14 +34,15 @@ from toolhub_service.mcp_server.calls import (
     id_of,
     invoke,
     purpose_of,
+    resource_link,
 )
-from toolhub_service.mcp_server.content import blocks_of, is_blocks
 from toolhub_service.mcp_server.elicitation import Awaited, Prompt, awaited, how_to_approve
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import Offer, lasts
 from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
 from toolhub_service.runtime.approval_refusals import AGAIN
+from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
 from toolhub_service.schema import canonical_json
@@ -104,12 +106,14 @@ class Calling:
 
     async def make(self, context: Context, call: Call, came_back: Answered | None = None) -> dict[str, Any]:
         """A CallToolResult, an InputRequiredResult where a person must do something first, or a CreateTaskResult."""
+        # The id is from the state that was sealed for this call: a client cannot put another approval there.
         if came_back is not None and came_back.is_accepted:
             call = call._replace(approval_id=came_back.approval_id)
         if declares_tasks(context) and self._lasts(call.tool):
             return await self._made_as_job(context, call)
         answer = await self._invoke(context, call)
         approval = awaited(answer.error)
+        # Once: an approval that does not fit after all would otherwise be tried for ever.
         if approval is not None and approval.is_granted and not call.approval_id:
             answer = await self._invoke(context, self._again(call, approval.approval_id))
         elif approval is not None and approval.is_pending:
@@ -126,6 +130,7 @@ class Calling:
             spec = self._engine.catalog.get(call.tool)
             if spec is None or not self._engine.policy.could_allow(call.principal, spec):
                 unknown = not_found(call, self._engine.catalog, self._engine.policy, self._offer.name_of)
+                # Answered as if it did not exist: a refusal by policy would tell that it does.
                 return failed(unknown.error)
             answer = answer._replace(error=_without_id(answer.error))
         answer = await self._fitting(call, answer)
@@ -173,9 +178,11 @@ class Calling:
         submitting = asyncio.create_task(self.submit(call))
         try:
             job = await asyncio.shield(submitting)
+            # What waits for a person will not be over in two seconds.
             if job.state is not JobState.AWAITING_APPROVAL:
                 job = await self._soon(job)
         except BaseException:
+            # Shielded and suppressed: the client is gone, so that nobody is left to be told of a failure.
             with anyio.CancelScope(shield=True), suppress(ToolFailure):
                 job = await submitting  # the job is there, though nobody waits for it
                 await self._engine.jobs.cancel(call.principal, job.job_id, "The client gave the call up.")
@@ -197,6 +204,7 @@ class Calling:
         """The answer as it fits an event of a stream, of which clients take 1 MiB: what is larger is cut, and kept."""
         value, cut = answer.value, None
         if answer.error is None and _is_long(value):
+            # In a thread: to write and cut megabytes of JSON would hold up every other call.
             value, cut = await asyncio.to_thread(cut_to, value, INLINE_MAX_BYTES)
         if cut is None:
             return answer
@@ -240,3 +248,91 @@ def _is_long(value: JsonValue) -> bool:
 
 def _input_required(request: dict[str, Any], approval_id: str) -> dict[str, Any]:
     return {"resultType": "input_required", "inputRequests": {_INPUT: request}, "requestState": approval_id}
+
+
+# What an upstream MCP server answered, as content blocks again: a client's model is to see the image, not its base64.
+#
+# Within the hub such an answer is a value, which guards and records know how to judge (`adapters/mcp/calling.py` says
+# which): texts joined, other blocks in their order, what is binary and large kept as an artifact. Blocks come out of
+# that value, never around it.
+
+EMBEDDED_MAX_BYTES: Final = 512 * 1024
+"""Of all that is taken out of artifacts into one answer: an answer is one event, of which clients take 1 MiB."""
+
+_TEXT: Final = "text"
+_CONTENT: Final = "content"
+_ARTIFACT: Final = "artifact"
+_OURS: Final = frozenset({_ARTIFACT, "bytes", "sha256", "dropped"})
+# As the protocol has them (ContentBlock), with what each must have.
+_BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "image": ("data", "mimeType"),
+    "audio": ("data", "mimeType"),
+    "resource_link": ("uri", "name"),
+    "resource": ("resource",),
+}
+
+
+def is_blocks(answer: ToolResult) -> bool:
+    """Whether the value is made of content blocks alone: the server sent no structured content."""
+    value = answer.value
+    if not isinstance(value, dict) or not value.keys() <= {_TEXT, _CONTENT}:
+        return False
+    return any(each.attributes.get("structured") == "false" for each in answer.evidence)
+
+
+async def blocks_of(answer: ToolResult, principal_id: str, artifacts: Artifacts) -> list[dict[str, Any]]:
+    """The blocks, with as much of what was kept as an artifact as one answer may hold, and links to the rest."""
+    value = cast("dict[str, JsonValue]", answer.value)
+    text, others = value.get(_TEXT), _items(value.get(_CONTENT))
+    taken = _Taken(principal_id, artifacts)
+    blocks = [await taken.block(each) for each in others if isinstance(each, Mapping)]
+    shown: list[dict[str, Any]] = [{"type": "text", "text": text}] if text or not blocks else []
+    shown += [block for block in blocks if block is not None]
+    return shown + [resource_link(ref) for ref in answer.artifacts if ref.artifact_id not in taken.ids]
+
+
+class _Taken:
+    """What one answer takes out of artifacts."""
+
+    def __init__(self, principal_id: str, artifacts: Artifacts) -> None:
+        self._principal_id = principal_id
+        self._artifacts = artifacts
+        self._left_bytes = EMBEDDED_MAX_BYTES
+        self.ids: set[str] = set()
+
+    async def block(self, shown: JsonObject) -> dict[str, Any] | None:
+        """The block as the protocol has it; words for one that is not there; None where a link stands for it."""
+        kind = str(shown.get("type"))
+        if kind == "resource" and isinstance(resource := shown.get("resource"), Mapping):
+            place = "text" if str(resource.get("mimeType", "")).startswith("text/") else "blob"
+            held = await self._whole(resource, place)
+            return None if held is None else {**shown, "resource": held}
+        made = await self._whole(shown, "data") if kind in ("image", "audio") else dict(shown)
+        if made is not None and not all(isinstance(made.get(key), str) for key in _BLOCKS.get(kind, ("",))):
+            dropped = made.get("dropped", "its server sent it in a form that the protocol does not have")
+            return {"type": "text", "text": f"[{kind[:20]}: left out, {dropped}]"}
+        return made
+
+    async def _whole(self, holder: JsonObject, place: str) -> dict[str, Any] | None:
+        artifact_id = holder.get(_ARTIFACT)
+        if not isinstance(artifact_id, str):
+            return dict(holder)
+        with suppress(ToolFailure):  # the link, which stands instead, says the same
+            artifact = await self._artifacts.open(self._principal_id, artifact_id)
+            # Judged before it is read, so that what is too large costs no memory.
+            if artifact.size_bytes <= self._left_bytes:
+                self._left_bytes -= artifact.size_bytes
+                data = bytearray()
+                async with aclosing(cast(Any, self._artifacts.read(artifact))) as chunks:
+                    async for chunk in chunks:
+                        data += chunk
+                self.ids.add(artifact_id)
+                kept = {key: value for key, value in holder.items() if key not in _OURS}
+                # Replaced: a server may call bytes a text that are none, and an answer must stay JSON.
+                carried = data.decode("utf-8", "replace") if place == "text" else base64.b64encode(data).decode()
+                return {**kept, place: carried}
+        return None
+
+
+def _items(value: JsonValue) -> Sequence[JsonValue]:
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()

@@ -56,8 +56,9 @@ def client_of(context: Context) -> str:
     asked = context.session.client_params
     if asked is None:
         return ""
-    told = f"{asked.client_info.name} {asked.client_info.version}"
-    return "".join(char for char in told if char.isprintable())[:_WORD_MAX_CHARS].strip()
+    named = f"{asked.client_info.name} {asked.client_info.version}"
+    # It becomes a label of the audit log and a line for people: no control characters, and bounded.
+    return "".join(char for char in named if char.isprintable())[:_WORD_MAX_CHARS].strip()
 
 
 def context_of(context: Context, principal: Principal, session_id: str) -> ExecContext:
@@ -69,6 +70,7 @@ def context_of(context: Context, principal: Principal, session_id: str) -> ExecC
     kept_with = session_id or f"{principal.id}\n{client}"
     sent = "" if context.request is None else context.request.headers.get(_REQUEST_ID_HEADER, "")
     named = id_of(context, "request_id") or (sent if _ID.fullmatch(sent) else "")
+    # A digest, for the id becomes a folder's name and a session's id lets others speak in it.
     request_id = named or f"mcp_{hashlib.sha256(kept_with.encode()).hexdigest()[:24]}"
     labels = {"entrance": "mcp", "mcp_era": context.protocol_version}
     if client:
@@ -78,9 +80,9 @@ def context_of(context: Context, principal: Principal, session_id: str) -> ExecC
 
 def purpose_of(context: Context) -> str:
     """Why the call is made: as the client says, else that it came by MCP, for the protocol has no word for it."""
-    told = dict(context.meta or {}).get(f"{META_PREFIX}purpose")
-    if isinstance(told, str) and 0 < len(told) <= _PURPOSE_MAX_CHARS:
-        return told
+    sent = dict(context.meta or {}).get(f"{META_PREFIX}purpose")
+    if isinstance(sent, str) and 0 < len(sent) <= _PURPOSE_MAX_CHARS:
+        return sent
     return f"Called over MCP by {client_of(context) or 'a client without a name'}"
 
 
@@ -117,6 +119,7 @@ def call_of(
         approval_id=approval_id,
         idempotency_key=idempotency_key,
         mode=mode,
+        # A look at the bytes spares most calls a walk through their arguments; a false hit costs only that walk.
         names_artifacts=b"$artifact" in raw,
         unread=partial(_read, raw) if is_large else None,
         unread_bytes=len(raw) if is_large else 0,
@@ -144,6 +147,7 @@ class ProgressSink:
         self._last = -1.0
 
     def progress(self, progress: Progress) -> None:
+        # Only the newest is kept: a client that reads slowly misses steps, and memory does not grow.
         self._newest = progress
         self._ready.set()
 
@@ -243,16 +247,16 @@ def job_begun(job_id: str, state: str) -> dict[str, Any]:
 
 def failed(error: ToolError) -> dict[str, Any]:
     """What went wrong, in words that a model can act upon and in a structure."""
-    told: dict[str, JsonValue] = {
+    error_shown: dict[str, JsonValue] = {
         "kind": error.kind.value,
         "message": error.message,
         "retryable": error.is_retryable,
         "details": dict(error.details),
     }
     if error.retry_after_s is not None:
-        told["retryAfterS"] = error.retry_after_s
+        error_shown["retryAfterS"] = error.retry_after_s
     if error.violations:
-        told["violations"] = [
+        error_shown["violations"] = [
             {"path": each.path, "keyword": each.keyword, "message": each.message, "hint": each.hint}
             for each in error.violations
         ]
@@ -261,5 +265,5 @@ def failed(error: ToolError) -> dict[str, Any]:
         "content": [{"type": "text", "text": f"{error.kind.value}: {error.message}"}],
         "isError": True,
         "resultType": "complete",
-        "_meta": {META_PREFIX + "error": told},
+        "_meta": {META_PREFIX + "error": error_shown},
     }

@@ -76,7 +76,7 @@ class Changes:
 
         self._stop = stop
         self._engine.on_policy(lambda: self._note(_ALL))
-        self._telling = asyncio.create_task(self._tell_all(), name="tools/list_changed")
+        self._telling = asyncio.create_task(self._notify_all(), name="tools/list_changed")
 
     def close(self) -> None:
         self._stop()
@@ -116,6 +116,7 @@ class Changes:
         self._note({spec.primitive for spec in (*change.added, *change.changed, *change.removed)})
 
     def _on_resource(self, source: str, uri: str) -> None:
+        # A source may report faster than clients are told; beyond the bound its news is dropped, not queued.
         if uri and len(self._updated) < _UPDATED_MAX:
             self._updated.add((source, uri))
             self._changed.set()
@@ -126,10 +127,11 @@ class Changes:
         self._lists |= set(lists)
         self._changed.set()
 
-    async def _tell_all(self) -> None:
+    async def _notify_all(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            # Swapped before anything is awaited: what changes while clients are told is told the next time.
             lists, self._lists = self._lists, set()
             updated, self._updated = self._updated, set()
             events: list[ServerEvent] = []
@@ -141,13 +143,15 @@ class Changes:
                 events.append(ResourcesListChanged())
             for event in events:
                 await self.bus.publish(event)
+            # A copy: a stream may end while it is being told.
             for watches, listener in tuple(self._streams.values()):
                 for shown in self._shown(watches, updated):
                     listener(ResourceUpdated(uri=shown))
             for session_id, session in list(self._sessions.items()):
                 shown_here = self._shown(self._watches.get(session_id, {}).values(), updated)
-                if not await _told(session, events, shown_here):
+                if not await _notified(session, events, shown_here):
                     self.forget(session_id)
+            # After the telling, so that the first change is told at once and only those that follow are gathered.
             await asyncio.sleep(_EVERY_S)
 
     def _shown(self, watches: Iterable[Watch], updated: set[tuple[str, str]]) -> list[str]:
@@ -167,7 +171,7 @@ def _is_updated(watch: Watch, updated: set[tuple[str, str]]) -> bool:
     return any(source == watch.source and uri.startswith(root) for source, uri in updated)
 
 
-async def _told(session: ServerSession, events: Sequence[ServerEvent], updated: Sequence[str]) -> bool:
+async def _notified(session: ServerSession, events: Sequence[ServerEvent], updated: Sequence[str]) -> bool:
     """Whether it took it: a session that has ended, or takes nothing, is told no more."""
     try:
         async with asyncio.timeout(_SEND_S):

@@ -32,6 +32,7 @@ def awaited(error: ToolError | None) -> Awaited | None:
     if error is None or error.kind is not ErrorKind.APPROVAL_REQUIRED:
         return None
     approval_id, state = str(error.details.get("approval_id", "")), str(error.details.get("approval_state", ""))
+    # Without an id (the used one was another call's) there is nothing to wait for.
     return Awaited(approval_id, state == "APPROVED", state == "PENDING") if approval_id else None
 
 

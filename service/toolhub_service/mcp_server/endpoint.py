@@ -332,8 +332,8 @@ class _Server(Server[Any]):
     ) -> InitializationOptions:
         """Clients of the older era are told of changes and have tasks, too."""
         every = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-        told = notification_options or every
-        options = super().create_initialization_options(told, experimental_capabilities, extensions)
+        options_for = notification_options or every
+        options = super().create_initialization_options(options_for, experimental_capabilities, extensions)
         tasks = ServerTasksCapability(
             list=TasksListCapability(),
             cancel=TasksCancelCapability(),

@@ -85,6 +85,7 @@ class Exchange:
             answer = await self._answered(body["id"], method, params, request)
         except asyncio.CancelledError:
             task = asyncio.current_task()
+            # Only the cancellation that `_Client` caused ends here; one from outside has to go on.
             if not client.is_gone or (task is not None and task.uncancel()):
                 raise
             return
@@ -140,11 +141,13 @@ class Exchange:
         name = params["name"]
         schema = lookup(name)
         known = self._mirrored.get(name)
+        # By identity: a tool that is described anew has another object.
         if known is not None and known[0] is schema:
             return known[1]
         if schema is None:
             return False
         if len(self._mirrored) >= _SCHEMAS_MAX:
+            # Cleared whole: it is refilled by a look at each schema, and a bound is all that is needed.
             self._mirrored.clear()
         found = _X_HEADER in canonical_json.dumps(schema)
         self._mirrored[name] = (schema, found)
@@ -174,6 +177,7 @@ def _has_headers(scope: Scope, method: str, params: Mapping[str, Any]) -> bool:
     """Whether the headers are those that such a request must have, each once, and say what the body says."""
     sent: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
+        # A header that is there twice could be read one way by a proxy and another way here.
         if name in sent or name.startswith(_PARAM_PREFIX):
             return False
         sent[name] = value
@@ -182,6 +186,7 @@ def _has_headers(scope: Scope, method: str, params: Mapping[str, Any]) -> bool:
     key = NAME_BEARING_METHODS.get(method)
     if key is not None:
         named = params.get(key)
+        # Such names are encoded in the header, which the SDK knows how to compare.
         if type(named) is not str or not named.isascii() or named.startswith("=?"):
             return False
         if sent.get(b"mcp-name") != named.encode():
@@ -261,6 +266,7 @@ class _Client:
             leaving.cancel()
         self.is_gone = True
         assert self._answering is not None
+        # The task that answers is cancelled, so that the call ends and is recorded as cancelled.
         self._answering.cancel()
 
     async def _left(self) -> None:

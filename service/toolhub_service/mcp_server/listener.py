@@ -68,6 +68,7 @@ class Listener:
 
     def start(self) -> None:
         if self._socket is not None:
+            # Clients connect from here on, though nothing reads: what they send waits in the kernel meanwhile.
             self._socket.listen(_BACKLOG)
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._first)
 

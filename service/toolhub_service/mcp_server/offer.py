@@ -90,6 +90,7 @@ class Offer:
 
     def definition(self, spec: ToolSpec) -> Definition:
         known = self._definitions.get(spec.name)
+        # By identity: the catalog keeps one object for as long as nothing of the tool changes.
         if known is not None and known.spec is spec:
             return known
         tool = dict(self._exporter.definition(Dialect.MCP, self.name_of(spec.name), spec))
@@ -111,6 +112,7 @@ class Offer:
         for spec in specs[start:]:
             definition = self.definition(spec)
             size_bytes += definition.size_bytes
+            # One definition at least: a single one beyond the bound must not make a page that leads nowhere.
             if tools and size_bytes > _PAGE_MAX_BYTES:
                 return Page(tools, specs[start + len(tools) - 1].name)
             tools.append(definition.tool)

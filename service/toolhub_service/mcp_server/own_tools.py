@@ -7,7 +7,7 @@ what they call walks the nine steps, what they show is what the caller may see.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -20,17 +20,43 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.source import known_to
-from toolhub_service.domain.tool import Annotations, ToolState
+from toolhub_service.domain.tool import Annotations, ToolSpec, ToolState
 from toolhub_service.mcp_server.calling import Answered, Calling
 from toolhub_service.mcp_server.calls import Context, failed, is_id, text_of
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.offer import RUN_PROGRAM, Mode, Offer
-from toolhub_service.mcp_server.programs import NONE_FOUND, stubs_of
+from toolhub_service.mcp_server.offer import PROGRAM_TOOL, RUN_PROGRAM, Mode, Offer
 from toolhub_service.mcp_server.relay import Client
 from toolhub_service.registry.export import mcp_hints
-from toolhub_service.registry.listing import PageRequest, Viewer, search_tools
+from toolhub_service.registry.listing import HitPage, PageRequest, Viewer, search_tools
 from toolhub_service.registry.search import NO_MEANING, ToolFilter
+from toolhub_service.registry.stubs import PYTHON_HEAD, FunctionName, python_modules
 from toolhub_service.runtime.jobs.watch import unknown
+
+# What a search answers to a client that writes programs: the tools as functions, in place of names and schemas.
+#
+# `run_program` is core/program.run under a name that clients find: a call of it is a call of that tool, in the nine
+# steps as any other, and each call that the program makes is an inner call.
+
+NONE_FOUND: Final = "No tool that you may call does this. Other words may find one; a name that is not shown is none."
+
+
+def stubs_of(tools: Sequence[ToolSpec], names: Mapping[str, FunctionName], page: HitPage) -> str:
+    """Python stubs, and as a comment whether these are all. A program is no function of programs."""
+    callables = [spec for spec in tools if spec.name != PROGRAM_TOOL and spec.name in names]
+    modules = python_modules((spec, names[spec.name]) for spec in callables)
+    texts = [f"# import {name}{body.removeprefix(PYTHON_HEAD)}" for name, body in modules.items()]
+    more, silent = page.total_size - len(tools), [source.name for source in page.sources]
+    notes = [page.note] if page.note else []
+    if not callables:
+        notes.append(NONE_FOUND)
+    if more:
+        notes.append(f"{more} more fit less well.")
+    if silent:
+        notes.append(f"Not searched, for they could not be read: {', '.join(silent)}.")
+    notes.append("" if more or silent else "These are all.")
+    comment = " ".join(" ".join(notes).split())
+    return "\n".join([*texts, f"# {comment}"]) if callables else f"# {comment}"
+
 
 CALL_TOOL: Final = "call_tool"
 
@@ -258,15 +284,15 @@ class OwnTools:
         if job.state.is_final or not wait_s:
             return job
         try:
-            async with asyncio.timeout(wait_s), aclosing(self._engine.watch.watch(job, job.status.sequence)) as told:
-                async for status in told:
+            async with asyncio.timeout(wait_s), aclosing(self._engine.watch.watch(job, job.status.sequence)) as entries:
+                async for status in entries:
                     progress = status.progress
                     if progress is not None:
                         await asked.context.session.report_progress(
                             progress.step, progress.total, progress.message or None
                         )
         except TimeoutError:
-            pass
+            pass  # The time that the caller allowed; the job goes on, and its state is the answer.
         return await self._engine.jobs.get(asked.principal, job_id)
 
 

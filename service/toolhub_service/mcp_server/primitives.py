@@ -50,6 +50,7 @@ class Primitives:
 
     def all(self, primitive: Primitive) -> Mapping[str, ToolSpec]:
         """Tools of that kind in any state, for anybody, by their names and in the order of these."""
+        # The version, which is one comparison; the revision would have to be worked out at each request.
         if self._known_version != self._engine.catalog.version:
             self._known = {}
             for spec in self._engine.catalog.all():
@@ -104,5 +105,6 @@ def meta_of(answer: ToolResult, spec: ToolSpec) -> dict[str, Any]:
 
 def protocol_error(error: ToolError, code: int = 0) -> MCPError:
     """A refusal as an error of the protocol, which says what to do, with the same structure as a tool's."""
+    # The protocol has no code for "refused": the words and `_meta` carry what went wrong.
     chosen = code or (INVALID_PARAMS if error.kind in _ITS_OWN else INTERNAL_ERROR)
     return MCPError(chosen, f"{error.kind.value}: {error.message}", failed(error)["_meta"])

@@ -103,6 +103,7 @@ class Client:
 
     async def ask(self, requests: Mapping[str, JsonObject]) -> Mapping[str, JsonValue]:
         given, self._given = self._given, {}
+        # A client may send what it expects to be asked along with the call: then nobody need wait.
         if requests.keys() <= given.keys():
             return {key: given[key] for key in requests}
         if self._context.session.can_send_request:
@@ -124,6 +125,7 @@ class Client:
 
     def log(self, level: str, logger: str, data: JsonValue) -> None:
         if level in _LEVELS and _LEVELS.index(level) >= self._level:
+            # A line too many is dropped: a server that logs without end must not fill the hub's memory.
             with suppress(asyncio.QueueFull):
                 self._lines.put_nowait(LoggingMessageNotificationParams(level=level, logger=logger, data=data))  # type: ignore[arg-type]
 
@@ -153,11 +155,11 @@ class Client:
         try:
             made = sent() if params is None else sent(params=params.model_validate(request["params"]))
             async with asyncio.timeout(_PERSON_S):
-                said = await self._context.session.send_request(made, results[bool(_tools(request))], metadata=related)
+                reply = await self._context.session.send_request(made, results[bool(_tools(request))], metadata=related)
         except (MCPError, ValueError, TimeoutError) as refused:  # ValueError: of what is not to the protocol
             message = f"The client did not answer {request['method']}, which the tool's server asked for."
             raise refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False) from refused
-        dumped: JsonValue = said.model_dump(mode="json", by_alias=True, exclude_none=True)
+        dumped: JsonValue = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
         return dumped
 
 
@@ -228,6 +230,7 @@ class Relay:
             raise MCPError(INVALID_PARAMS, message)
         if not waiting.client.answer(responses) and not waiting.running.done():
             raise InputRequired(_asking(waiting.client, state))
+        # Before it is awaited: the same answer sent twice must not join the call a second time.
         self._forget(state.removeprefix(STATE_PREFIX))
         try:
             await self._until_asked(waiting.running, waiting.client)
@@ -278,6 +281,7 @@ class Relay:
             running.cancel()
             raise MCPError(INVALID_PARAMS, "Too many calls wait for an answer. Answer some of them first.")
         key = secrets.token_urlsafe(16)
+        # A client that never comes back would otherwise keep a call and its slot for ever.
         expiry = asyncio.get_running_loop().call_later(_PERSON_S, self._expire, key)
         self._waiting[key] = _Waiting(call, client, running, expiry)
         return key

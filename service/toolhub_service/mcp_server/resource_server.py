@@ -71,6 +71,7 @@ def challenge(
     words = [("realm", "tool-hub")]
     if status == 403:
         words += [("error", "insufficient_scope"), ("scope", scope)]
+    # RFC 6750 §3.1: a request without any credential gets no error code.
     elif not is_missing:
         words.append(("error", "invalid_token"))
     if resource is not None:

@@ -46,6 +46,7 @@ class Resources:
             every = self._sources.listed(found)
             listed = every[start : start + _SOURCES_PAGE]
             page |= unread_of(found)
+            # Artifacts begin on the page after the last resource of a source, so that a cursor has one of two forms.
             if start + _SOURCES_PAGE < len(every):
                 return page | {"resources": listed, "nextCursor": json.dumps(start + _SOURCES_PAGE)}
         kept, after = await self._engine.artifacts.page(
@@ -93,6 +94,7 @@ class Resources:
                 shown |= {"mimeType": each.get("mimeType") or media_type, **_contents(media_type, data)}
             elif "dropped" in each:
                 raise MCPError(INTERNAL_ERROR, f"It has {each['bytes']:,} bytes, and {each['dropped']}.", {"uri": uri})
+            # Base64 writes four characters for three bytes.
             most -= len(shown["text"]) if "text" in shown else len(shown.get("blob", "")) * 3 // 4
             if most < 0:
                 raise MCPError(INTERNAL_ERROR, "Its contents together are too large for one answer.", {"uri": uri})
@@ -130,7 +132,7 @@ def _contents(media_type: str, data: bytes) -> dict[str, str]:
         try:
             return {"text": data.decode()}
         except UnicodeDecodeError:
-            pass
+            pass  # Its type says text and its bytes do not: sent as bytes, none of them is lost.
     return {"blob": base64.b64encode(data).decode()}
 
 
@@ -159,5 +161,5 @@ def _place(cursor: str) -> tuple[int | None, tuple[int, str] | None]:
         if isinstance(at, int) and 0 <= at < 2**63 and isinstance(artifact_id, str) and is_id(artifact_id):
             return None, (at, artifact_id)
     except (ValueError, TypeError, RecursionError):
-        pass
+        pass  # Nothing that this hub gave out
     raise MCPError(INVALID_PARAMS, "The cursor is none of this list. Begin without one.")

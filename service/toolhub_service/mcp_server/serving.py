@@ -53,6 +53,7 @@ async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: soc
     # Without the framework that the SDK would put around it: paths, hosts and sizes are judged by the admission.
     sessions = StreamableHTTPSessionManager(
         endpoint.server,
+        # Several workers on one port: the next request of a session may reach another process.
         stateless=not terms.is_alone,
         max_request_body_size=terms.admission.max_body_bytes,
         session_idle_timeout=terms.admission.session_idle_s,
@@ -103,6 +104,7 @@ class HttpServer:
         """Take no more, let requests end for `grace_s`, then cut them off."""
         self._admission.leave()
         self._endpoint.close()
+        # uvicorn wants a whole number, and with 0 would cut requests off before they can end.
         self._server.config.timeout_graceful_shutdown = max(1, round(grace_s))
         self._server.should_exit = True
         if self._running is not None:
@@ -132,6 +134,7 @@ def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
         lifespan="off",
         log_config=None,
         access_log=False,
+        # `x-forwarded-for` would let anybody choose the address under which refusals are counted.
         proxy_headers=False,
         server_header=False,
         h11_max_incomplete_event_size=_HEAD_BYTES,

@@ -32,6 +32,7 @@ class Quota:
         finally:
             self.taken -= 1
             self.of[principal_id] -= 1
+            # Or each principal that ever came would stay in the table.
             if not self.of[principal_id]:
                 del self.of[principal_id]
 

@@ -108,6 +108,7 @@ class Skills:
         source, _, rest = uri.removeprefix(SKILL_URI).partition("/")
         root, path = f"{SKILL_URI}{source}/{rest.partition('/')[0]}/", unquote(rest.partition("/")[2])
         found = next((each for each in self._all(principal) if each.root == root), None)
+        # Held to the list that was pinned, not to the disk: a path that leads elsewhere is in no list.
         if found is None or len(uri) > _URI_MAX_CHARS or all(path != each[0] for each in found.listing.files):
             raise _unknown(uri, not_found)
         call = self._calling.call(context, principal, session_id, found.spec.name, {"resource": path})
@@ -148,12 +149,12 @@ async def _contents(uri: str, path: str, answer: ToolResult, read: Read) -> dict
     media_type = (
         "text/markdown" if path.endswith(".md") else mimetypes.guess_type(path)[0] or "application/octet-stream"
     )
-    told = {"uri": uri, "mimeType": media_type}
+    named = {"uri": uri, "mimeType": media_type}
     if isinstance(value.get("text"), str):
-        return {**told, "text": value["text"]}
+        return {**named, "text": value["text"]}
     if isinstance(value.get("artifact"), str):
         (contents,) = (await read(ARTIFACT_URI + value["artifact"]))["contents"]
-        return {**contents, **told}
+        return {**contents, **named}
     raise MCPError(
         INTERNAL_ERROR, f"The file could not be kept: {value.get('dropped', 'it has no text')}.", {"uri": uri}
     )

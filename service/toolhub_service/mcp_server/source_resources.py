@@ -134,6 +134,7 @@ class SourceResources:
             return "", ""
         found = await self.found(asker)
         claiming = [listing.source for listing in found.listings if listing.claims(uri)]
+        # The order of sources must not decide: a new one could take over what another has offered so far.
         if len(claiming) > 1:
             ways = " or ".join(f"{SOURCE_URI}{source}/{uri}" for source in claiming[:3])
             raise MCPError(INVALID_PARAMS, f"Several sources have a resource of this URI. Read {ways}.", {"uri": uri})
@@ -186,6 +187,7 @@ class SourceResources:
         """A list that has changed is asked for anew, and claims what it did until then."""
         for key, kept in tuple(self._kept.items()) if not uri else ():
             if key[1] == source:
+                # Expired and not removed: should its source be away by then, the older list still defends its URIs.
                 self._kept[key] = kept._replace(until_s=0.0)
 
     def _is_only(self, found: Found, listing: Listing, uri: str) -> bool:
@@ -217,6 +219,7 @@ class SourceResources:
         before = self._kept.pop(key, None)
         self._kept_entries += _size(kept) - (_size(before) if before is not None else 0)
         self._kept[key] = kept
+        # Counted in entries: one source may list a thousand times what another does.
         while self._kept_entries > _KEPT_MAX_ENTRIES and len(self._kept) > 1:
             self._kept_entries -= _size(self._kept.popitem(last=False)[1])
 
@@ -256,6 +259,7 @@ def _entries(listed: Iterable[Any]) -> Iterable[Mapping[str, Any]]:
 def _template(entry: Mapping[str, Any]) -> Template:
     text = str(entry["uriTemplate"])
     prefix = text.partition("{")[0]
+    # A template whose scheme is a variable would claim every URI there is.
     if not _SCHEME.match(prefix) or prefix.lower().startswith(_OWN_SCHEMES):
         return Template(entry, "", None)
     try:

@@ -54,6 +54,7 @@ class Subscriptions:
             raise MCPError(INTERNAL_ERROR, "Too many clients listen. Try again later.")
         watches: list[Watch] = []
         for uri in list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:WATCHES_MAX]:
+            # What a client may not watch is left out; the answer lists what is watched.
             with suppress(MCPError):
                 watches.append(await self._granted(asker, uri))
         asked = params.notifications.model_copy(update={"resource_subscriptions": [each.shown for each in watches]})

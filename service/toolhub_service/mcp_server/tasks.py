@@ -122,6 +122,7 @@ class Tasks:
     async def cancel(self, context: Context, params: TaskParams) -> dict[str, Any]:
         job = await self._of_caller(context, params)
         is_older = context.protocol_version == OLDER_VERSION
+        # 2025-11-25 wants an error for a task that has ended; the newer extension acknowledges it.
         if is_older and (job.state.is_final or job.cancel_reason is not None):
             raise MCPError(INVALID_PARAMS, f"Cannot cancel task: it is {self._older(job)['status']} already.")
         job = await self._cancelled(job, "The client cancelled its task.")
@@ -158,6 +159,7 @@ class Tasks:
         _check_version(context, is_newer=False)
         principal = self._principal_of(context)
         where = JobFilter(principal=principal.id)
+        # One more than a page shows whether another one follows.
         jobs, _ = await self._engine.jobs.page(principal, where, after=_cursor(params.cursor), limit=_PAGE + 1)
         listed: dict[str, Any] = {"tasks": [self._older(job) for job in jobs[:_PAGE]]}
         if len(jobs) > _PAGE:
@@ -289,6 +291,7 @@ def _cursor(cursor: str | None) -> tuple[int, str] | None:
     if not cursor:
         return None
     created_at, _, job_id = cursor.partition(":")
+    # `isdigit` alone takes digits of other scripts, and a longer number is no time that stores can hold.
     if not (created_at.isascii() and created_at.isdigit() and len(created_at) < 16 and is_id(job_id)):
         raise MCPError(INVALID_PARAMS, "The cursor is none of this list: leave it out.")
     return int(created_at), job_id

@@ -146,9 +146,9 @@ class _Reading:
         required = {name for name in _sequence(schema.get("required")) if isinstance(name, str)}
         members = {}
         for name, each in properties.items():
-            told = each.get("description") if isinstance(each, Mapping) else ""
+            description = each.get("description") if isinstance(each, Mapping) else ""
             members[name] = Member(
-                self.type_of(each, depth + 1), name in required, told if isinstance(told, str) else ""
+                self.type_of(each, depth + 1), name in required, description if isinstance(description, str) else ""
             )
         return Object(members, is_open=more is not False)
 

@@ -265,10 +265,10 @@ class _PythonFunction:
         return free
 
     def _docstring(self, root: Type) -> str:
-        told = [self._spec.description.strip()]
+        lines = [self._spec.description.strip()]
         if isinstance(root, Object):
-            told += [f"{name}: {member.description}" for name, member in root.members.items() if member.description]
-        text = printable("\n".join(told)).replace("\\", "\\\\").replace('"', '\\"')
+            lines += [f"{name}: {member.description}" for name, member in root.members.items() if member.description]
+        text = printable("\n".join(lines)).replace("\\", "\\\\").replace('"', '\\"')
         return '    """' + text.replace("\n", "\n    ") + '"""'
 
 

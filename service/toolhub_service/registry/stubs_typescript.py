@@ -111,9 +111,9 @@ class _Declaration:
         return "{ " + " ".join(members) + " }"
 
     def _member(self, name: str, member: Member, within: SchemaTypes, side: str) -> str:
-        told = f"{_inline(member.description)} " if member.description else ""
+        comment = f"{_inline(member.description)} " if member.description else ""
         key = name if is_name(name) else json.dumps(name)
-        return f"{told}{key}{'' if member.is_required else '?'}: {self._expression(member.type, within, side)};"
+        return f"{comment}{key}{'' if member.is_required else '?'}: {self._expression(member.type, within, side)};"
 
 
 def _literal(value: str | int | bool | None) -> str:

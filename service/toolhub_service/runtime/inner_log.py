@@ -139,8 +139,8 @@ def _is_same(standing: KeptCall, kept: KeptCall) -> bool:
 
 def _facts(kept: KeptCall) -> tuple[object, ...]:
     answer = kept.answer
-    said = () if answer is None else (answer.call_id, dumps(answer.value), answer.error and answer.error.message)
-    return kept.tool, kept.args_digest, kept.state, kept.approval_id, kept.inner_job_id, said
+    answered = () if answer is None else (answer.call_id, dumps(answer.value), answer.error and answer.error.message)
+    return kept.tool, kept.args_digest, kept.state, kept.approval_id, kept.inner_job_id, answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ class Confinement:
         if not self.bubblewrap:
             return False
         argv = (self.prlimit, "--version")
+        # bubblewrap may be missing, or the kernel may refuse what it asks for: either way this rung does not hold.
         with suppress(OSError), self.program("bubblewrap", argv, sandbox, workspace, (workspace, -1), {}) as program:
             return await succeeds(program)
         return False

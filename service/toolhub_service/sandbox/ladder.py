@@ -200,6 +200,7 @@ class Ladder:
         for method in methods:
             for namespaces in (NO_NAMESPACES_BELOW, ()) if method != "mounts by root" else ((),):
                 self._method, self._namespaces = method, namespaces
+                # A method that cannot be started does not work here; the next one is tried.
                 with readable(call_filter()) as calls, suppress(OSError):
                     if await succeeds(self._in_bubblewrap(request, calls)):
                         return True
@@ -340,6 +341,7 @@ def _remove(folder: str) -> None:
     """All of it, whatever modes the program has left."""
     for _, folders, _, at in os.fwalk(folder):
         for name in folders:
+            # What stays closed is left behind by rmtree, which tells of nothing either.
             with suppress(OSError):
                 _open_up(name, at)
     shutil.rmtree(folder, ignore_errors=True)

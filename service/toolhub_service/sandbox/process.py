@@ -115,6 +115,7 @@ class Child(asyncio.SubprocessTransport):
                 self.close()
 
     def signal_group(self, number: signal.Signals) -> None:
+        # Gone already, or a program that runs as another user by now (setuid).
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.get_pid(), number)
 
@@ -175,6 +176,7 @@ class Child(asyncio.SubprocessTransport):
             self._on_loop(self._started.set_exception, error)
             return
         if not self._on_loop(self._has_started, process):
+            # The loop has been closed meanwhile: nobody is left who would end it.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         code, usage = _waited_for(process)

@@ -214,6 +214,7 @@ class BucketWriter:
         self._is_aborted = True
         self._drain()
         self._waiting.put_nowait(None)
+        # It fails because it was aborted, and what else it fails with changes nothing now.
         with suppress(_Aborted, BaseError, OSError):
             await asyncio.shield(self._upload)
         await self._forget_temporary()

@@ -288,6 +288,7 @@ class DiskBlobs:
             with suppress(FileNotFoundError):
                 descriptor = os.open(name, _READ, dir_fd=self._incoming)
                 try:
+                    # A lock says that its writer, a process beside this one, still lives.
                     with suppress(BlockingIOError):
                         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         os.unlink(name, dir_fd=self._incoming)

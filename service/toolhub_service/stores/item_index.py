@@ -65,9 +65,9 @@ def index_terms(item: MemoryItem) -> dict[Term, int]:
     """What an item is found by, and the weight of each: its words, its tags, and that it is there at all."""
     # An analyser of its own: it is not for several threads, and would remember words that are to be forgotten.
     read = Analyser()
-    said = Counter[str](read.terms(item.text))
-    length = sum(said.values())
-    counts: dict[str, float] = dict(said)
+    counted = Counter[str](read.terms(item.text))
+    length = sum(counted.values())
+    counts: dict[str, float] = dict(counted)
     for word in read.terms(" ".join(item.tags)):
         counts[word] = counts.get(word, 0.0) + TAG_WORDS
     scoped = _Scoped(Scope(item.owner, item.agent_id, item.user_id))

@@ -85,7 +85,7 @@ class PostgresRecords(Generic[R]):
             {_ANNOUNCED}
             SELECT {self._columns}, (SELECT count(*) FROM announced)
             FROM (SELECT 1) AS one LEFT JOIN existing ON TRUE""",  # noqa: S608 — fixed names
-            (await self._written([record]), *self._told([record])),
+            (await self._written([record]), *self._statement_of([record])),
         )
         *found, _ = rows[0]
         return None if found[-1] is None else self._table.read(_kept(found))
@@ -107,7 +107,7 @@ class PostgresRecords(Generic[R]):
                 ON CONFLICT ({self._keys}) DO UPDATE SET {changing} RETURNING 1),
             {self._counted}, {_ANNOUNCED}
             SELECT EXISTS (SELECT FROM changed), (SELECT count(*) FROM announced)""",  # noqa: S608 — fixed names
-            (await self._written(records), *self._told(records)),
+            (await self._written(records), *self._statement_of(records)),
         )
         return bool(rows[0][0])
 
@@ -200,7 +200,7 @@ class PostgresRecords(Generic[R]):
         # Many may be large, and hold the event loop up.
         return written() if len(records) == 1 else await asyncio.to_thread(written)
 
-    def _told(self, records: Sequence[R]) -> tuple[str, list[str]]:
+    def _statement_of(self, records: Sequence[R]) -> tuple[str, list[str]]:
         """The channel and its payloads, if changes are announced."""
         return self._link.channel(self._table.name), [
             payload

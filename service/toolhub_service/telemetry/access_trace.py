@@ -79,6 +79,7 @@ class AccessTrace:
 
     def refused(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
         """Counted; the first of a minute is logged, all of it becomes one event. Seconds that the peer should wait."""
+        # By reason alone: a label for each peer would let strangers make as many series as they like.
         self._refused.labels(reason).inc()
         type = EventType.AUTH_FAILED if reason.startswith("CREDENTIAL_") else EventType.ROLE_REFUSED
         kind = _Kind(type, principal, peer, reason)
@@ -103,12 +104,14 @@ class AccessTrace:
         same, for `toolhub audit tail` looks back in ever longer spans. A log that takes no event is read all the same,
         for it has to be looked at then; the event follows when it heals."""
         kind = _Kind(EventType.AUDIT_READ, principal, method=method, filter=where)
+        # Filters are a reader's own words, and so need a bound as peers do.
         if kind not in self._reads and len(self._reads) >= PEERS_MAX:
             kind = kind._replace(filter=OTHERS)
         tally = self._reads.get(kind)
         if tally is not None:
             tally.add(events, from_unix_ms, to_unix_ms)
             return
+        # In the table before the event is awaited: a second page that arrives meanwhile is counted, not written.
         tally = self._reads[kind] = self._new({})
         first = _Tally(tally.first_unix_ms, tally.facts, 1, events, from_unix_ms, to_unix_ms)
         try:
@@ -123,6 +126,7 @@ class AccessTrace:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # What the log has taken starts again from nothing, so that a peer's next refusal is logged once more.
         self._refusals, self._reads = self._unwritten(self._refusals), self._unwritten(self._reads)
         kept = [*self._refusals.values(), *self._reads.values()]
         if kept:

@@ -68,6 +68,7 @@ class ApprovalWebhook:
         self._attempts = attempts
         self._pause = pause
         self._waiting: asyncio.Queue[Approval] = asyncio.Queue(max_waiting)
+        # No redirects: the signed body belongs to the URL that the operator named.
         self._client = httpx.AsyncClient(timeout=timeout_s, follow_redirects=False, trust_env=False)
         self._workers: list[asyncio.Task[None]] = []
 
@@ -112,10 +113,12 @@ class ApprovalWebhook:
             trouble = await self._post(body)
             if trouble is None:
                 return
+            # A question that has expired is no news: nobody can answer it any more.
             is_last = attempt == self._attempts or self._clock.unix_ms() >= approval.expires_at_unix_ms
             if trouble.is_final or is_last:
                 self._give_up(approval, attempt, trouble.cause)
                 return
+            # From 0 on ("full jitter"): several hubs must not come back at the same moment.
             await self._pause(self._randomness.uniform(0.0, min(_PAUSE_S * 2.0**attempt, _PAUSE_MAX_S)))
 
     async def _post(self, body: bytes) -> _DeliveryFailure | None:
@@ -125,6 +128,7 @@ class ApprovalWebhook:
             async with self._client.stream("POST", self._url, content=body, headers=headers) as answer:
                 status = answer.status_code
         except httpx.HTTPError as broken:
+            # The type alone: httpx puts the URL into some of its messages, and its path may be a secret.
             return _DeliveryFailure(type(broken).__name__, is_final=False)
         if 200 <= status < 300:
             return None
@@ -173,6 +177,7 @@ def payload(approval: Approval) -> bytes:
         "toolVersion": approval.tool_version,
         "toolDigest": binding.tool_digest,
         "argsDigest": binding.args_digest,
+        # As it is kept: the summary was redacted when it was made, and is JSON already.
         "argsSummary": orjson.Fragment(approval.args_summary_json),
         "policyRevision": binding.policy_revision,
         "ruleId": approval.rule_id,
@@ -213,6 +218,7 @@ class ApprovalTelemetry:
     def changed(self, approval: Approval) -> None:
         self._changes[approval.state].inc()
         if approval.state in _DECISIONS:
+            # Two hubs may have written the two times, and their clocks differ.
             self._seconds.observe(max(0, approval.decided_at_unix_ms - approval.requested_at_unix_ms) / 1_000)
 
     def pending(self, count: int) -> None:

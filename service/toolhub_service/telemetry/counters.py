@@ -59,6 +59,7 @@ class SharedCount:
 
     @value.setter
     def value(self, value: int) -> None:
+        # A child can only be raised by a difference, and `value += 1` has to work as it does on `Count`.
         self._child.inc(value - self._value)
         self._value = value
 
@@ -97,6 +98,7 @@ class Counts(Collector):
         metric = self._metric
         make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
         family = make(metric.name, metric.help, labels=metric.labels)
+        # A copy: scrapes are written in a thread while calls go on adding children.
         for values, count in list(self._counts.items()):
             family.add_metric(values, count.value)
         yield family
@@ -118,6 +120,7 @@ class Distributions(Collector):
         metric = self._metric
         family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
+        # A copy, as of counts.
         for values, of in list(self._distributions.items()):
             family.add_metric(values, list(zip(bounds, accumulate(of.counts), strict=True)), of.sum)
         yield family
@@ -210,9 +213,11 @@ def _renamed(family: Family, old_name: str) -> Family:
         suffix = sample.name.removeprefix(family.name)
         labels = {name: value for name, value in sample.labels.items() if name != names.PRINCIPAL}
         if "le" in labels:
+            # Rounded: 0.0025 s times 1,000 is not exactly 2.5, and the former name's bucket was.
             bound = round(float(labels["le"]) * factor, 6)
             labels["le"] = floatToGoString(bound)  # type: ignore[no-untyped-call]
         key = suffix, tuple(labels.items())
+        # Added up, for without principals several samples have the same labels.
         values[key] = values.get(key, 0.0) + sample.value * (factor if suffix == "_sum" else 1.0)
     for (suffix, pairs), value in values.items():
         old.add_sample(old_name + suffix, dict(pairs), value)

@@ -39,6 +39,7 @@ def configure_logging(
         foreign_pre_chain=before,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            # Before the redaction: a traceback quotes values of the program, and is text from here on.
             structlog.processors.format_exc_info,
             _Redaction(redactor),
             *([_legible] if form == "console" else []),
@@ -48,6 +49,7 @@ def configure_logging(
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
+    # In place of whatever a library has set up: a second handler would write lines that nothing redacts.
     root.handlers[:] = [handler]
     root.setLevel(number)
     for name in _QUIET:
@@ -56,6 +58,7 @@ def configure_logging(
         processors=[*before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.stdlib.LoggerFactory(),
+        # Cached: loggers are made at import, and each line would otherwise build its chain of processors anew.
         cache_logger_on_first_use=True,
     )
 
@@ -128,4 +131,5 @@ def _json(event: EventDict, **_: object) -> str:
     try:
         return orjson.dumps(event, default=str).decode()
     except TypeError:
+        # orjson refuses keys that are no texts and integers beyond 64 bits; a line must not be lost for that.
         return orjson.dumps({name: repr(value) for name, value in event.items()}, default=str).decode()

@@ -84,6 +84,7 @@ class McpTelemetry:
         key = (method, version, error_type)
         child = self._seconds.get(key)
         if child is None:
+            # Versions and error codes come from clients; only methods are a list of ours.
             if len(self._seconds) >= _SERIES_MAX:
                 key = (names.OTHER, names.OTHER, names.OTHER)
             child = self._seconds[key] = self._metrics.family(names.MCP_SECONDS).labels(*key)
@@ -109,6 +110,7 @@ class McpRequest:
         if span is not None and error_type:
             span.set_attribute(names.ATTRIBUTE_ERROR, error_type)
             span.set_status(Status(StatusCode.ERROR))
+            # Codes of JSON-RPC are negative numbers; the other types are words of ours.
             if error_type.startswith("-"):
                 span.set_attribute(names.ATTRIBUTE_RPC_STATUS, error_type)
         self._trace.end("", "", principal)

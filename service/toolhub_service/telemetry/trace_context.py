@@ -47,6 +47,7 @@ def extract(metadata: Metadata) -> TraceContext | None:
                 return None  # Two parents are none.
             parent = value
         elif name == "tracestate" and isinstance(value, str):
+            # RFC 9110 §5.3: fields of one name are one list; §3.3 of the specification says so of tracestate.
             state = f"{state},{value}" if state else value
         elif name == "baggage" and isinstance(value, str):
             baggage = f"{baggage},{value}" if baggage else value
@@ -59,6 +60,7 @@ def parse(traceparent: str, state: str = "", baggage: str = "") -> TraceContext 
     if match is None:
         return None
     version, trace_id, span_id, flags, rest = match.groups()
+    # §3.2.2: `ff` is forbidden; only later versions may have more after the flags; zeros are no ids.
     if version == "ff" or (version == "00" and rest) or trace_id == _ZERO_TRACE or span_id == _ZERO_SPAN:
         return None
     if len(state) > _STATE_CHARS or not _PRINTABLE.fullmatch(state):
@@ -79,7 +81,9 @@ class Beginning:
         """The same each time."""
         try:
             return self._drawn
+        # An unset slot, in place of a field that each of the many calls that never ask would have to set.
         except AttributeError:
+            # Zero is the one value that is invalid. Not from `secrets`: ids are none, and asking the system costs more.
             ids = random.getrandbits(128) or 1, random.getrandbits(64) or 1
             self._drawn = TraceContext(f"{ids[0]:032x}", f"{ids[1]:016x}", False)
             return self._drawn

@@ -121,6 +121,7 @@ class Tracing:
         self._bound = round(sample_ratio * (1 << 64))
         self._ids = _GivenIds()
         resource = Resource.create({"service.name": service_name, "service.version": service_version})
+        # ALWAYS_ON, for only traces that were sampled by then make any span.
         self._provider = TracerProvider(
             sampler=ALWAYS_ON, resource=resource, id_generator=self._ids, shutdown_on_exit=False
         )
@@ -150,6 +151,7 @@ class Tracing:
                 caller = trace_context.extract(metadata)
                 break
         trace_id = random.getrandbits(128) or 1 if self._records and caller is None else 0
+        # The lower 64 bits, as TraceIdRatioBased takes them: other parts of a system decide alike.
         sampled = (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound if caller is None else caller.sampled
         if self._records and sampled:
             opened = self._recorded(method, caller, trace_id, attributes)
@@ -250,6 +252,7 @@ class Tracing:
             if (subject := settled.call.subject) != settled.call.principal.id:
                 attributes["toolhub.subject"] = subject
             rpc.span.set_attributes(self._shown(attributes))
+        # Steps are timed by the clock that never jumps, and spans want the one of the calendar.
         wall_ns = time.time_ns() - time.perf_counter_ns()
         failed = _failed_step(settled.steps) if error is not None else None
         live = rpc.executing.pop(call_id, None)

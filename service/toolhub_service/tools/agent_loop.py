@@ -92,6 +92,7 @@ class AgentLoop:
                 return "LENGTH"
             answer = await complete(client, self._agent.endpoint, self.messages, self._definitions, deadline_s)
             self._note(answer)
+            # A cut answer may end in the middle of a tool call: none of its calls is made.
             if answer.finish == "length":
                 return "LENGTH"
             if not answer.calls:
@@ -107,11 +108,13 @@ class AgentLoop:
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
         self.text = answer.text or self.text
+        # null and not "": some endpoints refuse an empty text beside tool calls.
         message: dict[str, JsonValue] = {"role": "assistant", "content": answer.text or None}
         if answer.calls:
             ids: set[str] = set()
             for place, asked in enumerate(answer.calls):
                 if not asked.id or asked.id in ids:
+                    # Some endpoints send no ids, or one for all; an answer to a call needs one of its own.
                     asked.id = f"call_{self.steps}_{place}"
                 ids.add(asked.id)
             message["tool_calls"] = [_as_sent(asked) for asked in answer.calls]
@@ -129,6 +132,7 @@ class AgentLoop:
             known = ", ".join(definition["function"]["name"] for definition in self._definitions[:_SHOWN_NAMES])
             return _problem(f"There is no tool {asked.name!r}. You have: {known or 'none'}."), False
         try:
+            # A tool without arguments is often called with an empty text.
             args = loads_bounded((asked.arguments or "{}").encode("utf-8", "replace"))
         except ToolFailure as broken:
             return _problem(f"The arguments are no JSON: {broken.error.message}"), False
@@ -172,9 +176,9 @@ def _shown(result: ToolResult) -> str:
 
 
 def _error(error: ToolError) -> JsonObject:
-    told: dict[str, Any] = {"kind": error.kind.value, "message": error.message, "retryable": error.is_retryable}
+    shown: dict[str, Any] = {"kind": error.kind.value, "message": error.message, "retryable": error.is_retryable}
     if error.violations:
-        told["violations"] = [{"path": each.path, "message": each.message} for each in error.violations]
+        shown["violations"] = [{"path": each.path, "message": each.message} for each in error.violations]
     if error.details:
-        told["details"] = dict(error.details)
-    return told
+        shown["details"] = dict(error.details)
+    return shown

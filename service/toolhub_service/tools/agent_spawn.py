@@ -102,6 +102,7 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
         )
 
     def upstream(self, args: In) -> str:
+        # One breaker for each agent: the endpoint of one may fail while another's works.
         return f"agent:{args.agent or next(iter(self._agents), '')}"
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
@@ -152,6 +153,7 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
         if not transcript:
             return failure
         done = f"Before that it made {work.tool_calls} tool calls, see artifact {transcript}, the transcript."
+        # Not retryable: its calls may have had effects, and a second run would make others.
         return ToolFailure(replace(failure.error, message=f"{failure.error.message} {done}", retryable=False))
 
     async def _keep(self, work: AgentLoop, context: ToolContext) -> str:
@@ -166,6 +168,7 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
 
     async def _lines(self, work: AgentLoop) -> AsyncIterator[bytes]:
         for message in work.messages:
+            # Redacted, for what tools answer and models repeat may hold what is secret.
             yield dumps(self._redactor.value(message)) + b"\n"
 
 

@@ -153,6 +153,7 @@ async def complete(
 def _pause_s(error: ToolError, attempt: int, deadline_s: float) -> float | None:
     status = 0 if error.upstream is None else error.upstream.status
     passes = error.kind is ErrorKind.NETWORK_ERROR or status in _PASSING
+    # Retry-After is a wish: an endpoint that asks for an hour must not hold the job that long.
     pause_s = min(max(error.retry_after_s or 0.0, _PAUSE_S * 2 ** (attempt - 1)), _PAUSE_MAX_S)
     has_time = asyncio.get_running_loop().time() + pause_s < deadline_s
     return pause_s if passes and has_time and attempt < ATTEMPTS_MAX else None
@@ -160,6 +161,7 @@ def _pause_s(error: ToolError, attempt: int, deadline_s: float) -> float | None:
 
 def _request(endpoint: Endpoint, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> HttpRequest:
     body: dict[str, Any] = {
+        # First, so that no parameter can change the model, the messages or the bounds below.
         **endpoint.parameters,
         "model": endpoint.model,
         "messages": messages,
@@ -191,9 +193,11 @@ async def _read(response: HttpResponse, stall_s: float) -> Answer:
             is_over = True
             break
         _take(answer, _decoded(text))
+    # Endpoints end a stream by `[DONE]`, by a reason, or by both.
     if not (is_over or answer.finish):
         message = "The model's endpoint closed the connection in the middle of an answer. Try again later."
         raise refuse(ErrorKind.NETWORK_ERROR, message)
+    # An index that was passed over leaves an empty call behind.
     answer.calls = [call for call in answer.calls if call.name or call.pieces]
     return answer
 
@@ -203,6 +207,7 @@ async def _events(response: HttpResponse, stall_s: float) -> AsyncIterator[bytes
     body, unfinished = response.body(ANSWER_BYTES), bytearray()
     while piece := await _next(body.next_piece(), stall_s):
         unfinished += piece
+        # Only a piece with a line end is split: one long line in small pieces would be searched again and again.
         lines: list[bytearray] = []
         if b"\n" in piece:
             *lines, unfinished = unfinished.split(b"\n")
@@ -232,6 +237,7 @@ async def _next(piece: Any, stall_s: float) -> bytes:
             data: bytes = await piece
             return data
     except TimeoutError:
+        # The deadline of the whole call ends it as well, and is not this endpoint's silence.
         if not clock.expired():
             raise
         message = f"The model's endpoint sent nothing for {stall_s:g} seconds. Try again later."
@@ -252,6 +258,7 @@ def _take(answer: Answer, chunk: _Chunk) -> None:
     if chunk.usage is not None:
         answer.prompt_tokens = max(0, chunk.usage.prompt_tokens or 0)
         answer.completion_tokens = max(0, chunk.usage.completion_tokens or 0)
+    # One answer is asked for; whatever else comes is nobody's.
     for choice in chunk.choices[:1]:
         answer.finish = choice.finish_reason or answer.finish
         message = choice.delta or choice.message

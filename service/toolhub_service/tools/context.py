@@ -40,6 +40,7 @@ class ToolProgress(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     @property
     def percentage(self) -> float:
         """0 to 100; 0 while the total is unknown."""
+        # Totals are estimates, and a step may go beyond them.
         return min(100.0, self.step / self.total * 100) if self.total else 0.0
 
     def as_progress(self) -> Progress:
@@ -112,6 +113,7 @@ class ToolContext(Generic[Report]):
         """
         answers = self._answers()
         if self._asked == len(answers):
+            # The earlier answers travel in it: no process keeps anything of a call that waits.
             raise QuestionAsked(Question(message, schema, continuation=json.dumps(answers)))
         self._asked += 1
         return answers[self._asked - 1]

@@ -358,7 +358,7 @@ class DbDescribe(DatabaseTool["DbDescribe.In", "DbDescribe.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         if not args.connection:
-            return self.Out(connections=[_told(each) for each in self._databases.values()], tables=[], truncated=False)
+            return self.Out(connections=[_shown(each) for each in self._databases.values()], tables=[], truncated=False)
         database = self._database(args.connection)
         deadline_s = statement_deadline_s(database.limits.timeout_s, context.deadline_s)
         tables, truncated = await database.describe(args.table, deadline_s)
@@ -367,10 +367,10 @@ class DbDescribe(DatabaseTool["DbDescribe.In", "DbDescribe.Out"]):
             raise refuse(ErrorKind.NOT_FOUND, message)
         context.truncated = truncated
         context.proves(EvidenceType.TOOL, f"db:{args.connection}", f"described {len(tables)} tables")
-        return self.Out(connections=[_told(database)], tables=tables, truncated=truncated)
+        return self.Out(connections=[_shown(database)], tables=tables, truncated=truncated)
 
 
-def _told(database: Database) -> Connection:
+def _shown(database: Database) -> Connection:
     terms = database.terms
     return Connection(
         name=terms.name, dialect=terms.dialect, read_only=not terms.may_write, description=database.description

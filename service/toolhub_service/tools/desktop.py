@@ -99,7 +99,9 @@ class DesktopScreenshot(Tool["DesktopScreenshot.In", "DesktopScreenshot.Out"]):
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + _TIMEOUT_S)
         kept = ("HOME", "XAUTHORITY", "XDG_RUNTIME_DIR")
         environment = {name: value for name in kept if (value := os.environ.get(name))}
+        # The environment is built from nothing: the process that talks to the display gets no secret of the hub's.
         environment |= {"DISPLAY": self._display, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # -P leaves the working directory out of the path, from which modules would else be imported first.
         program = Program((sys.executable, "-P", "-m", _WORKER), environment, "/", has_input=True)
         given = json.dumps({"region": region, "max_pixels": _MAX_PIXELS}).encode()
         try:
@@ -121,6 +123,7 @@ class DesktopScreenshot(Tool["DesktopScreenshot.In", "DesktopScreenshot.Out"]):
         if taken.problem == "size" or finished.stdout.total_bytes > PICTURE_MAX_BYTES:
             message = "The picture would be too large. Give a smaller region."
             raise refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=PICTURE_MAX_BYTES)
+        # Whatever the process says, nothing but a PNG is kept under that name.
         if taken.problem or not picture.startswith(_PNG):
             message = f"The display {self._display} cannot be read. An operator must check desktop.display."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)

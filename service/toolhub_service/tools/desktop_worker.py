@@ -25,6 +25,7 @@ def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
 
     try:
         with mss.mss() as screen:
+            # The first entry is all monitors together, the others are single ones.
             whole = screen.monitors[0]
             region = _within(asked["region"], whole)
             if region is None:

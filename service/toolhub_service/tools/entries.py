@@ -179,6 +179,7 @@ def _count(folder: int, name: str, counted: Counted, entries_max: int, depth_lef
                 if counted.files + counted.folders >= entries_max:
                     counted.is_cut = True
                     return
+                # Another process may delete it between the listing and this.
                 with suppress(FileNotFoundError):
                     _count(inner, entry.name, counted, entries_max, depth_left - 1)
     finally:
@@ -214,6 +215,7 @@ class _Removal:
         self._device = device
 
     def remove_file(self, folder: int, name: str) -> None:
+        # Asked before it is gone: a file that is swapped in between is counted by its predecessor's size.
         size_bytes = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(name, dir_fd=folder)
         self.removed.files += 1
@@ -296,6 +298,7 @@ class _Digest:
         inner = os.open(name, O_LISTED | os.O_NOFOLLOW, dir_fd=folder)
         try:
             with os.scandir(inner) as entries:
+                # Sorted, for a folder has no order that holds; one more than the bound shows that there are more.
                 names = sorted(entry.name for entry in islice(entries, self._entries_left + 1))
             for each in names:
                 if self._entries_left <= 0:
@@ -322,6 +325,7 @@ class _Digest:
         self._put("file", path, status.st_ino, size_bytes, status.st_mtime_ns, status.st_ctime_ns)
 
     def _put(self, *facts: str | int) -> None:
+        # repr, for it quotes: no name can be written so that two trees have one text.
         self.sha256.update(f"{facts!r}\n".encode("utf-8", "surrogatepass"))
 
 

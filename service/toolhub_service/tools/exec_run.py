@@ -163,6 +163,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     def _judged(self, args: ExecRun.In, context: ToolContext) -> JudgedCommand:
         allowed = context.constraints
         judged = judge_command(_words(args), allowed.commands, allowed.denied_commands)
+        # Asked for here, for what confines the command would only say that it could not be run.
         if not os.access(judged.binary, os.X_OK):
             raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
         # Each path as it was judged: the kernel climbs from where a link leads, a text from its name.
@@ -196,6 +197,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     ) -> Finished:
         workspace = context.workspace.folder
         inside = posixpath.normpath(posixpath.join(workspace, judge_path(args.cwd)))
+        # Built from nothing: a variable of the hub's own, such as LD_PRELOAD or a token, reaches no command.
         environment = {**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added}
         confined = self._confinement.program(
             level, judged.argv, context.constraints.sandbox, workspace, (inside, folder), environment

@@ -153,6 +153,7 @@ class SourceFile:
     def lock(self) -> None:
         """Hold the file against other edits until it is closed. Raises ToolFailure IO_ERROR, retryable, when held."""
         with as_tool_failures(self.path):
+            # Never waits: the other edit may be of a call that lasts, and this one would time out without a word.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
@@ -228,6 +229,7 @@ class AtomicFile:
         self._sha256 = hashlib.sha256()
         self._temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         self._mode = mode
+        # Private until it is whole; its own mode comes with its name.
         self._descriptor = os.open(self._temporary, _CREATE, 0o600, dir_fd=folder)
         self._folder = folder
 
@@ -246,6 +248,7 @@ class AtomicFile:
         rest = memoryview(data)
         with as_tool_failures(self.path):
             while rest:
+                # write(2) may take a part only.
                 rest = rest[os.write(self._descriptor, rest) :]
 
     def commit(self, *, overwrite: bool, judge: Callable[[int, str], None] | None = None) -> None:

@@ -81,6 +81,7 @@ def _spelled_other(part: str) -> str:
         return str(re2.escape(part))
     negated = part[1] == "!"
     members = part[2 if negated else 1 : -1].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
+    # `^` would negate and `&&` intersect; a class never matches the slash, as in a shell.
     members = members.replace("^", r"\^").replace("&", r"\&").replace("/", "")
     if not members:
         raise _unreadable()
@@ -145,6 +146,7 @@ class FolderWalk:
             yield entry
             if entry.type == "dir" and entry.depth < self._max_depth:
                 pending.extend(self._read_inner(entry))
+            # A depth that the caller chose is no loss; the hub's own bound is.
             elif entry.type == "dir" and self._max_depth == MAX_DEPTH:
                 self.truncated = True
 

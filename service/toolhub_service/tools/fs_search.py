@@ -200,6 +200,7 @@ def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = 
         at = max(at, begin)
         while at < end:
             match = expression.search(data, at, end)
+            # A match may begin at the very end of a block: it is the next one's.
             if match is None or match.start() >= end:
                 break
             start = match.start()
@@ -217,6 +218,7 @@ def _blocks(data: bytes) -> Iterator[tuple[int, int]]:
     while begin < len(data):
         end = min(begin + _BLOCK_BYTES, len(data))
         if end < len(data):
+            # 0 where a block has no line end: such a line is searched in pieces.
             end = data.rfind(b"\n", begin, end) + 1 or end
         yield begin, end
         begin = end

@@ -131,6 +131,7 @@ class LineReading:
         self._decode(b"", before_bytes, file.path, final=True)
 
     def _decode(self, data: bytes, before_bytes: int, path: str, *, final: bool = False) -> None:
+        # Bytes of a character that the last piece has cut in two: they belong before this one.
         waiting_bytes = len(self._decoder.getstate()[0])
         try:
             text = self._decoder.decode(data, final)
@@ -157,6 +158,7 @@ class LineReading:
         raw = text.encode()
         if len(raw) > self._room_bytes:
             self.truncated = True
+            # "ignore" drops the half character at the cut, and nothing else is broken in it.
             text = raw[: self._room_bytes].decode("utf-8", "ignore")
         self._room_bytes -= min(len(raw), self._room_bytes)
         self._kept.append(text)

@@ -70,6 +70,7 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         path = _confirmed(args)
         workspace = context.workspace
+        # Both may walk a whole tree: to delete it, or to compare it with the state that the plan showed.
         if args.recursive or workspace.expects:
             removed = await to_thread(lambda stop: workspace.remove(path, recursive=args.recursive, stop=stop))
         else:
@@ -152,6 +153,7 @@ def _copy(
     progress: ByteProgress,
     stop: threading.Event | None,
 ) -> tuple[str, Copy.Out]:
+    # The copy of a read-only file stays writable for its owner, or the next edit of it would fail.
     with workspace.write_atomic(args.destination, overwrite=args.overwrite, mode=file.mode | 0o600) as draft:
         for data in file.chunks(stop):
             draft.write(data)
@@ -296,6 +298,7 @@ def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading
     count = data.count(old)
     if count != args.expected_count:
         raise _unexpected(data, old, count, args.expected_count)
+    # The size is judged before the text exists: a short oldText that occurs often can make it many times as large.
     judge_size(len(data) + count * (len(new) - len(old)), max_bytes, "The edited file")
     return data.replace(old, new)
 
@@ -384,5 +387,6 @@ def _write(workspace: Workspace, args: WriteText.In, data: bytes, stop: threadin
     with workspace.write_atomic(args.path, overwrite=args.overwrite, mkdirp=args.mkdirp) as draft:
         for at in range(0, len(data), CHUNK_BYTES):
             raise_if_cancelled(stop)
+            # A view copies nothing; the pieces are there so that a cancelled call stops within one.
             draft.write(memoryview(data)[at : at + CHUNK_BYTES])
     return WriteText.Out(path=draft.path, bytes=draft.written_bytes, sha256=draft.sha256)

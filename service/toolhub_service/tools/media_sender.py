@@ -55,13 +55,15 @@ class Exchanges:
 
 def main() -> None:
     with suppress(OSError, AttributeError):
+        # A sender must not outlive the hub: nobody would be left to read whether the message went out.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     asked = json.load(sys.stdin)
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - a device
+        # Plugins print: what they say must not stand in the answer.
         answer, sys.stdout = sys.stdout, nowhere
         sys.stderr = nowhere
-        told = send(asked)
-        answer.write(json.dumps(told))
+        outcome = send(asked)
+        answer.write(json.dumps(outcome))
         answer.flush()
         os._exit(0)  # Apprise's threads, if any, are not waited for
 
@@ -88,7 +90,9 @@ def _notify(asked: dict[str, Any]) -> tuple[bool, str]:
     from apprise.url import URLBase
 
     logging.getLogger("apprise").setLevel(logging.CRITICAL)
+    # It is a class's default, as a channel's URL may not be the only one that an Apprise plugin builds.
     URLBase.socket_read_timeout = _ANSWER_S
+    # A redirect would carry the channel's key to a host that the operator never named.
     asset = apprise.AppriseAsset(async_mode=False, storage_mode="memory", http_redirects=False)
     plugin = apprise.Apprise.instantiate(asked["url"], asset=asset)
     if plugin is None:

@@ -52,6 +52,7 @@ EXTENSIONS: Final = tuple(
 )
 """Of files that a channel takes where the operator names no others."""
 
+# Those by which a server says that it did not act on the message and that a later attempt may pass (RFC 9110).
 _PASSING_HTTP: Final = frozenset({408, 425, 429, 503})
 _ANSWER_BYTES: Final = 4_096
 # What requests and TLS look up; nothing else of the hub's environment is the sender's business.
@@ -172,9 +173,11 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
             reason = str(missing)
             message = f"Channel {channel.name} has no URL now. Use another channel, or tell the operator."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason=reason) from missing
+        # Counted before any file is copied; their names are judged one by one below.
         self._judge_files(channel, [], len(args.file_paths) + len(args.artifact_ids))
         folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="toolhub-send-")
         try:
+            # Copies, so that what is judged, hashed and sent are the same bytes, whatever others write meanwhile.
             copies = await self._copies(args, channel, Path(folder), context)
             await _send(url, channel, args, copies, folder, context.deadline_s)
         finally:
@@ -251,6 +254,7 @@ def _taken(context: ToolContext, path: str, name: str, destination: Path, stop: 
             size_bytes += len(chunk)
             sha256.update(chunk)
             copy.write(chunk)
+    # After the copy: a plan was shown the file as it was, and the copy must be of that state.
     context.workspace.confirm(path, stop)
     raise_if_cancelled(stop)
     return _Copy(str(destination), name, size_bytes, sha256.hexdigest())
@@ -278,29 +282,30 @@ async def _send(
         message = f"Channel {channel.name} did not answer before the deadline; part of it may have been sent."
         raise refuse(ErrorKind.TIMEOUT, message)
     try:
-        told = json.loads(finished.stdout.kept)
+        answer = json.loads(finished.stdout.kept)
     except ValueError as broken:
         raise _unclear(channel, "the process that sent it ended without a word") from broken
-    if not told["delivered"]:
-        raise _undelivered(channel, told)
+    if not answer["delivered"]:
+        raise _undelivered(channel, answer)
 
 
-def _undelivered(channel: MediaChannel, told: Mapping[str, Any]) -> ToolFailure:
-    status = told["status"]
-    if told["accepted"]:
+def _undelivered(channel: MediaChannel, answer: Mapping[str, Any]) -> ToolFailure:
+    status = answer["status"]
+    # First of all: Apprise reports one failure for a message in parts, of which some may have arrived.
+    if answer["accepted"]:
         return _unclear(channel, "a part was accepted before the rest failed")
-    if told["unclear"]:
+    if answer["unclear"]:
         return _unclear(channel, "no answer came")
-    if told["problem"] == "url":
+    if answer["problem"] == "url":
         message = f"The URL of channel {channel.name} is not one that Apprise understands. Use another channel."
         reason = f"channel {channel.name}: correct what its `url` names"
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason=reason)
     if status:
-        passes = status in _PASSING_HTTP if told["protocol"] == "HTTP" else 400 <= status < 500
+        passes = status in _PASSING_HTTP if answer["protocol"] == "HTTP" else 400 <= status < 500
         what = "Nothing was delivered. Wait and try again." if passes else "Nothing was delivered; tell the operator."
-        message = f"The server of channel {channel.name} refused the message ({told['protocol']} {status}). {what}"
+        message = f"The server of channel {channel.name} refused the message ({answer['protocol']} {status}). {what}"
         return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=passes, upstream=Upstream(status))
-    if told["unreached"]:
+    if answer["unreached"]:
         message = f"The server of channel {channel.name} could not be reached, so nothing was sent. Try again later."
         return refuse(ErrorKind.NETWORK_ERROR, message)
     message = f"Channel {channel.name} did not deliver the message. Use another channel, or tell the operator."

@@ -173,6 +173,7 @@ class MemoryWrite(MemoryTool["MemoryWrite.In", "MemoryWrite.Out"]):
         """0: never."""
         if asked_s is not None and asked_s <= 0:
             raise _invalid("/expiresInS", "exclusiveMinimum", "expiresInS must be above 0, or left out.")
+        # An operator's bound holds for items that ask for longer, or for no end.
         bounds = [each for each in (asked_s, self._terms.ttl_s) if each]
         return now_unix_ms + max(1, round(min(bounds) * 1_000)) if bounds else 0
 
@@ -384,6 +385,7 @@ def _around(text: str, query: str) -> str:
         return text
     lower = text.lower()
     words = _QUERY_WORD.findall(query.lower())
+    # Chinese and Japanese have no spaces: a query of them is one word, which a text rarely holds as a whole.
     pairs = [word[at : at + 2] for word in words if not word.isascii() for at in range(len(word) - 1)]
     at = next((at for word in (*sorted(words, key=len, reverse=True), *pairs) if (at := lower.find(word)) >= 0), 0)
     begin = max(0, min(at - _BEFORE, len(text) - SNIPPET_CHARS))

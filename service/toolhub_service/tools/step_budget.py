@@ -61,6 +61,7 @@ class LongSteps(Generic[L]):
     async def run(self, work: Callable[[L], T], context: ToolContext) -> T:
         """What `work(limits)` returns. Raises what the work raises."""
         try:
+            # Most are short, and a thread costs more than they take: the loop is held for AT_ONCE_STEPS at most.
             return work(self._at_once)
         except OutOfSteps:
             context.is_large = True
@@ -68,6 +69,7 @@ class LongSteps(Generic[L]):
         def aside(_: threading.Event) -> T:
             return work(self._limits)
 
+        # One at a time: threads share the interpreter's lock, and more of them would slow down every other call.
         async with self._running:
             return await to_thread(aside)
 

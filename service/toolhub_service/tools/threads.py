@@ -46,6 +46,7 @@ async def to_thread(work: Callable[[threading.Event], T], executor: Executor | N
                 await asyncio.wait({thread})
             except asyncio.CancelledError:
                 continue
+        # A second cancellation must not leave it either: the thread still holds descriptors that the caller closes.
         if thread.done() and not thread.cancelled():
             thread.exception()  # Looked at, so that asyncio does not report it as lost.
         raise
@@ -99,4 +100,5 @@ class ByteProgress:
         progress = Progress(step=self._done_bytes, total=max(self._total_bytes, self._done_bytes), unit="bytes")
         if progress != self._reported:
             self._reported = progress
+            # The sink belongs to the loop; the bytes are counted in a thread.
             self._loop.call_soon_threadsafe(self._sink.progress, progress)

@@ -149,6 +149,7 @@ def schema_of(struct: type[msgspec.Struct]) -> JsonObject:
     """JSON Schema 2020-12 of a Struct, its own definition at the root and the others under `$defs`."""
     (root,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     own = root["$ref"].rsplit("/", 1)[-1]
+    # msgspec titles a schema with the class's name, which tells a caller nothing.
     schema = {key: value for key, value in components.pop(own).items() if key != "title"}
     if components:
         schema["$defs"] = components

@@ -91,6 +91,7 @@ class Workspace:
             return self._opening(folder, name, O_FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
             with suppress(FileExistsError):
+                # Two calls of one caller may make it at the same time.
                 os.mkdir(name, 0o700, dir_fd=folder)
             return self._opening(folder, name, O_FOLDER | os.O_NOFOLLOW)
 
@@ -128,6 +129,7 @@ class Workspace:
         with ExitStack() as on_refusal:
             on_refusal.push(file)
             file.lock()
+            # Whoever held the lock before has put another file in its place: this one has no name any more.
             if self.stat(relative).identity != file.identity:
                 raise failure_of(OSError(errno.EAGAIN, ""), relative)
             on_refusal.pop_all()
@@ -192,10 +194,12 @@ class Workspace:
             source_folder, source_name = self._open_parent(old, mkdirp=False)
         try:
             with as_tool_failures(old):
+                # Before the destination's folders are made: a move of nothing must leave nothing behind.
                 os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
             with as_tool_failures(new), self._parent(new, mkdirp=True) as (folder, name):
                 _judge_replacing(folder, name, overwrite)
                 if self._expected:
+                    # Both right before the rename: the state that a plan showed is compared as late as it can be.
                     self._check(new, folder, name, stop)
                     self._check(old, source_folder, source_name, stop)
                 rename(source_folder, source_name, folder, name, overwrite=overwrite)
@@ -245,6 +249,7 @@ class Workspace:
     def _check(self, relative: str, folder: int, name: str, stop: threading.Event | None = None) -> None:
         """Right before the change, in the folder in which it happens. The change itself makes another state, which a
         second one of the same call may change."""
+        # Compared once: after that, the call's own changes are what makes it differ.
         shown = self._expected.pop(relative, None)
         if shown is not None and entry_state(folder, name, stop) != shown:
             message = (
@@ -273,13 +278,14 @@ class Workspace:
         try:
             return self._opening(self._root, relative, O_FOLDER)
         except FileNotFoundError:
-            pass
+            pass  # Rare: nearly always it is there, and one system call was enough.
         names = relative.split("/")
         descriptor = self._opening(self._root, ".", O_FOLDER)
         for depth in range(1, len(names) + 1):
             try:
                 with suppress(FileExistsError):
                     os.mkdir(names[depth - 1], 0o700, dir_fd=descriptor)
+                # From the root again, not from the folder above, which could have been moved out meanwhile.
                 inner = self._opening(self._root, "/".join(names[:depth]), O_FOLDER)
             finally:
                 os.close(descriptor)
@@ -319,6 +325,7 @@ def _judge_replacing(folder: int, name: str, overwrite: bool) -> int:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    # The link itself is replaced: writing through it would reach wherever it leads.
     if stat.S_ISLNK(status.st_mode):
         return 0o600
     if not stat.S_ISREG(status.st_mode):

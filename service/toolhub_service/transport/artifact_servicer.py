@@ -143,6 +143,7 @@ async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: Ser
 async def _linger(requests: AsyncIterator[pb.WriteArtifactRequest]) -> None:
     """Let a refused client send a little more: grpc.aio tells one that is cut off while it sends INTERNAL, not why."""
     left_bytes = _LINGER_BYTES
+    # The client may leave, or send on for ever: its refusal has been decided either way.
     with suppress(RpcFailure, TimeoutError):
         async with asyncio.timeout(_LINGER_S) as patience:
             async for request in requests:

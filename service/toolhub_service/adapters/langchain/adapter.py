@@ -207,6 +207,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         if refusal := too_weak(call.spec.name, level, call.verdict.constraints.sandbox.minimum_of(call.spec.name)):
             raise refusal
         request = self._request(call, source, tool)
+        # In the hub's own process there is nothing that could be confined, which `level_of` has said already.
         if source.runs_in_hub(tool):
             reply = await self._on_loop(call, source, tool, request)
         else:
@@ -272,6 +273,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         except PoolClosed as closed:
             raise not_loaded(tool) from closed
         except WorkerFailed as failed:
+            # A worker that ended before it was asked has done nothing: the call can be made again.
             raise (died(call) if failed.was_asked else no_worker(tool)) from failed
         except (FrameTooLarge, ValueError) as error:
             raise tool_failed(tool) from error

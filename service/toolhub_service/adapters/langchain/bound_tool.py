@@ -63,6 +63,7 @@ def _value(content: str | list[Any], max_bytes: int) -> dict[str, Any]:
         if len(data) > max_bytes:
             raise TooLarge
         return {"text": content if content.isascii() else data.decode()}
+    # Through JSON and back: whatever classes a tool returned, only plain values leave the worker.
     data = orjson.dumps(content, default=_described, option=orjson.OPT_NON_STR_KEYS)
     if len(data) > max_bytes:
         raise TooLarge
@@ -182,6 +183,7 @@ class RunRecorder(BaseCallbackHandler):
 
 def _name(serialized: Any, about: Mapping[str, Any]) -> str:
     named = about.get("name") or (serialized.get("name") if isinstance(serialized, Mapping) else None) or ""
+    # A lone surrogate cannot be written as JSON, and the whole reply would be lost for a span's name.
     return str(named)[:_NAME_CHARS].encode("utf-8", "replace").decode()
 
 
@@ -225,6 +227,7 @@ class BoundTool:
         """One call as plain JSON: nothing injected that the caller sent, and all that the operator injects."""
         hidden = self.contract.injected
         if hidden:
+            # What a caller sends under an injected name is dropped: only the hub may say who calls.
             args = {name: value for name, value in args.items() if name not in hidden}
             args |= {name: value for name, value in injected.items() if name in hidden}
         return {"tool": self.own_name, "args": args, "call_id": call_id, "metadata": metadata, "traced": traced}
@@ -247,6 +250,7 @@ class BoundTool:
             else:
                 answer = self.tool.invoke(_tool_call(call), config=_config(call, recorder))
             return _reply_of(answer, max_bytes, recorder)
+        # A tool that calls sys.exit() must not end the worker that others' calls wait for.
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001
             trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
             return self._failed(error, recorder) | {"trace": _printable(trace)}
@@ -262,6 +266,7 @@ class BoundTool:
             return reply | {"failed": "no_result", "message": str(error)}
         if isinstance(error, ValidationError) and self._is_about_arguments(error):
             return reply | {"failed": "input", "violations": _violations(error)}
+        # Anything else (SystemExit, a cancellation of its own making) stays "crash", and its text is not shown.
         if isinstance(error, Exception) and not isinstance(error, ToolExited):
             return reply | {"failed": "exception", "message": _message_of(error)}
         return reply
@@ -322,6 +327,7 @@ def _reply_of(message: Any, max_bytes: int, recorder: RunRecorder | None) -> Rep
 
 def _violations(error: ValidationError) -> list[list[str]]:
     """JSON Pointer, kind and sentence of each of at most five; the values are left out."""
+    # Without the input: it may be a secret in the wrong argument, and the message goes to a model.
     details = error.errors(include_url=False, include_context=False, include_input=False)[:5]
     return [["".join(f"/{step}" for step in one["loc"]), one["type"], _printable(one["msg"][:300])] for one in details]
 
@@ -355,5 +361,6 @@ def _without_system_exit(tool: BaseTool) -> BaseTool:
         except (SystemExit, KeyboardInterrupt) as left:
             raise ToolExited from left
 
+    # Past pydantic, which takes a name that begins with `_` for a private attribute and refuses it.
     object.__setattr__(copy, "_arun", arun)
     return copy

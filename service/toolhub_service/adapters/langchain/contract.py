@@ -51,6 +51,7 @@ def _async_code(tool: BaseTool) -> Callable[..., Any] | None:
     arun = _method(tool, "_arun")
     if arun is _method(BaseTool, "_arun"):
         return None
+    # These two only pass on to the function that the tool was made from: that one is looked at.
     if arun in (_method(StructuredTool, "_arun"), _method(Tool, "_arun")):
         coroutine: Callable[..., Any] | None = getattr(tool, "coroutine", None)
         return coroutine
@@ -72,6 +73,7 @@ def _method(tool: BaseTool | type[BaseTool], name: str) -> Callable[..., Any]:
 
 
 def _is_async_at_heart(function: Callable[..., Any]) -> bool:
+    # A decorator's wrapper says nothing of what runs within.
     function = inspect.unwrap(function)
     if str(getattr(function, "__module__", "")).startswith(_WRAPPERS):
         return False
@@ -143,6 +145,7 @@ def _injected(tool: BaseTool) -> dict[str, bool]:
     hidden = set(get_fields(full)) - set(get_fields(_shown(tool)))
     annotations = get_all_basemodel_annotations(full)
     fields = get_fields(full)
+    # A schema class may hide fields that no parameter of the function names: both are asked.
     by_field = {
         name: _is_required(fields[name]) and not _is_call_id(annotations.get(name))
         for name in hidden | (own & set(fields))

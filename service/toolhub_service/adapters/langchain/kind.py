@@ -91,6 +91,7 @@ class LoadTerms:
     def endpoint(self) -> str:
         """Where the source stands, for people and records."""
         named = (*self.load, *(f"entry point {name}" for name in self.entry_points))
+        # It stands in listings and logs; a source may name hundreds.
         return f"python:{', '.join(named)}"[:300]
 
 

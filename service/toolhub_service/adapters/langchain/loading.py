@@ -65,12 +65,13 @@ def definitions_of(
     """Definitions by name, and why tools were left out, one sentence each."""
     found: dict[str, Definition] = {}
     problems: list[str] = []
+    # Of two names that look alike the same one stays, however the toolkit orders them.
     for tool in sorted(tools, key=lambda tool: tool.own_name):
-        said = overrides.of(tool.own_name)
-        if not said.offered:
+        chosen = overrides.of(tool.own_name)
+        if not chosen.offered:
             continue
         try:
-            definition = _definition(tool, terms, said, check_schema)
+            definition = _definition(tool, terms, chosen, check_schema)
         except Unnamed as unnamed:
             problems.append(unnamed.problem)
             continue
@@ -79,7 +80,7 @@ def definitions_of(
     return tuple(found.values()), tuple(problems)
 
 
-def _definition(bound: BoundTool, terms: SourceTerms, said: ToolTerms, check_schema: CheckSchema) -> Definition:
+def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, check_schema: CheckSchema) -> Definition:
     """Raises Unnamed."""
     if not bound.own_name or len(bound.own_name) > OWN_NAME_MAX_CHARS:
         raise Unnamed(f"{_shown(bound)} was left out: its name is empty or too long.")
@@ -90,14 +91,14 @@ def _definition(bound: BoundTool, terms: SourceTerms, said: ToolTerms, check_sch
     spec = terms.spec(
         name,
         bound.own_name,
-        said,
+        chosen,
         description=bound.description,
         input_schema=schema,
         output_schema=OUTPUT_SCHEMA,
         annotations=Annotations(
-            read_only=said.read_only is True,
-            destructive=said.destructive is True,
-            idempotent=said.idempotent is True,
+            read_only=chosen.read_only is True,
+            destructive=chosen.destructive is True,
+            idempotent=chosen.idempotent is True,
         ),
     )
     remote: JsonObject = {"name": bound.own_name, "description": spec.description, "inputSchema": schema}
@@ -107,6 +108,7 @@ def _definition(bound: BoundTool, terms: SourceTerms, said: ToolTerms, check_sch
 def _judged(schema: dict[str, Any], check_schema: CheckSchema) -> tuple[JsonObject, str]:
     """A copy that is JSON and nothing else, or what stands in for it and why."""
     try:
+        # A copy: the tool may change its own dict later, and the registry holds what was checked.
         copy: JsonObject = msgspec.json.decode(msgspec.json.encode(schema))
         why = refusal(partial(check_schema, copy))
     except (ValueError, TypeError, RecursionError) as not_json:
@@ -151,6 +153,7 @@ class Loader:
         problems: list[LoadProblem] = []
         for label, find in self._candidates():
             try:
+                # Made once: a toolkit may open connections, and each reading of the source would open more.
                 found = self._loaded.get(label) or _tools_of(find(), self._terms.args)
                 self._loaded[label] = found
             except LoadRefused as refused:
@@ -202,6 +205,7 @@ def _tools_of(found: object, args: Mapping[str, Any], *, may_call: bool = True) 
 def _add(tools: dict[str, BaseTool], found: tuple[BaseTool, ...], label: str) -> Iterator[LoadProblem]:
     for tool in found:
         if tool.name in tools:
+            # Two references may lead to the same object (a toolkit, and one tool of it): that is no conflict.
             if tools[tool.name] is not tool:
                 yield LoadProblem(label, f"another tool is already named {tool.name[:80]}")
         elif len(tools) == TOOLS_MAX:
@@ -252,6 +256,7 @@ class Reader:
         loaded, unloaded = self._loader.load()
         for tool in loaded:
             known = self._bound.get(tool.name)
+            # Examined again only when it is another object: making a schema takes milliseconds for each tool.
             if known is None or known[0] is not tool:
                 self._bound[tool.name] = tool, self._masked(bound(tool, self._injected))
         tools = {tool.name: self._bound[tool.name][1] for tool in loaded}

@@ -144,6 +144,7 @@ class LangChainToolSource:
             return
         read = reading.result()
         self._tools = read.tools
+        # A worker takes seconds to import what it needs: it begins before the first call asks for it.
         if self._keep_warm and any(not self.runs_in_hub(tool) and not tool.problem for tool in read.tools.values()):
             self.pool.warm()
         if self._troubled is not None:
@@ -188,5 +189,6 @@ def _in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
         with suppress(RuntimeError):  # The loop has been closed meanwhile.
             loop.call_soon_threadsafe(deliver, *outcome)
 
+    # Not a pool's thread: an import that hangs would hold its place for good, and keep the hub from ending.
     threading.Thread(target=run, name="langchain-reading", daemon=True).start()
     return future

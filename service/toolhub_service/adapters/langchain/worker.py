@@ -104,6 +104,7 @@ class FrameProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         self._deliver()
+        # Bytes that nobody asked for: the worker's code writes into the channel, and no later answer can be trusted.
         if self._received and (self._answer is None or self._answer.done()):
             self.fail(ChannelClosed())
             if self._transport is not None:
@@ -117,6 +118,7 @@ class FrameProtocol(asyncio.Protocol):
         if len(received) < LENGTH_BYTES:
             return
         size_bytes = int.from_bytes(received[:LENGTH_BYTES], "big")
+        # Judged by the announced length, before anything of that size is kept.
         if size_bytes > self._max_bytes:
             self.fail(FrameTooLarge())
             return
@@ -173,6 +175,7 @@ def bind_to_hub(lifeline: int) -> None:
     if os.getpgrp() not in (os.getpid(), os.getppid()):
         raise RuntimeError("a worker must lead its process group")
     _adopt_orphans()
+    # A child that inherited it would keep the pipe's reading end open past the worker.
     os.set_inheritable(lifeline, False)
     if hasattr(fcntl, "F_SETSIG"):
         with suppress(OSError):
@@ -185,6 +188,7 @@ def bind_to_hub(lifeline: int) -> None:
 def _adopt_orphans() -> None:
     """Whatever tools start stays below this process, so that the hub finds it all (PR_SET_CHILD_SUBREAPER of prctl(2)):
     else a child that its parent has left, in a session of its own, would belong to nobody. Linux only."""
+    # Linux alone has it; elsewhere orphans of a tool are not ended with it.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -229,8 +233,10 @@ def _serve(channel: socket.socket) -> None:
         tool = tools.get(call["tool"])
         answer = tool.call_blocking(call, greeting["max_bytes"]) if tool else {"failed": "absent", "runs": []}
         reply = encode(answer)
+        # A tool that forked and returned twice: the child must not answer in its parent's place.
         if os.getpid() != own_pid:
             os._exit(0)
+        # What the tool printed reaches the hub's log before its answer does.
         sys.stdout.flush()
         channel.sendall(reply)
 

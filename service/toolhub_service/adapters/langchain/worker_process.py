@@ -119,6 +119,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
+        # A line without an end would else grow for as long as the tool prints.
         self._rest = self._rest[:_LINE_BYTES]
         for line in lines[-100:]:
             self._on_line(line[:_LINE_BYTES].decode("utf-8", "replace"))
@@ -134,6 +135,7 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
     theirs_lifeline, ours_lifeline = os.pipe()
     worker = WorkerProcess(ours, ours_lifeline, terms.max_frame_bytes, on_line)
     try:
+        # Closed here once the worker has them: an end left open in the hub would hide the worker's own end.
         with theirs, os.fdopen(theirs_lifeline) as inherited:
             passed = (theirs.fileno(), inherited.fileno())
             argv = (*terms.argv, *map(str, passed))
@@ -145,11 +147,13 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
             await worker.connect()
             await worker.ask(terms.greeting)
     except BaseException as error:
+        # A start that is cut off must not leave the process behind.
         await asyncio.shield(asyncio.ensure_future(worker.end()))
         if isinstance(error, CannotHide):
             raise WorkerFailed(
                 "neither bubblewrap nor Landlock works here to hide the hub's data folder from it"
             ) from error
+        # TimeoutError is an OSError, too, and has a sentence of its own below.
         if isinstance(error, OSError) and not isinstance(error, TimeoutError):
             raise WorkerFailed("it could not be started") from error
         if isinstance(error, TimeoutError | WorkerFailed):
@@ -205,6 +209,7 @@ class _Slot:
         starting, self._starting = self._starting, None
         if starting is not None and not starting.done():
             starting.cancel()
+            # Waited for all the same: a start that is cut off ends its own process.
             with suppress(asyncio.CancelledError, WorkerFailed):
                 await starting
         worker, self.worker = self.worker, None
@@ -250,6 +255,7 @@ class WorkerPool:
                     return await worker.ask(frame)
                 except BaseException as error:
                     await self._replace(slot)
+                    # Its end was the pool's own doing.
                     if isinstance(error, WorkerFailed) and self.is_closed:
                         raise PoolClosed from error
                     raise
@@ -268,6 +274,7 @@ class WorkerPool:
 
     def _take(self) -> _Slot:
         """The place used last whose worker is ready, else one whose worker is being started, else any."""
+        # The warmest, and of those the one used last, so that few workers stay warm and the rest never start.
         chosen = max(reversed(self._free), key=lambda slot: (slot.is_warm, slot.is_starting))
         self._free.remove(chosen)
         return chosen

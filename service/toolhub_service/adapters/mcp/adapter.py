@@ -192,6 +192,7 @@ class McpAdapter(SourceAdapter[_Source]):
                 return await self._execute(source, call, sink)
             own, holder = used
             shared = source.server
+            # What the tools can do is read once, by the source's own connection, and holds for every user's.
             own.server.task_support, own.server.skills = shared.task_support, shared.skills
             own.server.has_task_extension = shared.has_task_extension
             try:
@@ -199,6 +200,7 @@ class McpAdapter(SourceAdapter[_Source]):
                     holder.credential, lambda: holder.credential, sink, lambda shown: self._execute(own, call, shown)
                 )
             except ToolFailure as failure:
+                # A connection's failure has no kind of its own for it; its breakage stands in the message.
                 if Breakage.UNAUTHORIZED.value in failure.error.message:
                     raise users.callers.refused(call) from failure
                 raise

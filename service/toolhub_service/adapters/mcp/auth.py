@@ -186,6 +186,7 @@ class Tokens:
         async with self._lock:
             if self._token != used or _now_s() < self._again_at_s:
                 return self._token
+            # Set before the request: whoever waits for the lock must not ask a server that just failed.
             self._again_at_s = _now_s() + _AGAIN_AFTER_S
             if challenge is not None and not self._terms.token_url:
                 self._endpoint = await self._discovered(challenge, send)
@@ -208,6 +209,7 @@ class Tokens:
         elif endpoint.in_body:
             form |= {"client_id": self._terms.client_id, "client_secret": self._terms.client_secret}
         else:
+            # Form-encoded before base64, which many forget (RFC 6749 §2.3.1).
             pair = f"{quote(self._terms.client_id, safe='')}:{quote(self._terms.client_secret, safe='')}"
             headers["authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         return httpx2.Request(
@@ -219,6 +221,7 @@ class Tokens:
         if not isinstance(token, str) or not token or str(document.get("token_type", "bearer")).lower() != "bearer":
             return
         life = document.get("expires_in")
+        # `expires_in` is only recommended (RFC 6749 §5.1).
         life_s = float(life) if isinstance(life, int | float) and life > 0 else _UNKNOWN_LIFE_S
         self._issuer = issuer
         self._token = token
@@ -241,6 +244,7 @@ class Tokens:
             # Nothing but where it lies speaks for this metadata: it must not get an assertion for somebody else.
             issuer = "{0.scheme}://{0.netloc}".format(urlsplit(self._server_url))
         endpoint = _endpoint_of(metadata, issuer, str(named or own), self._scope(challenge, resource))
+        # Once a secret has worked at one issuer, a server that names another one asks for what it must not get.
         is_other = endpoint is not None and self._issuer and not issuers_match(endpoint.issuer, self._issuer)
         return None if is_other else endpoint
 
@@ -251,6 +255,7 @@ class Tokens:
         supported = resource.get("scopes_supported")
         listed = " ".join(map(str, supported)) if isinstance(supported, list) else ""
         wanted = extract_field_from_www_auth(challenge, "scope") or listed
+        # A step up adds to what there was: a token for the new scope alone would lose the calls of before.
         before = self._endpoint.scope if self._endpoint is not None and challenge.status_code == 403 else ""
         return " ".join(dict.fromkeys([*before.split(), *wanted.split()]))
 
@@ -265,6 +270,7 @@ async def _first(urls: list[str], send: Send) -> dict[str, Any]:
     """The first document that is there; empty when none is."""
     for url in urls:
         try:
+            # The URLs come from the server's own header, so they may be no URLs.
             request = httpx2.Request("GET", url, headers={"accept": "application/json"}, extensions=_IN_TIME)
         except httpx2.InvalidURL:
             continue

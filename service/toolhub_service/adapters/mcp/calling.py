@@ -71,6 +71,7 @@ async def outcome_of(
     # Each block is looked at on the event loop, so their number is bounded.
     blocks = _blocks(result)
     others = [block for block in blocks[:BLOCKS_MAX] if not _is_text(block)]
+    # A null counts only where the tool's schema announced structured content; other servers send it for "none".
     is_structured = result.get("structuredContent") is not None or (
         "structuredContent" in result and bool(call.spec.output_schema)
     )
@@ -104,6 +105,7 @@ async def outcome_of(
 
 def unkept(block: JsonObject) -> JsonObject:
     """Without what only the hub says: that something became an artifact, or could not."""
+    # A server could else claim an artifact of the hub's that it never kept.
     plain = {place: member for place, member in block.items() if place not in _HUBS_OWN}
     if (resource := as_object(plain.get("resource"))) is not None:
         plain["resource"] = {place: member for place, member in resource.items() if place not in _HUBS_OWN}
@@ -203,6 +205,7 @@ class Reporter:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        # JSON parsers let NaN and integers past a float's range through; neither can be passed on.
         if not _is_finite(progress):
             return
         self._waiting = (progress, total, message)
@@ -297,6 +300,7 @@ class ToolCaller:
                 continue
             questions.take(answer)
             if not questions.answers:
+                # A server that asks nothing has only more to do; without a pause the hub would ask it in a loop.
                 await asyncio.sleep(_STATE_ONLY_PAUSE_S)
 
     def _relayed(self, server: McpServer, call: GrantedCall) -> Relayed | None:
@@ -304,6 +308,7 @@ class ToolCaller:
         return None if client is None or not allowed else Relayed(call, client, allowed, self.redact)
 
     def _failure(self, server: McpServer, call: GrantedCall, error: MCPError, relayed: Relayed | None) -> ToolFailure:
+        # The tool's schema names other headers than the hub sent: the list that the hub read is old.
         if error.error.code == HEADER_MISMATCH:
             server.changed()
         if error.error.code == MISSING_CAPABILITY and relayed is not None:

@@ -108,6 +108,7 @@ class Watched:
     def add(self, uri: str) -> asyncio.Event:
         if uri not in self.uris:
             if len(self.uris) >= WATCHED_MAX:
+                # The oldest goes: whoever still wants it subscribes again at its next read.
                 del self.uris[next(iter(self.uris))]
             self.uris[uri] = asyncio.Event()
             self.changed.set()
@@ -200,6 +201,7 @@ class Connection:
         except TimeoutError:
             raise NotConnected(self._too_slow) from None
         spoken = session.protocol_version or ""
+        # Compared by generation: within one, servers may answer with a neighbouring date (the handshake allows it).
         if wanted != "auto" and is_modern(wanted) != is_modern(spoken):
             raise NotConnected(f"The server speaks protocol {spoken}, but the source requires {wanted}.")
         if self._bounded is not None and self._bounded.was_away and not is_modern(spoken):
@@ -274,6 +276,7 @@ async def negotiate(session: ClientSession, wanted: Protocol) -> None:
     try:
         await session.discover()
     except (MCPError, ValidationError, RuntimeError) as error:
+        # A handshake of 2025-11-25 would only bring the same refusal in other words.
         if isinstance(error, MCPError) and _is_modern_only(error):
             raise
         try:
@@ -293,6 +296,7 @@ def _is_modern_only(error: MCPError) -> bool:
         supported = UnsupportedProtocolVersionErrorData.model_validate(error.error.data).supported
     except ValidationError:
         return False
+    # One that lists an older version, too, is worth the older handshake.
     return not any(version in HANDSHAKE_PROTOCOL_VERSIONS for version in supported)
 
 

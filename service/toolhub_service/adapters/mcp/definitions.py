@@ -94,6 +94,7 @@ class DefinitionReader:
 
     def _masked(self, own_name: str, tool: JsonObject) -> tuple[str, JsonObject, bytes | None]:
         """Without the source's secrets. A name cannot be masked: raises Unnamed."""
+        # A masked name could not be called: the server knows the tool by the real one.
         if self._mask.text(own_name) != own_name:
             raise Unnamed("A tool was left out: its name contains a secret of the source.")
         shown = self._mask.object(tool)
@@ -168,6 +169,7 @@ def _plain_problem(tool: JsonObject) -> str:
     description = tool.get("description")
     if description is not None and not isinstance(description, str):
         return "Its description is not text."
+    # Not cut: what an approver has read must be all that a model reads.
     if description and len(shortened(description, DESCRIPTION_MAX_BYTES)) < len(description):
         return f"Its description has more than {DESCRIPTION_MAX_BYTES} bytes."
     for place in ("annotations", "execution"):
@@ -179,6 +181,7 @@ def _plain_problem(tool: JsonObject) -> str:
 def _annotations(hints: JsonObject, chosen: ToolTerms) -> Annotations:
     """The operator's word, else the more dangerous of what is said and what is not."""
     return Annotations(
+        # The server's own readOnlyHint is not believed: only an operator's word lets a call pass as a read.
         read_only=chosen.read_only is True,
         destructive=hints.get("destructiveHint") is True if chosen.destructive is None else chosen.destructive,
         idempotent=chosen.idempotent is True,

@@ -104,6 +104,7 @@ class Questions:
         self.answers[key] = self.given_answers[_digest(key, asked)] = (
             _DECLINE if answer is None else _accepted(answer, asked)
         )
+        # One question at a time: an approval has one form.
         self._ask_next()
 
     @property
@@ -117,8 +118,10 @@ class Questions:
     def restarts(self, failure: ToolFailure) -> bool:
         """Whether the server has refused its own state, unread, for the first time: then the call begins anew."""
         upstream = failure.error.upstream
+        # There is no code of its own for a state that has expired; servers say it in words.
         if upstream is None or upstream.status != INVALID_PARAMS or _STATE not in upstream.excerpt.lower():
             return False
+        # Once per call: a server that refuses its own fresh state would be called for ever.
         if self.state is None or self.earlier_answers is not None:
             return False
         self.state, self.answers, self.earlier_answers = None, {}, dict(self.given_answers)
@@ -232,10 +235,12 @@ def _rule(rule: JsonValue) -> dict[str, Any] | None:
 
 
 def _digest(key: str, asked: JsonObject) -> str:
+    # Of all that the person saw: an answer counts again only for the very same question.
     return sha256(json.dumps([key, asked["message"], asked["schema"]], sort_keys=True).encode()).hexdigest()
 
 
 def _accepted(answer: JsonObject, asked: JsonObject) -> JsonValue:
+    # Only what the form asked for leaves the hub.
     known = as_object((as_object(asked["schema"]) or {}).get("properties")) or {}
     return {"action": "accept", "content": {name: value for name, value in answer.items() if name in known}}
 
@@ -255,6 +260,7 @@ class TaskQuestions(Questions):
 
     def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
         super().__init__(call, elicitation, redact)
+        # The run after a person's answer meets the task's questions again, and answers them from here.
         self.earlier_answers = dict(self.given_answers)
         self._answered: set[str] = set()
 

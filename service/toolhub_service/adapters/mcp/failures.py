@@ -113,6 +113,7 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
         return broken(call, breakage)
     if code == REQUEST_TIMEOUT:
         return timed_out(call)
+    # No request of a lost session has run, so the same call may go out again.
     if is_lost_session(error):
         message = f"{call.spec.name} could not be called: the server lost the hub's session. Try again."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
@@ -146,6 +147,7 @@ def breakage_in(error: MCPError) -> Breakage | None:
     if known is not None:
         return known
     code, message = error.error.code, error.error.message
+    # `startswith(())` is false: most codes have no such words.
     if message.startswith(_LOST.get(code, ())):
         return Breakage.LOST
     return Breakage.UNDECODABLE if code == PARSE_ERROR or (code, message) == _NO_ANSWER_MEANT else None
@@ -176,6 +178,7 @@ def is_closed(error: MCPError) -> bool:
 
 def is_lost_session(error: MCPError) -> bool:
     """Whether a server of 2025-11-25 does not know the session: it refused the request unread."""
+    # Servers have no code of its own for it; the length is bounded, as the message may be megabytes.
     return error.error.code == INVALID_REQUEST and "session" in error.error.message[:200].lower()
 
 

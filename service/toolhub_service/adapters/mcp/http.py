@@ -82,6 +82,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._answered(request, exchange)
         except _NOT_SENT as error:
+            # A full pool does not empty by itself where streams hang: a new connection does away with them.
             if isinstance(error, httpx2.PoolTimeout):
                 self._on_lost("All its connections are in use.")
             self.was_away = True
@@ -112,14 +113,17 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             content = await body.whole()
         finally:
             await response.aclose()
+        # In slices: counting eight megabytes at once would hold up every other call.
         if body.is_cut or await run_in_slices(counted(content)):
             return self._broken(Breakage.TOO_LARGE)
+        # Here, before the SDK follows it with the credentials in its headers.
         if response.has_redirect_location and not self._leads_on(request, response):
             return self._broken(Breakage.REFUSED)
         if _SESSION in request.headers and _knows_no_session(response.status_code, content):
             self._on_lost(Breakage.NO_SESSION.value)
             return self._broken(Breakage.NO_SESSION)
         broken = _breakage_of_status(response.status_code)
+        # A server that explains itself in JSON-RPC is passed on in its own words.
         if broken is not None and not _is_jsonrpc_error(content):
             self.last_error, content = broken.value, _message(broken)
             response.headers["content-type"] = "application/json"
@@ -154,6 +158,7 @@ class _Events(httpx2.AsyncByteStream):
         held = bytearray()
         try:
             while piece := await self._exchange.wait(self._pull):
+                # Only the new bytes are searched, or a long event would cost the square of its length.
                 seen = max(0, len(held) - _END_MAX_BYTES)
                 held += piece
                 if end := _end_of_events(held, seen):
@@ -204,6 +209,7 @@ def _pieces_of(response: httpx2.Response) -> Pull:
 def _rebuilt(
     response: httpx2.Response, *, content: bytes | None = None, stream: httpx2.AsyncByteStream | None = None
 ) -> httpx2.Response:
+    # These describe the body as it came; the rebuilt one is decoded and has another length.
     headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _PRIMARY]
     return httpx2.Response(response.status_code, headers=headers, content=content, stream=stream)
 
@@ -241,6 +247,7 @@ def _connect_error_of(error: BaseException) -> str:
             return "TLS with it failed; it may ask for a client certificate."
         if isinstance(cause, ConnectionRefusedError):
             return "It refuses connections."
+        # httpx wraps what the socket said twice or more.
         cause = cause.__cause__ or cause.__context__
     return Breakage.NOT_SENT.value
 

@@ -76,11 +76,13 @@ class McpTasks:
                 self._server, call, reporter, task_ttl_ms=self._ttl_ms(call), extension=EXTENSION, key=mark.key
             )
         except ToolFailure as failure:
+            # The task may exist over there, under an id that the hub never saw.
             if _is_unclear(failure):
                 raise RemoteUnclear(failure.error.message) from failure
             raise
         task = _task_in(answer)
         if task is None:
+            # The server was free to answer at once instead of making a task; `collect` takes it from here.
             self._keep_answer(mark.key, (answer, session))
             return replace(mark, accepted=True)
         return replace(mark, remote_id=str(task["taskId"]), accepted=True)
@@ -174,6 +176,7 @@ class McpTasks:
             except MCPError:
                 return False
             wanted.mark_answered(answers)
+            # What was answered changes at once, and the next poll may be seconds away.
             self._poller.poll_now(mark.remote_id)
         return answers is not None
 
@@ -193,6 +196,7 @@ class McpTasks:
         except MCPError as error:
             raise _task_error(error) from error
         task = _task_in(answer)
+        # A server that mixes tasks up must not hand one caller's result to another.
         if task is None or task["taskId"] != mark.remote_id:
             raise RemoteUnclear("The server sent an invalid task status.")
         return Answer((task, session), is_over=True)
@@ -232,6 +236,7 @@ class McpTasks:
         return int(1_000 * min(max(left_s, 0.0) + KEEP_S, KEEP_MAX_S))
 
     def _keep_answer(self, key: str, answer: tuple[JsonObject, McpSession]) -> None:
+        # Of runs that were cut off between `start` and `collect`; nobody comes for those.
         if len(self._answers) >= _ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         self._answers[key] = answer
@@ -261,5 +266,5 @@ def _task_in(answer: JsonObject) -> JsonObject | None:
 
 def _poll_interval_s(task: JsonObject) -> float:
     """`pollInterval` was renamed `pollIntervalMs` in the extension."""
-    said_ms = as_number(task.get("pollIntervalMs", task.get("pollInterval"))) or 0.0
-    return max(0.0, said_ms / 1_000)
+    given_ms = as_number(task.get("pollIntervalMs", task.get("pollInterval"))) or 0.0
+    return max(0.0, given_ms / 1_000)

@@ -77,8 +77,10 @@ class ValueCounter:
         return any(self._step(piece[start : start + _STEP_BYTES]) for start in range(0, len(piece), _STEP_BYTES))
 
     def _step(self, piece: bytes) -> bool:
+        # Split at quotes, every other part is outside strings: C code looks at each byte, and Python at each string.
         parts = self._unescaped(piece).split(b'"')
         outside = b"".join(parts[self._quotes % 2 :: 2])
+        # Quotes are bounded as well: short strings cost Python as much as values do.
         self._quotes += len(parts) - 1
         self._marks += sum(map(outside.count, _BEFORE_VALUES))
         return self.is_over_limit

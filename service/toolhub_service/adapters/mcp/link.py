@@ -123,6 +123,7 @@ class McpLink:
         if self._connection is not None:
             self._connection.disconnect(_STOPPED)
             if self._task is not None and not self._connection.was_connected:
+                # Only while it connects: a connection that works is given time to take its leave.
                 self._task.cancel()
         self._finish_attempt()
         if self._reconnect_task is not None:
@@ -206,6 +207,7 @@ class McpLink:
             self._last_error = connection.why_over
             if self._closed.is_set():
                 return
+            # The server was there and is gone: its tools are to be shown as unavailable.
             if had_connected and not connection.was_connected:
                 self._notify_changed()
             had_connected = connection.was_connected
@@ -230,6 +232,7 @@ class McpLink:
             self._finish_attempt()
         if pause_s <= 0:
             return
+        # Callers that hurry come in crowds; none of them shortens this much.
         await asyncio.sleep(min(FLOOR_S, pause_s))
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._next_try_s):
@@ -248,6 +251,7 @@ class McpLink:
             features=features_of(capabilities),
         )
         self._finish_attempt()
+        # The first connection is followed by a reading anyway; after a gap the list may be another.
         if self._attempts > 1:
             self._notify_changed()
 
@@ -258,6 +262,7 @@ class McpLink:
             asyncio.get_running_loop().call_later(_LEAVE_WITHIN_S, self._task.cancel)
 
     def _finish_attempt(self) -> None:
+        # Replaced before it is set, so that whoever waits from now on waits for the next attempt.
         turn, self._attempt_done = self._attempt_done, asyncio.Event()
         turn.set()
 
@@ -356,6 +361,7 @@ class McpServer:
         known = self._header_maps.get(spec.digest)
         if known is None:
             if len(self._header_maps) >= _MAPS_MAX:
+                # By digest of the schema: lists that keep changing would else fill the memory.
                 self._header_maps.clear()
             schema: Any = spec.input_schema
             known = self._header_maps[spec.digest] = x_mcp_header_map(schema)

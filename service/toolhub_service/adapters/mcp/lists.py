@@ -58,6 +58,7 @@ async def listed(
         following = page.get("nextCursor")
         if following is None:
             return Listed(entries, True, ttl_s, None)
+        # A cursor that comes back would be followed round and round.
         if not isinstance(following, str) or len(following) > CURSOR_MAX_CHARS or following in cursors:
             break
         cursors.add(following)
@@ -67,7 +68,7 @@ async def listed(
 
 def _shortest(ttl_s: float | None, page: JsonObject) -> float | None:
     """0 only forbids to keep copies."""
-    said_ms = as_number(page.get("ttlMs")) or 0.0
-    if said_ms <= 0:
+    given_ms = as_number(page.get("ttlMs")) or 0.0
+    if given_ms <= 0:
         return ttl_s
-    return min(said_ms / 1_000, said_ms / 1_000 if ttl_s is None else ttl_s)
+    return min(given_ms / 1_000, given_ms / 1_000 if ttl_s is None else ttl_s)

@@ -148,8 +148,8 @@ class PromptReader:
             return []
         found = await listed(server, session, "prompts/list", "prompts", PROMPTS_MAX)
         if found.error is not None:
-            said = quoted(found.error.error.message, redact)
-            problems.append(f"The list of prompts could not be read whole. The server says: {said}")
+            excerpt = quoted(found.error.error.message, redact)
+            problems.append(f"The list of prompts could not be read whole. The server says: {excerpt}")
         elif not found.is_whole:
             problems.append(f"Only the first {len(found.entries)} prompts are offered.")
         definitions = []
@@ -208,6 +208,7 @@ def _schema(prompt: JsonObject, name: str) -> JsonObject:
     for argument in arguments:
         fields = as_object(argument) or {}
         own = as_string(fields.get("name"))
+        # Left out as a whole: without one of its arguments a prompt may say something else.
         if not own or len(own) > OWN_NAME_MAX_CHARS or own in properties:
             raise Unnamed(f"{label}: an argument has no name of its own.")
         properties[own] = {"type": "string", **_words(fields, label)}

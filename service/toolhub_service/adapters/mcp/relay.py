@@ -52,7 +52,7 @@ _KINDS: Final[Mapping[str, Relay]] = {
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
-Said = TypeVar("Said", bound=BaseModel)
+Reply = TypeVar("Reply", bound=BaseModel)
 _DECLINE: Final[Mapping[str, JsonValue]] = {"action": "decline"}
 _NOBODY: Final = "The hub cannot tell for whom this is, or its client cannot be asked."
 
@@ -118,6 +118,7 @@ class Relayed:
         params["_meta"] = {SOURCE_META: self._call.spec.source}
         if request.get("method") == "elicitation/create":
             form = form_of(params)
+            # A form that the hub cannot check is not put before a person.
             if form is None:
                 return None
             words = quoted(as_string(params.get("message")), self._redact)
@@ -143,6 +144,7 @@ class Running:
             yield
             is_answered = True
         except MCPError as error:
+            # Any other error is an answer: the server is done with the call.
             is_answered = error.error.code != REQUEST_TIMEOUT
             raise
         finally:
@@ -155,6 +157,7 @@ class Running:
     @property
     def only(self) -> Relayed | None:
         """The one whose client can be asked, where no other call runs, and no other principal's may go on there."""
+        # In 2025-11-25 a server's question names no call: with two of them it could reach the wrong person.
         only = self._calls[0] if len(self._calls) == 1 else None
         now_s = asyncio.get_running_loop().time()
         others = (who for who, until_s in self._given_up_s.items() if until_s > now_s)
@@ -177,9 +180,9 @@ class Callbacks:
 
         async def answer(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
             if isinstance(params, ElicitRequestFormParams):
-                said = await self._asked("elicitation/create", params)
-                if said is not None:
-                    return _read(ElicitResult, said)
+                reply = await self._asked("elicitation/create", params)
+                if reply is not None:
+                    return _read(ElicitResult, reply)
             return ElicitResult(action="decline") if otherwise is None else await otherwise(context, params)
 
         return answer
@@ -220,10 +223,10 @@ class Callbacks:
             return None
 
 
-def _read(model: type[Said], said: JsonValue) -> Said | ErrorData:
-    if said is None:
+def _read(model: type[Reply], reply: JsonValue) -> Reply | ErrorData:
+    if reply is None:
         return ErrorData(code=INVALID_REQUEST, message=_NOBODY)
     try:
-        return model.model_validate(said)
+        return model.model_validate(reply)
     except ValidationError:
         return ErrorData(code=INVALID_REQUEST, message="The client's answer is not valid.")

@@ -143,7 +143,7 @@ async def _streamed(
             elif on_log is not None and message["method"] == _LOG and isinstance(line := message.get("params"), dict):
                 on_log(str(line.get("level")), str(line.get("logger") or ""), line.get("data"))
     except (httpx2.TransportError, httpx2.SSEError):
-        pass
+        pass  # As a stream that ends without an answer
     raise broken_error(Breakage.LOST)
 
 

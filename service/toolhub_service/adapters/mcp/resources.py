@@ -136,6 +136,7 @@ class ResourceList:
                 try:
                     self._known = await _read_list(server, call, redact)
                 except ToolFailure:
+                    # An old list is better than none, for as long as the server is away.
                     if self._known is None:
                         raise
         assert self._known is not None
@@ -151,6 +152,7 @@ class ResourceList:
 
 
 async def _read_list(server: McpServer, call: GrantedCall, redact: Redact) -> _Known:
+    # Counted before the reading: a change in the middle of it makes the list old again.
     changes = server.resource_changes
     session = await server.link.session(call.deadline_s)
     found: dict[str, list[JsonValue]] = {}
@@ -226,6 +228,7 @@ async def subscribe_to_resource(server: McpServer, call: GrantedCall, caller: To
             await caller.result(server, call, None, method="resources/subscribe", fields={"uri": uri})
         except ToolFailure as failure:
             raise _absent(call, failure) or failure from failure
+    # After the server took it: a subscription that was refused is not repeated at the next connection.
     asked = server.link.watched.add(uri)
     if session.is_modern:
         with suppress(TimeoutError):
@@ -238,8 +241,10 @@ async def subscribe_to_resource(server: McpServer, call: GrantedCall, caller: To
 async def subscribe_again(server: McpServer, session: McpSession) -> None:
     """On a new connection of 2025-11-25, which knows of none; what was missed meanwhile is unknown."""
     for uri in tuple(server.link.watched.uris):
+        # A resource that is gone since then ends this one subscription and no other.
         with suppress(MCPError):
             await server.link.send(session, "resources/subscribe", {"uri": uri}, timeout_s=_ASKED_S)
+            # What changed while there was no connection is unknown, so it counts as changed.
             server.link.on_resource_change(uri)
 
 

@@ -140,6 +140,7 @@ async def read_served(
             f"The skill has no file `{one_line(path, 80)}`. Call {call.spec.name} without `resource`: it lists them."
         )
         raise refuse(ErrorKind.NOT_FOUND, message)
+    # Read at each call, and kept by nobody: the digests of the list say whether it is still the same file.
     data = await _fetched(server, call, file, redact)
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise _other(server, call, f"`{one_line(path, 80)}` is not the file of that digest and size")
@@ -190,6 +191,7 @@ def _files(resources: list[JsonValue], root: str, label: str) -> Iterator[tuple[
         is_within = uri.startswith(root) and not {"", ".", ".."} & set(path.split("/")) and path.isprintable()
         if not is_within or found is None or not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise Unnamed(f"{label}: a file of it lies elsewhere, or has no SHA-256 digest or size.")
+        # A SKILL.md in a folder below is a skill of its own, with an entry of its own.
         if not path.endswith(f"/{_SKILL_MD}"):
             yield path, ServedFile(uri, found[1], size)
 
@@ -203,10 +205,12 @@ async def _fetched(server: McpServer, call: GrantedCall, file: ServedFile, redac
     contents = answer.get("contents")
     first = as_object(contents[0]) if isinstance(contents, list) and len(contents) == 1 else None
     if first is not None and isinstance(text := first.get("text"), str):
+        # Strict encoding would raise for a lone surrogate; this way the digest says that it is another file.
         return text.encode("utf-8", "surrogatepass")
     try:
         return base64.b64decode(as_string((first or {}).get("blob")), validate=True)
     except (binascii.Error, ValueError):
+        # No bytes have the digest that was listed, so the caller refuses them as another file.
         return b""
 
 

@@ -74,6 +74,7 @@ class McpToolSource:
     def restored(self, remote: JsonObject) -> Definition | None:
         """A definition as it was pinned, under today's terms; None when its tool is not offered any more, and for a
         skill, of which only its server can be asked."""
+        # A served skill is called by its list of files, which is only known once the server has been read.
         if "frontmatter" in remote:
             return None
         try:
@@ -110,6 +111,7 @@ class McpToolSource:
         async with self._reading:
             session = await self._server.link.session(inf)
             listing = _Listing(self._reader, is_modern=session.is_modern)
+            # In 2025-11-25 subscriptions belong to a session, and a new one has none of them.
             if session is not self._last_session and not session.is_modern:
                 await subscribe_again(self._server, session)
             self._last_session = session
@@ -144,6 +146,7 @@ class McpToolSource:
     async def _features(self, session: McpSession, problems: list[str]) -> Collection[str]:
         """What the server declares and has: many declare resources, as their library does, and have none."""
         features = session.features - {"resources"}
+        # A server may declare resources and have none: two tools that lead nowhere are worth one request.
         for method, member in RESOURCE_LISTS if "resources" in session.features else ():
             try:
                 page = await self._server.link.send(session, method, {})
@@ -206,6 +209,7 @@ class McpToolSource:
         try:
             return await self._server.link.send(session, "tools/list", {"cursor": cursor} if cursor else {})
         except MCPError as error:
+            # A server may have prompts or resources alone.
             if not cursor and error.error.code == METHOD_NOT_FOUND:
                 if not session.features:
                     listing.problems.append("The server offers no tools.")
@@ -260,6 +264,7 @@ class _Listing:
     def unique(self) -> tuple[Definition, ...]:
         """Sorted by their own names; of two whose full names read alike only the first."""
         unique: dict[str, Definition] = {}
+        # Of two names that look alike the same one stays, in whatever order the server lists them.
         for definition in sorted(self._found, key=lambda found: found.spec.resource_id):
             first = unique.setdefault(skeleton(definition.spec.name), definition)
             if first is not definition:

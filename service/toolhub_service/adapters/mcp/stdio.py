@@ -129,6 +129,7 @@ class SendQueue(ObjectSendStream[SessionMessage]):
         While the pipe is full a cancellation is dropped: the SDK would hold the cancelled call back for its sake.
         """
         message = item.message
+        # The program reads nothing, so it would not read this; waiting here would hold up whoever gave up.
         if self.is_held and isinstance(message, JSONRPCNotification) and message.method == _CANCELLED:
             return
         await self._open.wait()
@@ -185,6 +186,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             child = await spawn(program, self)
         except (OSError, ValueError) as error:
             raise NotConnected(_why_not_started(error, terms)) from None
+        # Only a connection that ended in good order is given time; a failed start is not.
         grace_s = _LAST_WORDS_S
         try:
             yield
@@ -212,6 +214,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
+        # As early as can be: from here on a hub that is killed leaves a program behind.
         REAPER.watch(transport.get_pid())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -268,6 +271,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
     def _taken(self, line: bytes) -> bool:
         """Whether it is a message. Read strictly: the SDK's own way lets NaN through, and takes five times as long."""
         try:
+            # Read by msgspec, as the messages of HTTP are: both transports take the same JSON.
             message = jsonrpc_message_adapter.validate_python(_read(line), by_name=False)
         except (ValueError, RecursionError):
             return False
@@ -282,12 +286,14 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         edges = TooLong.of(line)
         if b'"jsonrpc"' in edges.head or b'"jsonrpc"' in edges.tail:
             self._fail(edges, Breakage.UNDECODABLE)
+        # A program that printed without a line break put its message behind the text.
         any(map(self._taken, later_messages(line)))
         if self._garbage > GARBAGE_MAX:
             self.end("Its program writes text that is not JSON-RPC to its standard output.")
 
     def _on_oversized_line(self, line: TooLong) -> None:
         self._too_long += 1
+        # Whose answer it was cannot be told, so that one call would wait for ever: the connection is given up.
         if not self._fail(line, Breakage.TOO_LARGE) and not line.is_unasked:
             self.end(Breakage.TOO_LARGE.value)
 

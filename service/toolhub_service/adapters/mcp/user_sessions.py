@@ -47,6 +47,7 @@ class Holder:
         self._renew = renew
 
     async def renewed(self, used: CallerCredential) -> CallerCredential | None:
+        # Another request has renewed it meanwhile.
         if self.credential.secret != used.secret:
             return self.credential
         try:
@@ -69,6 +70,7 @@ class CallerTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
         port = url.port or (443 if url.scheme == "https" else 80)
+        # A caller's credential goes to the source's server alone, not to where that may lead.
         if (url.scheme, url.host, port) != self._origin:
             return await self._inner.handle_async_request(request)
         used = self._holder.credential
@@ -146,6 +148,7 @@ class UserSessions(Generic[Opened]):
             session = self._opened(call, credential)
             self._sessions[key] = session
         self._sessions.move_to_end(key)
+        # The vault may have renewed it since the session was opened.
         session.holder.credential = credential
         if session.timer is not None:
             session.timer.cancel()
@@ -157,6 +160,7 @@ class UserSessions(Generic[Opened]):
         if self._is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {source} has been stopped.", retryable=False)
         if len(self._sessions) >= self.sessions_max:
+            # The one that was used longest ago, as they stand in the order of use.
             idle = next((key for key, each in self._sessions.items() if not each.users), None)
             if idle is None:
                 message = f"{call.spec.name} could not be called: {source} serves as many callers as it can at once. "

@@ -104,6 +104,7 @@ def _headers(own: dict[str, str], inherited: dict[str, str]) -> Headers:
 def base_url(value: Value, values: SourceValues) -> str:
     """The URL without a slash at its end. Raises ValueError when it is none, or no base."""
     url = values.url(value)
+    # Paths are put behind it, where a query would swallow them.
     if "?" in url or "#" in url:
         raise ValueError("its `url` is a base URL and must not have a query")
     return url.rstrip("/")
@@ -162,6 +163,7 @@ class N8nAdapter(SourceAdapter[_Source]):
             raise no_source(call)
         try:
             return await self._caller.run(server, workflow, call)
+        # Anything else is the hub's own defect: the caller gets no text of it.
         except (ToolFailure, asyncio.CancelledError):
             raise
         except Exception as defect:

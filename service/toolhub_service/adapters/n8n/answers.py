@@ -65,6 +65,7 @@ def read(answer: Reply) -> Read:
             return Read(loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX))
         except ToolFailure as failure:
             if body[:1] in (b"{", b"[") or "json" in answer.headers.get("content-type", ""):
+                # "true story" is a text; what begins like an object or a list and is none is broken.
                 is_too_deep = failure.error.details.get("reason") == "too_deep"
                 why = "it is nested too deeply" if is_too_deep else "it is not valid JSON"
                 raise Unreadable(why) from failure
@@ -125,6 +126,7 @@ def _matches(sign: BusinessError, value: JsonValue) -> bool:
     found = at(value, sign.at)
     if sign.equals is None:
         return found is not None and found is not False and found not in ("", [], {})
+    # In Python 1 equals true, in JSON it does not.
     return isinstance(found, bool) == isinstance(sign.equals, bool) and found == sign.equals
 
 
@@ -168,6 +170,7 @@ class Files:
         return self._of(0, value)
 
     def _of(self, item: int, value: JsonValue) -> JsonValue:
+        # An item with values of its own keeps them; its files are named in the evidence.
         return self.by_item.get(item, value) if value is None or value == {} else value
 
 
@@ -219,6 +222,7 @@ _SHOWN: Final = ("filename", "media_type", "size")
 async def _data(fields: JsonObject) -> bytes | str:
     """Its bytes, or why there are none; a clause."""
     text = fields.get("data")
+    # With an id, `data` is the name of n8n's store and no content.
     if not isinstance(text, str) or fields.get("id"):
         return _ELSEWHERE
     return _decoded(text) if len(text) <= LARGE_BYTES else await asyncio.to_thread(_decoded, text)

@@ -90,6 +90,7 @@ class N8nApi:
         self._client = client
         self._url = url
         self._headers = (("x-n8n-api-key", api_key),)
+        # One large answer at a time: each may be megabytes, and threads would share the interpreter's lock.
         self._reading = asyncio.Semaphore(1)
         # By execution and its start: under which keys it was called, all there will ever be.
         self._keys: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
@@ -114,6 +115,7 @@ class N8nApi:
             execution = execution_of(value)
             if execution is None or execution.id != execution_id:
                 raise ApiError("Its API sent an invalid description of an execution.")
+            # In a tuple, so that a judgement of None is not taken for data that is missing.
             return (judge(execution),)
 
         path, query = f"/executions/{execution_id}", {"includeData": "true" if with_data else "false"}
@@ -280,4 +282,5 @@ def _error(answer: Reply) -> ApiError:
 
 def _age(execution: Execution) -> tuple[int, int, str]:
     started = execution.started_unix_ms
+    # Ids are numbers written as text: the shorter one is the smaller.
     return (2**63 if started is None else started, len(execution.id), execution.id)

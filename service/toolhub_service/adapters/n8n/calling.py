@@ -98,6 +98,7 @@ class WorkflowCaller:
         try:
             return await run.outcome()
         except asyncio.CancelledError:
+            # n8n goes on with a workflow whose caller has left.
             await run.stop()
             raise
 
@@ -204,6 +205,7 @@ class _Run:
             return
         asking = asyncio.create_task(self._stop_once(self._server.api))
         await asyncio.wait({asking}, timeout=STOP_TIMEOUT_S)
+        # A caller that gave up does not wait for an n8n that hangs.
         asking.cancel()
 
     async def _stop_once(self, api: N8nApi) -> None:
@@ -269,6 +271,7 @@ class _Run:
     async def _first_outcome(self, sent: Sent) -> Outcome:
         """The workflow knows the key: the answer is what its first run has come to."""
         found, _ = await self._look()
+        # One execution alone is the one that answered 409: whose result this key has is not known.
         if found is None or not found.others:
             raise failures.refused(self._call, sent.answer, self._by.redact)
         return await self._wait_for_end(found, "It had been sent before under the same key.")
@@ -348,6 +351,7 @@ class _Run:
         deadline_s = self._call.deadline_s
         if deadline_s == inf:
             return inf
+        # Time to look the execution up, where that can be done at all; a quarter of a short deadline at most.
         reserve_s = RESERVE_S if self._server.api is not None else 0.1
         return deadline_s - min(reserve_s, self._remaining_s() / 4)
 

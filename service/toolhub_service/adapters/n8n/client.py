@@ -59,11 +59,13 @@ def message_of(body: bytes) -> tuple[str, JsonValue]:
     value: JsonValue = None
     if text.lstrip()[:1] in ("{", "["):
         try:
+            # A body that was cut is no JSON, and goes on as text.
             value = json.loads(body[: 8 * JUDGED_CHARS])
         except (ValueError, RecursionError):
             value = None
     if isinstance(value, Mapping) and isinstance(value.get("message"), str):
         return str(value["message"]), value
+    # An error of another shape is shown as a whole, without the members that tell of n8n's machine.
     if value is not None:
         return json.dumps(_without_traces(value, _DEPTH_MAX), ensure_ascii=False), value
     if "<" in text and text.lstrip()[:1] == "<":
@@ -167,6 +169,7 @@ class N8nClient:
         try:
             headers: dict[str, str] = {}
             for name, value in response.headers.raw:
+                # The first of a repeated header counts.
                 headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
             chunks = response.aiter_raw()
 
@@ -183,6 +186,7 @@ class N8nClient:
 def _context(tls: ClientTls, scheme: str) -> ssl.SSLContext | None:
     """None: as everything else in the hub verifies servers. Where TLS is never spoken, one that trusts nobody."""
     if scheme == "http":
+        # Never used over http: made without loading the system's certificates.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not (tls.ca_file or tls.certificate_file):
         return None

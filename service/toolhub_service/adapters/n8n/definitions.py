@@ -105,6 +105,7 @@ class DefinitionMaker:
             annotations=Annotations(
                 read_only=override.read_only is True,
                 destructive=override.destructive is True,
+                # A workflow that checks its keys does its work once, however often it is sent.
                 idempotent=override.idempotent is True or workflow.deduplicates,
                 open_world=True,
                 supports_progress=workflow.is_async,

@@ -86,9 +86,11 @@ def execution_of(value: JsonValue) -> Execution | None:
         return None
     return Execution(
         own_id,
+        # It stands in messages and evidence: a server's text of any length does not.
         status.lower() if _STATUS.fullmatch(status) else "unknown",
         id_of(answer.get("workflowId")),
         id_of(answer.get("workflowVersionId")),
+        # When it was called; `startedAt` is when n8n began with it, and null while it is queued.
         _time(answer.get("createdAt")) or _time(answer.get("startedAt")),
         _time(answer.get("stoppedAt")),
         _time(answer.get("waitTill")),
@@ -100,6 +102,7 @@ def execution_of(value: JsonValue) -> Execution | None:
 def result_of(execution: Execution) -> JsonValue:
     """What the last node gave. Raises NoData when n8n does not say, AnswerNotKept when only the caller got it."""
     items = [item.get("json") for item in result_items(execution)]
+    # A list only where there are several: most workflows end with one item.
     return items[0] if len(items) == 1 else items or None
 
 
@@ -146,6 +149,7 @@ def keys_of(execution: Execution) -> frozenset[str]:
 
 def has_all_keys(execution: Execution) -> bool:
     """Whether it will never bear another one than those it has."""
+    # Data of a running execution are saved late: that there is no key yet proves nothing.
     return execution.is_over or bool(_keys(execution))
 
 

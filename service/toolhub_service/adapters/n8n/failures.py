@@ -183,6 +183,7 @@ def _no_such_webhook(call: GrantedCall, words: str) -> ToolFailure:
 def _is_before_the_workflow(answer: Reply, value: JsonValue) -> bool:
     """Whether n8n itself or a proxy says so; a workflow's own answer means what the workflow likes."""
     if isinstance(value, Mapping):
+        # n8n's own errors have these shapes; a workflow may answer 503 itself, and has run then.
         return value.get("code") == answer.status or value.keys() == {"message"}
     return value is None
 

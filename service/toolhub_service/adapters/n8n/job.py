@@ -149,6 +149,7 @@ class N8nJob:
             raise RemoteUnclear(f"A proxy before n8n answered with status {answer.status}.")
         if answer.status == 409 and workflow.entry.deduplicates:
             raise RemoteUnclear("The workflow already knows the key.")
+        # Looked up by its key: the execution may say more than "Error in workflow".
         if failures.is_in_workflow(answer) or answer.is_cut:
             raise RemoteUnclear("n8n answered that the workflow failed, or with a response that is too large.")
         if not 200 <= answer.status < 300:
@@ -202,6 +203,7 @@ class _ExecutionPoll:
 
     def _not_found(self) -> Answer[Progress]:
         now_s = asyncio.get_running_loop().time()
+        # n8n saves an execution a moment after it has answered: a few misses at the start are normal.
         self._missed_since_s = self._missed_since_s if self._missed else now_s
         self._missed += 1
         if self._missed >= self._terms.looks and now_s - self._missed_since_s >= self._terms.timeout_s:

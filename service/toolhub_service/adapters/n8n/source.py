@@ -175,6 +175,7 @@ class N8nToolSource:
     async def _read(self) -> _Reading:
         """What the API says; without it, what it said last."""
         api, misses_key = self._server.api, self._entry.discover is not None and self._server.api is None
+        # With what was offered last: an API that is away does not take working webhooks with it.
         reading = _Reading({}, list(self._last), [_NO_KEY] if misses_key else [])
         if api is None:
             return reading
@@ -194,6 +195,7 @@ class N8nToolSource:
         reading = _Reading({}, [], [])
         wanted = {workflow.workflow_id for workflow in entry.workflows.values() if workflow.workflow_id}
         paths = {workflow.path for workflow in entry.workflows.values() if workflow.path}
+        # Without any of these nothing of the list would be looked at.
         if wanted or paths or entry.discover is not None:
             async for workflow in api.workflows():
                 self._take(reading, workflow, wanted, paths)

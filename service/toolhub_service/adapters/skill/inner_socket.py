@@ -85,7 +85,7 @@ class SocketCarrier:
             else:
                 await self._answer_all(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass
+            pass  # The program has ended, or closed its end: nobody waits for an answer.
         except asyncio.CancelledError:
             if self.root:  # by another than `close`, which awaits it
                 raise

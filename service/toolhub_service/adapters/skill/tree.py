@@ -330,7 +330,7 @@ def _reached(folder: Path, file: TreeFile) -> int:
         if stat.S_ISREG(os.fstat(held[-1]).st_mode):
             return held.pop()
     except OSError:
-        pass
+        pass  # Gone, or a link where a folder was: the file is not what was listed.
     finally:
         for descriptor in held:
             os.close(descriptor)

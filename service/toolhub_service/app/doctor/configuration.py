@@ -23,9 +23,8 @@ from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.doctor.certificates import certificate_checks
 from toolhub_service.app.doctor.credentials import auth_check
-from toolhub_service.app.doctor.databases import database_checks
-from toolhub_service.app.doctor.issuers import issuer_checks
 from toolhub_service.app.doctor.mcp import mcp_checks
+from toolhub_service.app.doctor.remote import database_checks, issuer_checks
 from toolhub_service.app.doctor.retention import retention_checks
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.doctor.vault import credential_checks
@@ -93,6 +92,7 @@ def _database(name: str, path: Path, version_max: int = 0) -> Iterator[Finding]:
 def _looked_at(path: Path, *, is_read_whole: bool) -> tuple[str, int]:
     """(what is wrong, layout version). Without a log beside it nobody writes, and SQLite need make no file to read."""
     has_log = path.with_name(f"{path.name}-wal").exists()
+    # Without a log nobody writes: `immutable` then opens it without making -wal and -shm files beside it.
     uri = path.absolute().as_uri() + ("?mode=ro" if has_log else "?immutable=1")
     with closing(sqlite3.connect(uri, uri=True, timeout=2.0)) as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -262,6 +262,7 @@ def _port(name: str, setting: str, address: str, is_ours: Callable[[str, int], b
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
         with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+            # A port in TIME_WAIT is no obstacle to the hub either.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(found[0][4])
     except OSError as taken:

@@ -45,6 +45,7 @@ def machine_checks(data_dir: Path, bubblewrap: str | None) -> Iterator[Finding]:
 
 def data_dir_checks(data_dir: Path) -> Iterator[Finding]:
     """Can it be written, on which file system does it lie, how much room is left there?"""
+    # The folder may be made at the first start: what counts is the one that it will be made in.
     standing = next(folder for folder in (data_dir, *data_dir.absolute().parents) if folder.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
         yield fail("data folder", f"{data_dir} cannot be written", "Change its owner, or name another with --data-dir.")
@@ -75,6 +76,7 @@ def file_system_of(folder: Path) -> str:
         mount = words[4]
         is_above = mount in ("/", path) or path.startswith(f"{mount}/")
         if is_above and len(mount) >= len(best):
+            # The type follows a lone dash, behind a number of optional fields (proc_pid_mountinfo(5)).
             best, found = mount, words[words.index("-") + 1]
     return found
 
@@ -152,6 +154,7 @@ def _bubblewrap_problem(confinement: Confinement) -> str:
     problem = ""
     try:
         with tempfile.TemporaryDirectory(prefix="toolhub-doctor-") as workspace:
+            # Forbidding further namespaces needs bubblewrap 0.8: an older one confines as well without it.
             for nested in (confinement.nested, ()):
                 confinement.nested = nested
                 line = confinement.wrapped("bubblewrap", ("/bin/true",), Sandbox(), workspace, workspace)

@@ -105,6 +105,7 @@ async def _answers(settings: Settings, url: str) -> Finding:
                 text = f"{url}/mcp answers, and wants a credential: set TOOLHUB_API_KEY to have its tools listed"
                 return ok("mcp", text)
             begun = await client.post(f"{url}/mcp", json=_asked("initialize", _BEGIN))
+            # Ended at once, or each run of the doctor would leave a session until it idles out.
             if session := begun.headers.get("mcp-session-id"):
                 await client.delete(f"{url}/mcp", headers={"mcp-session-id": session, "mcp-protocol-version": _OLDER})
     except httpx.HTTPError as failed:

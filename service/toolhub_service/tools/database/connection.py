@@ -119,6 +119,7 @@ def statement_deadline_s(timeout_s: float, call_deadline_s: float) -> float:
     """When a statement is ended (loop clock): early enough that its end can still be text within the call."""
     now_s = asyncio.get_running_loop().time()
     remaining_s = max(0.0, call_deadline_s - now_s)
+    # A tenth, so that a call of a few milliseconds still has some of them for its statement.
     return now_s + min(timeout_s, remaining_s - min(_RESERVE_S, remaining_s * _RESERVE))
 
 

@@ -60,10 +60,12 @@ async def _csv(names: list[str], rows: Batches) -> AsyncIterator[bytes]:
     yield _csv_text([names])
     while batch := await rows.next_rows():
         for at in range(0, len(batch), _PIECE_ROWS):
+            # A few rows at a time: a row may have 256 KiB, and is held twice while it is encoded.
             yield _csv_text(batch[at : at + _PIECE_ROWS])
 
 
 def _csv_text(rows: Sequence[Sequence[JsonValue]]) -> bytes:
+    # RFC 4180 ends lines by CRLF.
     return "".join(f"{','.join(map(_cell, row))}\r\n" for row in rows).encode("utf-8", "replace")
 
 

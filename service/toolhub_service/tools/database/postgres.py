@@ -99,6 +99,7 @@ class PostgresDatabase:
         try:
             async with self._session(deadline_s, writes=True) as connection:
                 changed = (await _sent(connection, statement.text, bound(parameters))).rowcount
+                # Between COMMIT and its answer nobody can tell whether the server has done it.
                 is_committing = True
                 await connection.execute(b"COMMIT")
                 return max(0, int(changed))
@@ -130,7 +131,7 @@ class PostgresDatabase:
         except TimeoutError:
             raise too_slow(deadline_s - started_s) from None
         except psycopg.Error as error:
-            raise self._told(error, deadline_s - started_s) from None
+            raise self._failure_of(error, deadline_s - started_s) from None
 
     async def _connected(self) -> AsyncConnection[Any]:
         from psycopg import AsyncConnection, ProgrammingError
@@ -151,17 +152,21 @@ class PostgresDatabase:
             "tcp_user_timeout": 10_000,
             "application_name": "toolhub",
         }
+        # The operator's own values go before ours, but not before the encoding, for rows are read as UTF-8.
         return await AsyncConnection.connect(**{**wanted, **asked, "client_encoding": "utf8"}, autocommit=True)
 
     async def _begin(self, connection: AsyncConnection[Any], left_s: float, *, writes: bool) -> None:
         await connection.execute(b"BEGIN" if writes else b"BEGIN READ ONLY")
         settings = {
             "statement_timeout": str(max(1, round(left_s * 1_000))),
+            # Later than the statement's own end, which says more; it is for a hub that hangs in the middle.
             "idle_in_transaction_session_timeout": str(max(1, round(left_s * 1_000)) + 5_000),
+            # A statement that waits for a lock holds others up behind it.
             "lock_timeout": "5000",
             "client_connection_check_interval": "500",
             "default_transaction_read_only": "off" if writes else "on",
             "standard_conforming_strings": "on",
+            # A quoted identifier of SQL and a JSON string are alike for names without backslashes or quotes.
             "search_path": json.dumps(self.terms.schema, ensure_ascii=False),
             "bytea_output": "hex",
             "DateStyle": "ISO, YMD",
@@ -171,19 +176,20 @@ class PostgresDatabase:
         await _sent(connection, _SETTINGS, [json.dumps(settings)])
         if not writes:
             found = await (await _sent(connection, _RIGHTS)).fetchone()
+            # Such a role can read and write the server's files and run programs, which no judging of statements bounds.
             if found is None or found[0]:
                 reason = (
                     "its role is a superuser or reads and writes the server's files: give it one that may only read"
                 )
                 raise not_usable(self.terms.name, reason)
 
-    def _told(self, error: Exception, limit_s: float) -> ToolFailure:
+    def _failure_of(self, error: Exception, limit_s: float) -> ToolFailure:
         from psycopg import errors
 
         state = getattr(error, "sqlstate", None) or ""
         diagnosis = getattr(error, "diag", None)
-        said = str(getattr(diagnosis, "message_primary", None) or "")
-        if _TOO_LARGE in said:
+        words = str(getattr(diagnosis, "message_primary", None) or "")
+        if _TOO_LARGE in words:
             return row_too_large(_ROW_MAX_BYTES)
         match error:
             case errors.QueryCanceled():
@@ -191,21 +197,23 @@ class PostgresDatabase:
             case errors.LockNotAvailable() | errors.DeadlockDetected() | errors.SerializationFailure():
                 return unreachable(self.terms.name, f"other work holds what it needs ({state})")
             case errors.InsufficientPrivilege() | errors.ReadOnlySqlTransaction():
-                message = f"The database does not allow it ({state}): {said[:300]}. Use what the connection may use."
+                message = f"The database does not allow it ({state}): {words[:300]}. Use what the connection may use."
                 return refuse(ErrorKind.POLICY_DENIED, message, connection=self.terms.name)
             case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification() | errors.InvalidCatalogName():
                 return not_usable(self.terms.name, f"the server refuses user, password or database ({state})")
         if state == _WRONG_PARAMETERS or not (state or isinstance(error, errors.OperationalError)):
-            return refused_by_database(said or str(error), state)
+            return refused_by_database(words or str(error), state)
+        # The first two characters of a SQLSTATE are its class (PostgreSQL, Appendix A).
         if state[:2] in _NOT_THE_STATEMENT:
             return unreachable(self.terms.name, f"the server answered {state}" if state else "no connection")
         hint = str(getattr(diagnosis, "message_hint", None) or "")
-        return refused_by_database(f"{said} {hint}", state)
+        return refused_by_database(f"{words} {hint}", state)
 
 
 async def _left(connection: AsyncConnection[Any]) -> None:
     """Nothing of it goes on: a cursor that is waited for is cancelled, and the connection closed."""
     if connection.info.transaction_status.name == "ACTIVE":
+        # A courtesy to the server: the connection is closed all the same, and the statement has its own time limit.
         with suppress(Exception):
             async with asyncio.timeout(_GOODBYE_S):
                 await asyncio.shield(connection.cancel_safe(timeout=_GOODBYE_S))
@@ -311,6 +319,7 @@ def _value(text: str | None, oid: int) -> JsonValue:
         return text == "t"
     if oid in _INTEGERS:
         number = int(text)
+        # RFC 8259 §6: readers keep integers exactly up to 2^53 only.
         return number if abs(number) <= SAFE_INTEGER else text
     if oid in _FLOATS:
         real = float(text)

@@ -112,16 +112,20 @@ class SqliteDatabase:
         try:
             for category, most in _LIMITS.items():
                 connection.setlimit(category, most)
+            # Views and triggers of the file may then call no function that is not marked innocuous.
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
+            # SQLite opens lazily: only a read shows whether the file is a database at all.
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
         except sqlite3.DatabaseError as error:
             connection.close()
-            raise _told(error, self.terms.name, None, 0.0, threading.Event()) from None
+            raise _failure_of(error, self.terms.name, None, 0.0, threading.Event()) from None
         connection.text_factory = _text
         if writes:
             connection.execute("PRAGMA foreign_keys = ON")
+            # Takes the lock at once: a read that later becomes a write could otherwise fail in the middle.
             connection.execute("BEGIN IMMEDIATE")
+        # Last, for the statements above are the hub's own and it would refuse them.
         connection.set_authorizer(partial(_authorized, self.terms, writes))
         return connection
 
@@ -235,14 +239,15 @@ def _watched(connection: sqlite3.Connection, name: str, deadline_s: float, stop:
     try:
         yield
     except (sqlite3.Error, sqlite3.Warning) as error:
-        raise _told(error, name, deadline_s, started_s, stop) from None
+        raise _failure_of(error, name, deadline_s, started_s, stop) from None
     finally:
         connection.set_progress_handler(None, 0)
 
 
-def _told(
+def _failure_of(
     error: Exception, name: str, deadline_s: float | None, started_s: float, stop: threading.Event
 ) -> ToolFailure:
+    # Extended codes have the primary one in their low byte.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if stop.is_set():
         return refuse(ErrorKind.CANCELLED, "The call was cancelled before the statement was done.")
@@ -276,6 +281,7 @@ def _bindable(value: JsonValue) -> Any:
 
 
 def _text(data: bytes) -> str:
+    # SQLite stores any bytes as text; one bad value must not make a whole result unreadable.
     return data.decode("utf-8", "replace")
 
 

@@ -124,12 +124,14 @@ class MessageStream(httpcore.AsyncNetworkStream):
 
     async def look_for_more(self) -> None:
         """After a response: what TLS holds beyond it, invisible at the socket, makes the connection unfit."""
+        # Without TLS httpcore sees at the socket itself that there is more.
         if not self._is_tls or self._arrived:
             return
         try:
             self._arrived = await self._inner.read(1, timeout=0)
         except httpcore.ReadTimeout:
             return
+        # A connection that breaks here is spent as one with bytes too many is.
         except (httpcore.ReadError, OSError):
             pass
         self._is_spent = True

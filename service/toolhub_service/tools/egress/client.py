@@ -82,6 +82,7 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
     if status not in _REDIRECTS or not location:
         return None
     method = hop.method
+    # RFC 9110 §15.4.2 and §15.4.3 allow it for POST, for so browsers have always done.
     if (status == 303 and method != "HEAD") or (status in {301, 302} and method == "POST"):
         method = "GET"
     try:
@@ -195,6 +196,7 @@ class EgressClient:
             cookies=_NoCookies(),
             event_hooks={"response": [_take_fields]},
         )
+        # httpx's own defaults (such as Accept-Encoding: br) would ask for what is refused here.
         self._http.headers.clear()
 
     async def aclose(self) -> None:
@@ -283,6 +285,7 @@ class EgressClient:
             "accept-encoding": request.accept_encoding,
             **dict(hop.headers),
         }
+        # RFC 9110 §8.6: such a request says that its body is empty, where others say nothing.
         if hop.body or hop.method in {"POST", "PUT", "PATCH"}:
             fields["content-length"] = str(len(hop.body))
         origin = _origin(hop.url.scheme, hop.url.authority)

@@ -208,6 +208,7 @@ class _Gunzip:
         except zlib.error:
             raise WireError(Breakage.UNDECODABLE) from None
         self._input = self._inflater.unconsumed_tail
+        # A full step: the inflater may hold more although its input is used up.
         self._has_more_output = len(piece) == STEP_MAX_BYTES
         if self._inflater.eof:
             self._next_member(self._inflater.unused_data)
@@ -215,6 +216,7 @@ class _Gunzip:
 
     def _next_member(self, rest: bytes) -> None:
         self._has_more_output = False
+        # The first byte of gzip's magic number; padding after the last member is zeros.
         if rest.startswith(b"\x1f"):
             self._members += 1
             if self._members > _MEMBERS_MAX:

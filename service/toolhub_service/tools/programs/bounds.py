@@ -12,6 +12,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, ref
 
 _VIOLATIONS_SHOWN: Final = 10
 _EXCERPT_CHARS: Final = 200
+# Past what is kept, printing is only counted; a program that goes on this far is taken for one that never ends.
 _PRINT_LIMIT_FACTOR: Final = 64
 """A program that goes on printing, though nothing more is kept, is ended at so many times the bound."""
 _PRINT_MIN_BYTES: Final = 64 * 1024
@@ -50,6 +51,7 @@ class Printed:
             cut = text.encode("utf-8", "replace")[:left].decode("utf-8", "ignore")
             self.kept.append(cut)
         self.is_cut = self.is_cut or self.total > self.limit_bytes
+        # Raised within the interpreter's callback: that is the one way to end a program that prints in a loop.
         if self.is_too_much:
             raise ValueError("the program printed too much")
 
@@ -69,6 +71,7 @@ class Printed:
 def raised(name: str, text: str, line: int, code: str, printed: Printed, limits: ProgramLimits) -> ToolFailure:
     """Of an exception that the program did not catch, or of a limit that the interpreter keeps."""
     written = printed.text
+    # First: what the callback raised reaches here under a name of the interpreter's own.
     if printed.is_too_much:
         message = f"The program printed more than {printed.ends_at_bytes:,} bytes. Print less."
         return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=printed.limit_bytes, stdout=written)

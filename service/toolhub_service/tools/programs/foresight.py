@@ -52,6 +52,7 @@ class ForeseenCalls(ProgramCalls):
 
     async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:
         if _holds_unknown((args, dict(members)), 0):
+            # What a program does with an answer that nobody has cannot be foreseen: the dry run ends here.
             self._is_over = True
             raise CallFailed("the dry run is over")
         return await super().call(module, function, args, members)
@@ -93,8 +94,10 @@ def _shown(args: JsonObject) -> str:
 def _holds_unknown(value: Any, depth: int) -> bool:
     if isinstance(value, UnknownAnswer):
         return True
+    # A program may have written it into a text (an f-string), where only the name of its class is left.
     if isinstance(value, str):
         return UnknownAnswer.__name__ in value
+    # A value may hold itself.
     if depth > _ARGS_CHARS:
         return False
     if isinstance(value, dict):

@@ -194,10 +194,12 @@ class Interpreter:
                 "max_memory": limits.memory_bytes,
                 "max_feed_duration_secs": limits.cpu_s,
                 "max_recursion_depth": _MAX_DEPTH,
+                # Well above what the calls need: `calls_max` is refused in words that the program can catch.
                 "max_suspensions": 4 * limits.calls_max + 200,
             },
             "external_modules": modules,
             "os_policy": {
+                # A replay must come to the same calls: time stands still, sleep takes none, and chance has a seed.
                 "datetime": datetime.fromtimestamp(program.now_unix_ms / 1_000, UTC),
                 "sleep": "zero",
                 "process_time": "zero",
@@ -218,6 +220,7 @@ class Interpreter:
                 pool = monty.AsyncMonty(
                     binary_path=start,
                     min_processes=1,
+                    # Each depth has as many places as the first, see `_free`.
                     max_processes=self.limits.workers * DEPTHS,
                     max_checkouts_per_worker=_RUNS_PER_WORKER,
                     feed_duration_limit_grace=_GRACE_S,
@@ -236,6 +239,7 @@ class Interpreter:
             memory_bytes=self.limits.memory_bytes + _WORKER_MEMORY_BYTES,
             file_bytes=_WORKER_FILE_BYTES,
             processes=_WORKER_THREADS,
+            # The bounds of a worker, of many programs: the interpreter counts what each of them takes.
             open_files=64,
         )
         return SandboxRequest((_binary(),), {}, "/", bounds=bounds, has_input=True)
@@ -287,6 +291,7 @@ async def _driven(snapshot: Any, host: Host, known: frozenset[str]) -> Any:
             if isinstance(snapshot, monty.AsyncFutureSnapshot):
                 snapshot = await _answered(snapshot, under_way)
             elif _is_call_beside_others(snapshot, known):
+                # `asyncio.gather` of the program: its calls run beside each other.
                 under_way[snapshot.call_id] = asyncio.create_task(_begun(snapshot, host))
                 snapshot = await snapshot.resume({"future": ...})
             else:
@@ -323,6 +328,7 @@ async def _begun(snapshot: Any, host: Host) -> Any:
 
 async def _answered(snapshot: Any, under_way: dict[int, asyncio.Task[Any]]) -> Any:
     """The next halt, after the answer to the oldest call that the program may wait for."""
+    # The oldest, not the first to end: a replay answers in the same order, whatever took how long.
     oldest = min(snapshot.pending_call_ids)
     task = under_way.pop(oldest)
     try:
@@ -341,6 +347,7 @@ def _unimported(program: Program) -> list[str]:
 
 
 def _checked_key(program: Program) -> bytes:
+    # With the stubs: the same code may be wrong once a tool has another schema.
     digest = sha256(program.code.encode("utf-8", "surrogatepass"))
     for module, stubs in sorted(program.stubs.items()):
         digest.update(f"\0{module}\0{stubs}".encode("utf-8", "replace"))

@@ -32,6 +32,7 @@ _DEPTH_MAX: Final = 60
 _RECENT_CHARS: Final = 3_800
 """What a report may hold besides its own words."""
 _CHANGE_CHARS: Final = 130
+# Python writes an integer out in quadratic time: a program could hold up the hub with one of a few million digits.
 _INTEGER_BITS_MAX: Final = 1_024
 _TEXT_CHARS_MAX: Final = 200
 PURPOSE: Final = "a program's call"
@@ -138,14 +139,17 @@ class ProgramCalls:
 
     async def _invoked(self, tool: str, args: JsonObject) -> Any:
         place = len(self._made)
+        # Its place is taken at once, so that the list is in the order of asking; CANCELLED stands until it has ended.
         self._made.append(ProgramCall(tool=tool, call_id="", ok=False, kind=ErrorKind.CANCELLED.value))
         try:
             async with self._at_once:
+                # It may have waited for its turn while another call suspended the program.
                 if self._suspended is not None:
                     raise CallFailed("the program is suspended")
                 self._tell(place, "STARTED")
                 result = await self._asked(tool, args)
         except Suspended as suspended:
+            # Kept here, as the interpreter passes on no exception of the host's as itself.
             self._suspended = suspended
             raise CallFailed("the program is suspended") from suspended
         except asyncio.CancelledError:
@@ -178,12 +182,13 @@ class ProgramCalls:
 
     def _raised(self, tool: str, call_id: str, error: ToolError) -> CallFailed:
         text = f"{error.kind.value}: {error.message}"
-        told: dict[str, Any] = {"tool": tool, "callId": call_id, "kind": error.kind.value, "message": error.message}
-        told["retryable"] = error.is_retryable
-        told["details"] = dict(error.details)
+        shown: dict[str, Any] = {"tool": tool, "callId": call_id, "kind": error.kind.value, "message": error.message}
+        shown["retryable"] = error.is_retryable
+        shown["details"] = dict(error.details)
         if error.violations:
-            told["details"]["violations"] = [{"path": each.path, "message": each.message} for each in error.violations]
-        self._errors[text] = told
+            shown["details"]["violations"] = [{"path": each.path, "message": each.message} for each in error.violations]
+        # By its text: that is all of an exception that the program can hand back to `error_of`.
+        self._errors[text] = shown
         return CallFailed(text)
 
 

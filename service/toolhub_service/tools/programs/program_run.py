@@ -100,6 +100,7 @@ async def prepared(
         raise refusal
     _check_length(text.code, interpreter.limits.code_bytes)
     offered = await _offered(_inner_calls(context), text.tools)
+    # Durable: a program that is run again after a restart gets the answers of the calls that were made.
     calls = _inner_calls(context).narrowed((spec.name for spec in offered), text.max_calls).durable()
     words = words_of(text.code)
     names = tools_by_name([spec.name for spec in offered], words)
@@ -112,6 +113,7 @@ async def prepared(
         stubs=dict.fromkeys(modules, PYTHON_HEAD) | python_modules(named),
         built_in=PYTHON_HEAD + BUILT_IN,
         now_unix_ms=_began_unix_ms(context, now_unix_ms),
+        # A job keeps its id when it is run again, a call has a new one.
         seed=(context.call.job_id if context.call else "") or context.call_id,
         is_checked=text.is_checked,
         near=partial(_near, [spec.name for spec in offered]),

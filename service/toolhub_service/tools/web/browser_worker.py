@@ -46,10 +46,12 @@ _WITHOUT = "for (const name of ['RTCPeerConnection', 'webkitRTCPeerConnection', 
 
 def main() -> None:
     with suppress(OSError, AttributeError):
+        # A hub that is killed runs no clean-up, and a browser left behind keeps its memory.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     asked = json.load(sys.stdin)
+    # The driver and the browser print on standard output too; the answer has a descriptor of its own.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     answer, picture = taken(asked)
@@ -88,9 +90,11 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
     context = browser.new_context(
         viewport={"width": asked["width"], "height": asked["height"]},
         accept_downloads=False,
+        # A service worker's requests would pass the route below unjudged.
         service_workers="block",
         permissions=[],
     )
+    # WebRTC and WebTransport run over UDP, which no HTTP proxy sees.
     context.add_init_script(_WITHOUT)
     context.route("**/*", _judge)
     page = context.new_page()
@@ -98,6 +102,7 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
     for state, seconds in (("load", asked["timeout_s"]), ("networkidle", _QUIET_S)):
         left_s = min(seconds, ends_s - time.monotonic())
         if left_s > 0:
+            # A page that never falls quiet (a feed, an advertisement) is still worth its picture.
             with suppress(LateError):
                 page.wait_for_load_state(state, timeout=left_s * 1000)
     left_ms = max(1.0, ends_s - time.monotonic()) * 1000

@@ -122,6 +122,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
     def upstream(self, args: In) -> str:
         """The origin of the only page; several pages belong to no origin."""
         urls = _wanted(args)
+        # The breaker and the limits of an upstream count by origin; several pages may have several.
         if len(urls) != 1:
             return ""
         try:
@@ -135,6 +136,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         if not urls:
             raise refuse(ErrorKind.INVALID_INPUT, "Give `url`, or at least one of `urls`.", argument="url")
         places = asyncio.Semaphore(_AT_ONCE)
+        # The one page's failure is the call's; of several, each page tells its own.
         if len(urls) == 1:
             pages = [await self._page(urls[0], args, context)]
         else:
@@ -185,6 +187,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
             body = response.body(max_bytes)
             data = await body.whole()
         is_html = kind.type in _HTML or (kind.type in _UNKNOWN and _looks_like_html(data))
+        # UTF-16 is text and full of zero bytes; anything else that has them is not.
         if not is_html and b"\0" in data[:_SNIFFED_BYTES] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise _no_text(response, kind.type or "binary")
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
@@ -234,6 +237,7 @@ class _MediaType:
 
 
 def _media_type(response: HttpResponse) -> _MediaType:
+    # Two Content-Type fields are joined by a comma; the first is taken.
     first, *parameters = response.header(b"content-type").partition(",")[0].split(";")
     charset = ""
     for parameter in parameters:

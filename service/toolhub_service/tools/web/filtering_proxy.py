@@ -45,6 +45,7 @@ class FilteringProxy:
 
     def __init__(self, resolver: Resolver, egress: tuple[EgressRule, ...], *, max_bytes: int) -> None:
         """`max_bytes`: of everything that comes in through it; then it carries no more."""
+        # Any process of this machine reaches a port on loopback; this way out is the one browser's.
         self.password = secrets.token_urlsafe(24)
         self.failures: list[ToolFailure] = []
         """Why connections were not made, in order, at most a hundred."""
@@ -54,6 +55,7 @@ class FilteringProxy:
         self._egress = egress
         self._left_bytes = max_bytes
         self._credentials = base64.b64encode(f"{USER}:{self.password}".encode())
+        # A page opens as many connections as it likes; more than these wait.
         self._places = asyncio.Semaphore(_CONNECTIONS_MAX)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,6 +83,7 @@ class FilteringProxy:
         try:
             async with self._places:
                 await self._answer(reader, writer)
+        # The browser sees the end of its connection; what the hub refused is in `failures` already.
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             pass
         finally:
@@ -110,6 +113,7 @@ class FilteringProxy:
         return scheme.lower() == "basic" and hmac.compare_digest(credentials.strip().encode(), self._credentials)
 
     async def _tunnel(self, authority: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # What goes through a tunnel is not seen (ws: runs through one as well), so either scheme may allow it.
         upstream = await self._dialled([f"https://{authority}/", f"http://{authority}/"], "GET")
         if upstream is None:
             await _say(writer, 403)
@@ -130,6 +134,7 @@ class FilteringProxy:
         if url is None or upstream is None:
             await _say(writer, 403)
             return
+        # Host is written anew from the URL that was judged, so that no other one reaches a server of many names.
         kept = "".join(f"{name}: {value}\r\n" for name, value in fields if name not in _HOP_BY_HOP)
         request = f"{method} {url.target} HTTP/1.1\r\nhost: {url.authority}\r\n{kept}connection: close\r\n\r\n"
         upstream[1].write(request.encode("latin-1"))
@@ -151,6 +156,7 @@ class FilteringProxy:
         before = len(self.failures)
         for written in urls:
             if (url := self._judged(written, method)) is not None:
+                # The first scheme's refusal does not count where the second is allowed.
                 del self.failures[before:]
                 return await self._connected(url)
         return None
@@ -198,6 +204,7 @@ class FilteringProxy:
             answers = self._carry(upstream[0], browser[1], counts=True)
             directions = [asyncio.ensure_future(answers), asyncio.ensure_future(asks)]
             try:
+                # Either end that closes ends both: a half-open tunnel would hold its place while the browser lives.
                 await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for direction in directions:
@@ -219,6 +226,7 @@ class FilteringProxy:
         with suppress(OSError):
             while piece := await source.read(_PIECE_BYTES):
                 if counts:
+                    # One budget for all connections: a page may split what it loads over many.
                     self._left_bytes -= len(piece)
                     if self._left_bytes < 0:
                         self.is_exhausted = True
@@ -235,6 +243,7 @@ async def _answer_head(upstream: asyncio.StreamReader) -> bytes:
         first, *lines = head.split(b"\r\n")[:-2]
         if not first.startswith(b"HTTP/1."):
             raise ValueError(first[:20])
+        # Interim answers (100, 103) are swallowed: the browser asked for none, and the final one follows.
         if first[9:10] != b"1":
             kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in _OF_CONNECTION]
             return b"\r\n".join((first, *kept, b"Connection: close", b"", b""))

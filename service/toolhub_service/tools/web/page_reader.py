@@ -33,6 +33,7 @@ from toolhub_service.sandbox.process import Child, Program, spawn
 
 WORKER: Final = "toolhub_service.tools.web.page_worker"
 _PACKAGE: Final = Path(__file__).parents[2]
+# lxml and its neighbours keep memory after each page; a fresh process gives it back.
 PAGES_A_WORKER: Final = 100
 IDLE_S: Final = 60.0
 # Of one page: the engines' shares of processor time, and as much again where the machine is busy.
@@ -100,6 +101,7 @@ class PageReader:
             try:
                 return await self._read(page, ends_s)
             except _WorkerEnded as ended:
+                # A fresh process that dies of a page would die of it again.
                 if not ended.was_used:
                     raise _unreadable() from None
             # It may have been dead, or dying of an earlier page, before it got this one.
@@ -119,8 +121,10 @@ class PageReader:
             raise _unreadable() from None
         except _WorkerEnded:
             self._end(worker)
+            # Whatever ended it (memory short, an update on disk) may have hit those that wait as well.
             self._end_idle()
             raise _WorkerEnded(was_used=was_used) from None
+        # Cancelled, too: half an answer in the pipe would pass for the next page's.
         except BaseException:
             self._end(worker)
             raise
@@ -152,6 +156,7 @@ class PageReader:
             self._end(worker)
             return
         self._idle.append(worker)
+        # The wait begins anew at each page.
         if self._closes is not None:
             self._closes.cancel()
         self._closes = asyncio.get_running_loop().call_later(IDLE_S, self._end_idle)
@@ -229,6 +234,7 @@ class _Worker(asyncio.SubprocessProtocol):
         self._received += data
         if self._received.endswith(b"\n"):
             self._settle(bytes(self._received))
+        # A page's text is bounded by maxChars; more than this is a worker gone wrong, and the hub keeps none of it.
         elif len(self._received) > _ANSWER_MAX_BYTES:
             self._settle(None)
 

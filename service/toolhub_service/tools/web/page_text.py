@@ -63,6 +63,7 @@ class PageText(HTMLParser):
             self._block(tag)
         elif tag == "br":
             self._parts.append("\n")
+        # Links do not nest (HTML §4.5.1): a second <a> ends the first.
         elif tag == "a":
             self._end_link()
             self._target = self._absolute(dict(attrs).get("href") or "")
@@ -76,6 +77,7 @@ class PageText(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if self._hidden_by:
             self._hidden_depth -= tag == self._hidden_by
+            # A page that never closes its <script> or <svg> would else stay hidden to its end.
             if self._hidden_depth == 0 or tag in {"head", "body", "html"}:
                 self._hidden_by = ""
             return
@@ -123,6 +125,7 @@ class PageText(HTMLParser):
         if target not in self._seen and len(self.links) < LINKS_MAX:
             self._seen.add(target)
             self.links.append({"url": target, "text": text})
+        # A link around blocks (a card, a list) cannot be written in brackets without breaking both.
         if self._markdown and text and "\n" not in shown.strip():
             self._parts[self._link_from :] = [f"[{text}]({target})"]
 
@@ -139,6 +142,7 @@ class PageText(HTMLParser):
 
 def title_of(page: str) -> str:
     """Of its `<title>`, at most 300 characters; empty when it has none."""
+    # A title is in the head; some heads carry hundreds of kilobytes of styles before it.
     found = _TITLE.search(page[:500_000])
     return " ".join(html.unescape(found[1]).split())[:_TITLE_CHARS] if found else ""
 
@@ -185,11 +189,12 @@ def decoded(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
     `is_cut`: whether more followed, so that the last character may be half of one.
     """
     for mark, name in _BOMS:
+        # A byte-order mark outranks what the server says (WHATWG Encoding, BOM sniff).
         if data.startswith(mark):
             return data.decode(name, "replace"), name.removesuffix("-sig")
     beginning = data[:_PRESCAN_BYTES]
-    said = [found[1].decode("ascii") for pattern in (_XML, _META) if (found := pattern.search(beginning))]
-    names = [_canonical(name) for name in (declared, *said) if name]
+    declared_within = [found[1].decode("ascii") for pattern in (_XML, _META) if (found := pattern.search(beginning))]
+    names = [_canonical(name) for name in (declared, *declared_within) if name]
     # Text of more than ASCII that is valid UTF-8 is UTF-8: a charset of single bytes fits everything, also by mistake.
     if not data.isascii() and names and names[0] != "utf-8" and not _is_multibyte(names[0]):
         names.insert(0, "utf-8")
@@ -206,6 +211,7 @@ def _canonical(label: str) -> str:
     name = label.strip().lower()
     name = _LABELS.get(name, name)
     try:
+        # Codecs such as `hex` or `zlib` are no charsets: they turn no letter into text and raise.
         b"a".decode(name)
     except (LookupError, ValueError):
         return ""
@@ -221,6 +227,7 @@ def _strictly(data: bytes, name: str, *, is_cut: bool) -> str | None:
     if not name:
         return None
     try:
+        # A body that was cut may end within a character, which is no sign of another charset.
         return codecs.getincrementaldecoder(name)().decode(data, final=not is_cut)
     except (UnicodeDecodeError, LookupError):
         return None

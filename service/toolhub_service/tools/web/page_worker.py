@@ -30,6 +30,7 @@ _READABILITY_MAX_CHARS = 3_000_000
 _PIECE_CHARS = 256 * 1024
 
 
+# Not an Exception, which a library's own `except Exception` would swallow on the way up.
 class _Late(BaseException):
     """An engine had its time. No Exception: engines catch those."""
 
@@ -40,6 +41,7 @@ def _ring(_number: int, _frame: object) -> None:
 
 def _within(seconds: float, work: Callable[[], str]) -> str:
     """What it makes; empty when it fails or is late."""
+    # Processor time, not the clock's: a busy machine must not change which engine reads a page.
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return work() or ""
@@ -81,6 +83,7 @@ class _Plain:
     is_whole: bool = False
 
     def read(self, page: str) -> str:
+        # In pieces: Python runs a signal's handler only between its own steps, and one match may take long.
         for at in range(0, len(page), _PIECE_CHARS):
             self.parser.feed(page[at : at + _PIECE_CHARS])
         self.parser.close()
@@ -109,6 +112,7 @@ def _text_of_html(page: str, url: str, markdown: bool, links: bool) -> dict[str,
     plain = _plain(page, url, markdown) if links or not text else None
     if not text and plain is not None:
         text, engine, is_cut = plain.parser.text(), "plain", not plain.is_whole
+        # The pass did not get far enough for any text: a plain removal of tags always ends.
         if not text and is_cut:
             text, engine = without_tags(page), "tags-removed"
     found = plain.parser.links if links and plain is not None else []
@@ -130,7 +134,9 @@ def read_page(asked: dict[str, Any], data: bytes) -> dict[str, Any]:
 def _bound_cpu() -> None:
     """The page's own seconds, beside those that are spent."""
     spent = resource.getrusage(resource.RUSAGE_SELF)
+    # RLIMIT_CPU counts from the process's start, so it is moved on for each page.
     seconds = int(spent.ru_utime + spent.ru_stime) + _CPU_A_PAGE_S
+    # Only the soft limit moves: a hard one, once lowered, cannot be raised again.
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
@@ -139,6 +145,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, _ring)
+    # The engines log each page they dislike.
     logging.disable(logging.CRITICAL)
     # What a library prints must not pass for an answer.
     answers = os.fdopen(os.dup(1), "wb")

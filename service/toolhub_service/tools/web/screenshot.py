@@ -72,6 +72,7 @@ class Browser:
 def find_browser(executable: str, sandbox: SandboxMode) -> Browser:
     """The browser of the configuration, or the first on the path. For root Chromium's sandbox does not work."""
     path = shutil.which(executable) if executable else next(filter(None, map(shutil.which, _NAMES)), None)
+    # Chromium refuses to run its own sandbox as root.
     works = os.geteuid() != 0
     lacking = ""
     if find_spec("playwright") is None:
@@ -140,6 +141,7 @@ class WebScreenshot(Tool["WebScreenshot.In", "WebScreenshot.Out"]):
             finally:
                 await proxy.close()
         width, height = _size_of(picture)
+        # By the call's id: a call that is repeated must not write over another's picture.
         path = _path_of(args.url, context.call_id)
         max_bytes = context.constraints.sandbox.max_write_bytes
         with context.workspace.write_atomic(path, overwrite=False, max_bytes=max_bytes) as draft:
@@ -215,6 +217,7 @@ async def _run(asked: dict[str, Any], folder: str, deadline_s: float) -> Finishe
     environment = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "LANG": "C.UTF-8",
+        # Chromium writes to HOME and TMPDIR; both are gone with the profile.
         "HOME": folder,
         "TMPDIR": folder,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -237,6 +240,7 @@ async def _run(asked: dict[str, Any], folder: str, deadline_s: float) -> Finishe
 def _failure(shown: _Shown, proxy: FilteringProxy, args: WebScreenshot.In, *, timed_out: bool) -> ToolFailure:
     """Why there is no picture: what the egress guard refused comes first."""
     host = parse_url(args.url).host
+    # The proxy's own reason says more than the browser's "tunnel connection failed", so it goes first.
     if shown.problem in {"page", "end"} and proxy.failures:
         return proxy.failures[-1]
     if proxy.is_exhausted:
@@ -269,5 +273,6 @@ def _size_of(picture: bytes) -> tuple[int, int]:
 
 def _path_of(url: str, call_id: str) -> str:
     """A name of its own for each call, which says of what the picture is."""
+    # An IPv6 address has colons; a name that begins with a dot would be left out of listings.
     host = _NOT_OF_A_NAME.sub("-", parse_url(url).host)[:80].strip(".-") or "page"
     return f"{FOLDER}/{host}-{hashlib.sha256(call_id.encode()).hexdigest()[:12]}.png"

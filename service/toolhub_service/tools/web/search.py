@@ -64,8 +64,10 @@ class SearchEngine:
         """To this host and port, and nowhere else; what is blocked for the caller stays blocked."""
         parts = urlsplit(self.base_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
+        # An operator's own server is likely on a private network, which the guard else refuses.
         cidrs = _ANY_NETWORK if self.is_private else ()
         host = (parts.hostname or "").lower()
+        # The engine's rule replaces the caller's, except for the networks that are blocked for good.
         blocked = tuple(sorted({cidr for rule in callers for cidr in rule.blocked_cidrs}))
         ports, schemes = frozenset({port}), frozenset({parts.scheme})
         return (EgressRule((host,), ports=ports, schemes=schemes, cidrs=cidrs, blocked_cidrs=blocked),)
@@ -184,6 +186,7 @@ def _key(engine: SearchEngine) -> str:
 
 def _refuse_status(response: HttpResponse, engine: SearchEngine, context: ToolContext) -> None:
     """Raises ToolFailure for what has a kind of its own."""
+    # Only the server's own failures open the breaker: a wrong key fails the same way however long one waits.
     context.upstream_fails = response.status >= 500
     if response.status == 429:
         after = response.header(b"retry-after")
@@ -223,6 +226,7 @@ def _result(one: Mapping[str, object], snippet: str) -> SearchResult | None:
 
 def _words(value: object, max_chars: int) -> str:
     """Without the tags by which engines mark what was searched for, on one line, cut."""
+    # Cut before the tags go, so that a snippet of megabytes costs nothing; most of one is tags at worst.
     text = value[: 4 * max_chars] if isinstance(value, str) else ""
     return " ".join(html.unescape(_TAG.sub("", text)).split())[:max_chars]
 
