@@ -40,17 +40,17 @@ def run(
     status, out, err = _forked(words, given, env, cwd, path=())
     with (
         status,
-        status.makefile() as said,
-        os.fdopen(out) as told,
+        status.makefile() as reports,
+        os.fdopen(out) as printed,
         os.fdopen(err) as warned,
         ThreadPoolExecutor(3) as streams,
     ):
-        texts = [streams.submit(stream.read) for stream in (told, warned)]
+        texts = [streams.submit(stream.read) for stream in (printed, warned)]
         streams.submit(_write, typed, stdin.encode())
-        pid = int(said.readline())
+        pid = int(reports.readline())
         status.settimeout(timeout_s)
         try:
-            code = int(said.readline())
+            code = int(reports.readline())
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
             raise
@@ -134,16 +134,16 @@ class ForkedProcess:
     async def start(cls, words: Sequence[str], env: Mapping[str, str]) -> ForkedProcess:
         here = Path.cwd()
         status, out, err = _forked(words, os.open(os.devnull, os.O_RDONLY), env, here, path=(str(here),))
-        said, writer = await asyncio.open_connection(sock=status)
-        pid = int(await said.readline())
-        (stdout, told), (stderr, warned) = await _reader(out), await _reader(err)
+        reports, writer = await asyncio.open_connection(sock=status)
+        pid = int(await reports.readline())
+        (stdout, out_pipe), (stderr, warned) = await _reader(out), await _reader(err)
         forked = cls(pid, stdout, stderr)
-        forked._open = [writer, told, warned]
-        forked._end = asyncio.create_task(forked._ended(said))
+        forked._open = [writer, out_pipe, warned]
+        forked._end = asyncio.create_task(forked._ended(reports))
         return forked
 
-    async def _ended(self, said: asyncio.StreamReader) -> int:
-        self.returncode = int(await said.readline())
+    async def _ended(self, reports: asyncio.StreamReader) -> int:
+        self.returncode = int(await reports.readline())
         return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:

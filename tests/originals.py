@@ -53,24 +53,25 @@ def designs(manifest: Path = TESTS / "original_names.yaml") -> tuple[Design, ...
     """Every older design in the order of the manifest. Raises ValueError for a key without meaning or written twice."""
     data = yaml.load(manifest.read_text(encoding="utf-8"), _Once)
     return tuple(
-        Design(name, told.pop("about"), tuple(_rows(name, told.pop("sections"), told))) for name, told in data.items()
+        Design(name, sections.pop("about"), tuple(_rows(name, sections.pop("sections"), sections)))
+        for name, sections in data.items()
     )
 
 
 def _rows(design: str, sections: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[Row]:
     _nothing_left(design, rest)
-    for section, told in sections.items():
-        tests = told.get("tests", ())
-        for name, row in told["rows"].items():
+    for section, section_fields in sections.items():
+        tests = section_fields.get("tests", ())
+        for name, row in section_fields["rows"].items():
             yield _row(design, section, name, dict(row) if isinstance(row, dict) else {"here": row}, tests)
 
 
-def _row(design: str, section: str, name: str, told: dict[str, Any], tests: Any) -> Row:
-    here, kept_by = told.pop("here", ()), told.pop("tests", tests)
-    missing = told.pop("not_yet", "")
-    note = told.pop("note", "") or missing
-    declared: dict[str, Any] = {key: told.pop(key) for key in ("default", "bounds") if key in told}
-    _nothing_left(f"{design}, {section}, {name}", told)
+def _row(design: str, section: str, name: str, fields: dict[str, Any], tests: Any) -> Row:
+    here, kept_by = fields.pop("here", ()), fields.pop("tests", tests)
+    missing = fields.pop("not_yet", "")
+    note = fields.pop("note", "") or missing
+    declared: dict[str, Any] = {key: fields.pop(key) for key in ("default", "bounds") if key in fields}
+    _nothing_left(f"{design}, {section}, {name}", fields)
     return Row(
         design,
         section,
@@ -86,9 +87,9 @@ def _texts(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _nothing_left(place: str, told: Mapping[str, Any]) -> None:
-    if told:
-        raise ValueError(f"{place}: {', '.join(told)} means nothing here")
+def _nothing_left(place: str, fields: Mapping[str, Any]) -> None:
+    if fields:
+        raise ValueError(f"{place}: {', '.join(fields)} means nothing here")
 
 
 def is_test(id: str) -> bool:

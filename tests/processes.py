@@ -38,10 +38,10 @@ class Served:
 
     async def logged(self, event: str, count: int = 1) -> dict[str, Any]:
         """The `count`-th JSON log line with this `event`, waited for."""
-        lines = await self.said(lambda line: line.get("event") == event, count)
+        lines = await self.lines_that(lambda line: line.get("event") == event, count)
         return lines[count - 1]
 
-    async def said(self, fits: Callable[[dict[str, Any]], bool], count: int = 1) -> list[dict[str, Any]]:
+    async def lines_that(self, fits: Callable[[dict[str, Any]], bool], count: int = 1) -> list[dict[str, Any]]:
         async with asyncio.timeout(WITHIN_S):
             while len(found := [line for line in map(_parsed, self.errors) if fits(line)]) < count:
                 self._news.clear()

@@ -25,7 +25,7 @@ VERSION: Final = "2.8.4"
 """The newest that runs on Node 20."""
 OVERRIDES: Final = {"xlsx": "0.18.5"}
 ADVICE: Final = "`make setup` brings a Node that fits, when none on the path does"
-_TELL_EVERY_S: Final = 15.0
+_REPORT_EVERY_S: Final = 15.0
 _NUMBERS: Final = re.compile(r"\d+")
 
 
@@ -68,13 +68,13 @@ def install(wanted: Install) -> None:
     """Does nothing where it is complete. Raises Unavailable with what to do."""
     if wanted.is_complete:
         return
-    engines = _said(program("npm"), "view", f"n8n@{wanted.version}", "engines.node")
-    check_node(_said(wanted.node, "--version"), engines)
+    engines = _output_of(program("npm"), "view", f"n8n@{wanted.version}", "engines.node")
+    check_node(_output_of(wanted.node, "--version"), engines)
     wanted.folder.mkdir(parents=True, exist_ok=True)
     package = {"name": "acceptance", "private": True, "dependencies": {"n8n": wanted.version}, "overrides": OVERRIDES}
     (wanted.folder / "package.json").write_text(json.dumps(package, indent=2))
     words = [program("npm"), "install", "--omit=optional", "--no-audit", "--no-fund", "--no-update-notifier"]
-    _run_telling(words, wanted.folder, {**os.environ, **node_headers(wanted.node)})
+    _run_reporting(words, wanted.folder, {**os.environ, **node_headers(wanted.node)})
     (wanted.folder / ".installed").write_text(wanted.stamp)
 
 
@@ -98,21 +98,21 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, _NUMBERS.findall(version)))
 
 
-def _said(*words: str) -> str:
+def _output_of(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Unavailable(f"{' '.join(words[1:])}: {_last_line(done.stderr)}")
     return done.stdout.strip()
 
 
-def _run_telling(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
+def _run_reporting(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
     """Run npm, with a line now and then of how far it is; what it says goes into install.log."""
     log, began = folder / "install.log", time.monotonic()
     with log.open("w") as kept:
         process = subprocess.Popen(words, cwd=folder, env=env, stdout=kept, stderr=subprocess.STDOUT)
         while True:
             try:
-                process.wait(_TELL_EVERY_S)
+                process.wait(_REPORT_EVERY_S)
                 break
             except subprocess.TimeoutExpired:
                 seconds, packages = time.monotonic() - began, sum(1 for _ in folder.glob("node_modules/*"))

@@ -36,8 +36,8 @@ def code(name: str, text: str) -> Json:
 
 def business() -> Json:
     """Status 200 whatever happens; what it has to say stands in the body."""
-    says = "const b = $input.first().json.body; return [{json: b.paid ? {ok: true} : {ok: false, why: 'not paid'}}]"
-    nodes = [webhook("own-business", "lastNode", responseData="firstEntryJson"), code("Judge", says)]
+    script = "const b = $input.first().json.body; return [{json: b.paid ? {ok: true} : {ok: false, why: 'not paid'}}]"
+    nodes = [webhook("own-business", "lastNode", responseData="firstEntryJson"), code("Judge", script)]
     return workflow("own business", nodes, {"Webhook": [["Judge"]]})
 
 
@@ -67,16 +67,16 @@ def accepting_late() -> Json:
 
 def slow() -> Json:
     """Takes three seconds, and answers with its last node."""
-    says = "return [{json: {echo: $('Webhook').first().json.body}}]"
+    script = "return [{json: {echo: $('Webhook').first().json.body}}]"
     nodes = [
         webhook("own-slow", "lastNode", responseData="firstEntryJson"),
         node("Wait", "wait", 1.1, amount=3, unit="seconds") | {"webhookId": "own-slow-wait"},
-        code("Out", says),
+        code("Out", script),
     ]
     return workflow("own slow", nodes, {"Webhook": [["Wait"]], "Wait": [["Out"]]})
 
 
-def telling() -> Json:
+def replying() -> Json:
     """Locked, and answers with all that it was sent, what opens it included."""
     locked = webhook("own-telling", "lastNode", responseData="firstEntryJson", authentication="headerAuth")
     locked["credentials"] = {"httpHeaderAuth": {"id": CREDENTIAL, "name": "hub header"}}
@@ -137,7 +137,17 @@ def noted() -> Json:
 
 
 def own_workflows() -> list[Json]:
-    return [business(), failing_late(), accepting_late(), slow(), telling(), many(), filing(), deduplicating(), noted()]
+    return [
+        business(),
+        failing_late(),
+        accepting_late(),
+        slow(),
+        replying(),
+        many(),
+        filing(),
+        deduplicating(),
+        noted(),
+    ]
 
 
 def _accepted() -> Json:
@@ -145,6 +155,6 @@ def _accepted() -> Json:
 
 
 def _respond(name: str, body: str, status: int) -> Json:
-    says = f"={{{{ JSON.stringify({body}) }}}}"
+    body = f"={{{{ JSON.stringify({body}) }}}}"
     options = {"responseCode": status}
-    return node(name, "respondToWebhook", 1.4, respondWith="json", responseBody=says, options=options)
+    return node(name, "respondToWebhook", 1.4, respondWith="json", responseBody=body, options=options)

@@ -27,18 +27,18 @@ def suite_table(report: Path) -> str:
     """What each test says, and how it ended; those of one parameter each are counted."""
     found: dict[str, list[tuple[str, float]]] = {}
     for case in ET.parse(report).iter("testcase"):
-        says = case.get("name", "").partition("[")[0].removeprefix("test_").replace("_", " ")
-        found.setdefault(says, []).append((_outcome(case), float(case.get("time", 0))))
+        sentence = case.get("name", "").partition("[")[0].removeprefix("test_").replace("_", " ")
+        found.setdefault(sentence, []).append((_outcome(case), float(case.get("time", 0))))
     rows = [("what holds", "result", "seconds"), *_rows(found)]
     cases = [outcome for each in found.values() for outcome, _ in each]
     return f"{markdown(rows)}\n\n{cases.count('passed')} of {len(cases)} passed."
 
 
 def _rows(found: dict[str, list[tuple[str, float]]]) -> Iterator[tuple[str, str, str]]:
-    for says, cases in found.items():
+    for sentence, cases in found.items():
         outcomes = {outcome for outcome, _ in cases}
         times = f"{sum(seconds for _, seconds in cases):.1f}"
-        yield says if len(cases) == 1 else f"{says} (× {len(cases)})", " and ".join(sorted(outcomes)), times
+        yield sentence if len(cases) == 1 else f"{sentence} (× {len(cases)})", " and ".join(sorted(outcomes)), times
 
 
 def _outcome(case: ET.Element) -> str:

@@ -158,9 +158,9 @@ class RealN8n:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode != 0:
-            raise Unavailable(f"n8n {words[0]}: {said.decode(errors='replace')[-1_000:]}")
+            raise Unavailable(f"n8n {words[0]}: {output.decode(errors='replace')[-1_000:]}")
 
     async def _end(self, by: Any) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -59,9 +59,9 @@ async def answer_of(example: str, folder: Path, *words: str, **variables: str) -
             stdout=asyncio.subprocess.PIPE,
         )
         async with asyncio.timeout(WITHIN_S):
-            told, _ = await asking.communicate()
+            output, _ = await asking.communicate()
     assert asking.returncode == 0
-    return told.decode().splitlines()[-1]
+    return output.decode().splitlines()[-1]
 
 
 async def test_agent_of_pydantic_ai_calls_tools_of_a_hub(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ async def model_that_calls(tool: str, arguments: dict[str, Any]) -> AsyncIterato
 
     async def respond(request: web.Request) -> web.Response:
         asked = await request.json()
-        told = [item["output"] for item in asked["input"] if item.get("type") == "function_call_output"]
-        if told:
-            content = [{"type": "output_text", "text": told[0], "annotations": []}]
+        outputs = [item["output"] for item in asked["input"] if item.get("type") == "function_call_output"]
+        if outputs:
+            content = [{"type": "output_text", "text": outputs[0], "annotations": []}]
             item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
         else:
             (name,) = [each["name"] for each in asked["tools"] if each["name"].endswith(tool)]

@@ -29,9 +29,9 @@ async def ask(home: Path, entry: dict[str, Any], method: str, *words: str) -> tu
         stderr=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(WITHIN_S):
-        said, errors = await process.communicate()
+        output, errors = await process.communicate()
     assert process.returncode is not None
-    return process.returncode, json.loads(said or "null"), errors.decode()
+    return process.returncode, json.loads(output or "null"), errors.decode()
 
 
 def entries(hub: ClientsHub) -> list[dict[str, Any]]:
@@ -42,17 +42,17 @@ def entries(hub: ClientsHub) -> list[dict[str, Any]]:
 async def test_inspector_finds_no_fault_in_the_tools_and_calls_them_in_both_eras(tmp_path: Path) -> None:
     async with clients_hub(tmp_path) as hub:
         for entry in entries(hub):
-            status, listed, said = await ask(tmp_path, entry, "tools/list", "--strict")
-            assert (status, "0 errors" in said) == (0, True), said
+            status, listed, printed = await ask(tmp_path, entry, "tools/list", "--strict")
+            assert (status, "0 errors" in printed) == (0, True), printed
             assert "core__fs_readText" in {tool["name"] for tool in listed["tools"]}
         for era in ("legacy", "modern"):
             keep = ("--tool-name", "held__thing_keep", "--tool-arg", f"text={era}", "--protocol-era", era)
-            status, kept, said = await ask(tmp_path, entries(hub)[0], "tools/call", *keep)
-            assert status == 0, said
+            status, kept, printed = await ask(tmp_path, entries(hub)[0], "tools/call", *keep)
+            assert status == 0, printed
             assert kept["structuredContent"] == {"size": len(era)}
             uri = kept["content"][1]["uri"]
-            status, read, said = await ask(tmp_path, entries(hub)[0], "resources/read", "--uri", uri)
-            assert (status, read["contents"][0]["text"]) == (0, era), said
+            status, read, printed = await ask(tmp_path, entries(hub)[0], "resources/read", "--uri", uri)
+            assert (status, read["contents"][0]["text"]) == (0, era), printed
         wrong = ("--tool-name", "core__fs_readText", "--tool-arg", "pth=a.txt")
         status, refused, _ = await ask(tmp_path, entries(hub)[0], "tools/call", *wrong)
         assert (status, refused["isError"]) == (5, True)

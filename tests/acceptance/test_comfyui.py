@@ -82,7 +82,7 @@ async def server(url: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def told(end: job_pb2.JobStatus) -> dict[str, str]:
+def proof_of(end: job_pb2.JobStatus) -> dict[str, str]:
     """All that is proven of a job."""
     return {name: value for proof in end.result.evidence for name, value in proof.attributes.items()}
 
@@ -104,7 +104,7 @@ async def test_picture_is_made_proven_and_readable(agent: Agent, server: httpx.A
     (picture,) = await agent.pictures(history[-1])
     assert (decoded(picture).width, decoded(picture).height) == (96, 48)
     assert not texts_of(picture), "the graph was not taken out of the file"
-    proven = told(history[-1])
+    proven = proof_of(history[-1])
     prompt = await recorded(server, proven["prompt_id"])
     assert prompt["status"]["status_str"] == "success"
     assert prompt["prompt"][2]["1"]["inputs"]["width"] == 96
@@ -128,10 +128,10 @@ async def test_same_work_again_leaves_its_own_file(agent: Agent) -> None:
     ends = [(await agent.ended(await agent.submit("blur", {"width": 40}, task_id=task)))[-1] for task in ("a", "b")]
     for end in ends:
         assert len(await agent.pictures(end)) == 1
-    prefixes = [told(end)["prefixes"] for end in ends]
+    prefixes = [proof_of(end)["prefixes"] for end in ends]
     assert prefixes[0] != prefixes[1]
-    assert told(ends[0])["prompt_id"] != told(ends[1])["prompt_id"]
-    assert told(ends[1])["cached_nodes"]
+    assert proof_of(ends[0])["prompt_id"] != proof_of(ends[1])["prompt_id"]
+    assert proof_of(ends[1])["cached_nodes"]
 
 
 async def test_text_of_a_node_is_a_result(agent: Agent) -> None:
@@ -157,7 +157,7 @@ async def test_ten_jobs_at_once_end_once_each(agent: Agent) -> None:
     ends = [(await agent.ended(job_id))[-1] for job_id in jobs]
     widths = [decoded((await agent.pictures(end))[0]).width for end in ends]
     assert widths == [16 + n for n in range(10)]
-    assert len({told(end)["prompt_id"] for end in ends}) == 10
+    assert len({proof_of(end)["prompt_id"] for end in ends}) == 10
 
 
 async def test_hub_that_was_killed_finds_its_job_again(tmp_path: Path, url: str, server: httpx.AsyncClient) -> None:
@@ -177,5 +177,5 @@ async def test_hub_that_was_killed_finds_its_job_again(tmp_path: Path, url: str,
         (picture,) = await agent.pictures(end)
     assert picture.startswith(SIGNATURE)
     after = (await server.get("/history")).json()
-    assert told(end)["prompt_id"] in after
+    assert proof_of(end)["prompt_id"] in after
     assert len(after) <= before + 1, "it was sent twice"

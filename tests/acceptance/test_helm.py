@@ -107,7 +107,7 @@ def definitions() -> dict[tuple[str, str], Any]:
     """(apiVersion, kind) of resources that extend Kubernetes, and their schemas."""
     found = {}
     for module, pattern in MODULES.items():
-        told = subprocess.run(
+        result = subprocess.run(
             ["go", "mod", "download", "-json", module],
             env={**os.environ, "GOFLAGS": "-mod=mod"},
             cwd=TOOLS,
@@ -116,7 +116,7 @@ def definitions() -> dict[tuple[str, str], Any]:
             check=True,
             timeout=300,
         )
-        for path in Path(json.loads(told.stdout)["Dir"]).glob(pattern):
+        for path in Path(json.loads(result.stdout)["Dir"]).glob(pattern):
             for each in yaml.safe_load_all(path.read_text()):
                 if each and each["kind"] == "CustomResourceDefinition":
                     spec = each["spec"]
@@ -161,9 +161,9 @@ def test_every_manifest_is_one_of_the_api(file: Path, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(yaml.safe_dump_all(own))
     validate = [str(TOOLS / "venv" / "bin" / "kubernetes-validate"), "--strict", str(tmp_path / "own.yaml")]
     done = subprocess.run(validate, capture_output=True, text=True, timeout=300, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert said.count("passed for resource") == len(own), said
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
+    assert printed.count("passed for resource") == len(own), printed
     assert [problem for each in documents if each not in own for problem in problems(each)] == []
 
 

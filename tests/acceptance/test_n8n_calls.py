@@ -18,7 +18,7 @@ from toolhub.v1 import result_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-TELLS_TOO_MUCH = ("node_modules", "    at ", "stacktrace", f"{Path.home()}/", "/home/")
+LEAKS = ("node_modules", "    at ", "stacktrace", f"{Path.home()}/", "/home/")
 """What stands in n8n's own error answers and must not come through."""
 
 
@@ -33,7 +33,7 @@ async def refused(hub: RunningHub, tool: str, args: dict[str, Any] | None = None
     result = await hub.invoke(tool, args, **more)
     assert not result.ok
     everything = str(result)
-    assert not [leak for leak in TELLS_TOO_MUCH if leak in everything], everything
+    assert not [leak for leak in LEAKS if leak in everything], everything
     return result
 
 

@@ -106,17 +106,17 @@ STEPS = (
 
 async def answers(url: str, api_key: str) -> dict[str, httpx.Response]:
     """What one server says to all steps, one after the other."""
-    names, said = {"key": api_key}, {}
+    names, answers_of = {"key": api_key}, {}
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30.0) as client:
         for step in STEPS:
             sent = {"content": step.body} if isinstance(step.body, str) else {"json": step.body}
             headers = {name: value.format(**names) for name, value in step.headers.items()}
             given = {} if step.body is None else sent
             answer = await client.request(step.method, step.target.format(**names), headers=headers, **given)
-            said[step.label] = answer
+            answers_of[step.label] = answer
             if step.keeps:
                 names[step.keeps] = answer.json()["executionId"]
-    return said
+    return answers_of
 
 
 @asynccontextmanager
@@ -133,7 +133,7 @@ def _recorded() -> list[dict[str, Any]]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def said(n8n: RealN8n) -> dict[str, tuple[httpx.Response, httpx.Response]]:
+async def answered(n8n: RealN8n) -> dict[str, tuple[httpx.Response, httpx.Response]]:
     """By label: the real one's answer, the fake's."""
     real = await answers(n8n.url, n8n.api_key)
     async with the_fake(n8n.version) as (url, api_key):
@@ -143,9 +143,9 @@ async def said(n8n: RealN8n) -> dict[str, tuple[httpx.Response, httpx.Response]]
 
 @pytest.mark.parametrize("label", [step.label for step in STEPS])
 async def test_fake_says_what_the_real_one_says(
-    label: str, said: dict[str, tuple[httpx.Response, httpx.Response]]
+    label: str, answered: dict[str, tuple[httpx.Response, httpx.Response]]
 ) -> None:
-    real, faked = said[label]
+    real, faked = answered[label]
     assert faked.status_code == real.status_code, (faked.text, real.text)
     assert faked.headers.get("content-type") == real.headers.get("content-type")
     try:

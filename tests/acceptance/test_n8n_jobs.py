@@ -41,9 +41,9 @@ async def test_workflow_that_answers_202_is_a_job_watched_to_its_end(hub: Runnin
     assert made(entries[-1])["echo"] == {"seconds": 2, "n": 1}
     assert [entry.sequence for entry in entries] == list(range(entries[0].sequence, entries[-1].sequence + 1))
     assert "running" in [entry.progress.message for entry in entries if state(entry) == "RUNNING"]
-    told = evidence(entries[-1].result)
-    assert told["execution_id"] == made(entries[-1])["executionId"]
-    assert (told["workflow_id"], told["execution_status"]) == (n8n.workflows["hub-async"], "success")
+    proven = evidence(entries[-1].result)
+    assert proven["execution_id"] == made(entries[-1])["executionId"]
+    assert (proven["workflow_id"], proven["execution_status"]) == (n8n.workflows["hub-async"], "success")
     assert len(await n8n.executions("hub-async")) == before + 1
 
 

@@ -75,5 +75,5 @@ def test_the_wheel_is_run_by_the_name_of_its_package(wheel: Path, locked: Path, 
     run(sys.executable, "-m", "venv", str(home), cwd=tmp_path)
     run(str(home / "bin/python"), "-m", "pip", "install", "--quiet", "uv", cwd=tmp_path, within_s=_INSTALL_S)
     started = ("tool", "run", "--from", str(wheel), "--constraints", str(locked), "tool-hub", "--version")
-    told = run(str(home / "bin/uv"), *started, cwd=tmp_path, within_s=_INSTALL_S)
-    assert told == f"toolhub, version {__version__}\n"
+    printed = run(str(home / "bin/uv"), *started, cwd=tmp_path, within_s=_INSTALL_S)
+    assert printed == f"toolhub, version {__version__}\n"

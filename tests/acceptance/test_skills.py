@@ -141,8 +141,8 @@ async def test_scripts_of_public_skills_run_confined(fetched: Path, tmp_path: Pa
     async with real.sourced_hub(tmp_path, {"skill": source}, policy=POLICY, settings=settings) as hub:
         result = await hub.invoke(f"skill/{name}", {"commands": list(map(list, commands))})
         assert result.ok, f"{result.error.message} {dict(result.error.details)}"
-        said = "\n".join(json.loads(result.result_json)["told"])
-        assert all(word.lower() in said.lower() for word in words), said
+        listed = "\n".join(json.loads(result.result_json)["told"])
+        assert all(word.lower() in listed.lower() for word in words), listed
         levels = {str(dict(evidence.attributes)) for evidence in result.evidence}
         assert any("bubblewrap" in level or "landlock" in level for level in levels), levels
         assert result.artifacts

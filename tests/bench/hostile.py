@@ -120,7 +120,7 @@ def hub() -> Iterator[tuple[Process, Path]]:
     """And the file that says what the hostile server is."""
     with tempfile.TemporaryDirectory() as folder:
         control = Path(folder, "words")
-        say(control, _GOOD)
+        send_command(control, _GOOD)
         command, *args = stdio_command(control=control)
         good = {"command": sys.executable, "args": ["-m", "tests.bench.mcp_echo", "--stdio"], "cwd": _root()}
         bad = {"command": command, "args": args}
@@ -167,7 +167,7 @@ async def attacking(port: int, control: Path, name: str) -> AsyncIterator[asynci
     finally:
         process.kill()
         await process.wait()
-        say(control, _GOOD)
+        send_command(control, _GOOD)
 
 
 async def attack(port: int, control: Path, name: str) -> None:
@@ -190,11 +190,11 @@ async def attack(port: int, control: Path, name: str) -> None:
 
 async def become(registry: Any, control: Path, words: str) -> None:
     """Have the hostile server say this, and the hub read it."""
-    say(control, words)
+    send_command(control, words)
     await registry.RefreshSources(registry_service_pb2.RefreshSourcesRequest(sources=["bad"]))
 
 
-def say(control: Path, words: str) -> None:
+def send_command(control: Path, words: str) -> None:
     control.write_text(words)
 
 

@@ -124,8 +124,10 @@ def as_table(found: dict[str, Any]) -> str:
                 *(f"{middle[name]:.1f} ms" for name in times),
             )
         )
-    said = f"Machine: {found['machine']}. Medians of {len(rates)} rounds, {found['at once']} jobs on their way at once."
-    return "\n".join([markdown(rows), "", said, f"Stolen processor time {found['stolen']:.0%}."])
+    caption = (
+        f"Machine: {found['machine']}. Medians of {len(rates)} rounds, {found['at once']} jobs on their way at once."
+    )
+    return "\n".join([markdown(rows), "", caption, f"Stolen processor time {found['stolen']:.0%}."])
 
 
 if __name__ == "__main__":

@@ -50,17 +50,17 @@ def drive(process: Process, duration_s: float, connections: int = CONNECTIONS) -
         *("--duration-stop", "wait", "--data", _request_json(), f"127.0.0.1:{process.port}"),
     ]
     ticks, cpu_s = machine_ticks(), process.cpu_s()
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     cpu_s = process.cpu_s() - cpu_s
-    codes = told["statusCodeDistribution"]
-    percentiles = {entry["percentage"]: entry["latency"] / 1e6 for entry in told["latencyDistribution"]}
+    codes = report["statusCodeDistribution"]
+    percentiles = {entry["percentage"]: entry["latency"] / 1e6 for entry in report["latencyDistribution"]}
     return Round(
-        calls=told["count"],
-        failed=told["count"] - codes.get("OK", 0),
-        calls_per_s=told["rps"],
+        calls=report["count"],
+        failed=report["count"] - codes.get("OK", 0),
+        calls_per_s=report["rps"],
         p50_ms=percentiles[50],
         p99_ms=percentiles[99],
-        cpu_us_per_call=cpu_s * 1e6 / told["count"],
+        cpu_us_per_call=cpu_s * 1e6 / report["count"],
         stolen=stolen_share(ticks, machine_ticks()),
     )
 

@@ -75,8 +75,8 @@ def drive(side: Side, connections: int, seconds: float) -> dict[str, Any]:
     """One round. The figures of http_load, besides `cpu_ms` a call and `stolen`."""
     ticks, cpu_s = machine_ticks(), side.process.cpu_s()
     command = [sys.executable, "-m", "tests.bench.http_load", str(side.port), str(connections), str(seconds)]
-    said = subprocess.run(command, check=True, capture_output=True, input=request(side))
-    found: dict[str, Any] = json.loads(said.stdout)
+    completed = subprocess.run(command, check=True, capture_output=True, input=request(side))
+    found: dict[str, Any] = json.loads(completed.stdout)
     cpu_ms = (side.process.cpu_s() - cpu_s) / found["calls"] * 1e3
     return found | {"cpu_ms": cpu_ms, "stolen": stolen_share(ticks, machine_ticks())}
 
@@ -182,11 +182,11 @@ def _median(rounds: list[dict[str, Any]], key: str) -> float:
 
 def _ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
     """Of the rounds that ran one after the other."""
-    said = []
+    ratios = []
     for key, word in (("per_s", "calls/s"), ("cpu_ms", "CPU a call"), ("p99_ms", "p99")):
         each = sorted(one[key] / other[key] for one, other in zip(ours, theirs, strict=True))
-        said.append(f"{word} {statistics.median(each):.2f} ({each[0]:.2f}–{each[-1]:.2f})")
-    return ", ".join(said)
+        ratios.append(f"{word} {statistics.median(each):.2f} ({each[0]:.2f}–{each[-1]:.2f})")
+    return ", ".join(ratios)
 
 
 if __name__ == "__main__":

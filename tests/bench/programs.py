@@ -49,7 +49,7 @@ async def _ms(times: int, work: Callable[[], Awaitable[object]]) -> tuple[float,
     return at_share(sorted(took_ms), 0.5), at_share(sorted(took_ms), 0.99)
 
 
-def _said(what: str, took: tuple[float, float]) -> None:
+def _report(what: str, took: tuple[float, float]) -> None:
     print(f"{what}: p50 {took[0]:.2f} ms, p99 {took[1]:.2f} ms")
 
 
@@ -68,17 +68,17 @@ async def _times(hub: RunningHub) -> None:
         assert answer.ok, answer.error
 
     await within(_RUN, {"code": _LOOP, "inputs": {"n": 1}})
-    _said("start: a program without calls, a warm worker", await _ms(_TIMES, start))
+    _report("start: a program without calls, a warm worker", await _ms(_TIMES, start))
     checked = [f"x = {number}\n{_LOOP}" for number in range(30)]
     texts = iter(checked)
-    _said(
+    _report(
         "first run of a program, its types checked",
         await _ms(len(checked), lambda: within(_RUN, {"code": next(texts), "inputs": {"n": 0}})),
     )
     plain = await _ms(_TIMES, lambda: within(_NOW, {}))
-    _said("a plain call in the hub", plain)
+    _report("a plain call in the hub", plain)
     none = await _ms(_TIMES // 3, lambda: within(_RUN, {"code": _LOOP, "inputs": {"n": 0}}))
-    _said("core/program.run without calls, in the hub", none)
+    _report("core/program.run without calls, in the hub", none)
     many = await _ms(_TIMES // 10, lambda: within(_RUN, {"code": _LOOP, "inputs": {"n": _CALLS}}))
     inner = (many[0] - none[0]) / _CALLS
     print(f"a call of a program: {inner:.2f} ms, {inner - plain[0]:.2f} ms over a plain call")
@@ -87,10 +87,10 @@ async def _times(hub: RunningHub) -> None:
         for _ in range(_CALLS):
             await hub.value(_NOW)
 
-    _said(f"{_CALLS} unary calls over the wire", await _ms(20, one_by_one))
+    _report(f"{_CALLS} unary calls over the wire", await _ms(20, one_by_one))
     in_turn = {"code": _LOOP, "inputs": {"n": _CALLS}}
-    _said(f"one program with {_CALLS} calls over the wire", await _ms(20, lambda: hub.value(_RUN, in_turn)))
-    _said("the same beside each other", await _ms(20, lambda: hub.value(_RUN, {"code": _BESIDE})))
+    _report(f"one program with {_CALLS} calls over the wire", await _ms(20, lambda: hub.value(_RUN, in_turn)))
+    _report("the same beside each other", await _ms(20, lambda: hub.value(_RUN, {"code": _BESIDE})))
 
 
 async def _suspended(hub: RunningHub) -> None:

@@ -110,8 +110,8 @@ def as_table(found: dict[str, Any]) -> str:
         ("executor and driver alone", f"{alone['alive'] - 1:,}", *_memory(alone["more_mb"], jobs), _share(alone)),
         ("a whole hub", f"{hub['alive']:,}", *_memory(hub["more_mb"], jobs), _share(hub)),
     ]
-    said = f"Goal: less than 100 MB more. Accepted in {hub['accepted_s']} s. Machine: {found['machine']}."
-    return "\n".join([markdown(rows), "", said, f"Stolen processor time {found['stolen']:.0%}."])
+    caption = f"Goal: less than 100 MB more. Accepted in {hub['accepted_s']} s. Machine: {found['machine']}."
+    return "\n".join([markdown(rows), "", caption, f"Stolen processor time {found['stolen']:.0%}."])
 
 
 def _memory(more_mb: float, jobs: int) -> tuple[str, str]:

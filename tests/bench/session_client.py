@@ -52,8 +52,10 @@ class Load:
         cpu_s = process.cpu_s() - cpu_s
         others_s = _busy_s() - others_s - cpu_s - (_children_s() - own_s)
         self.others = max(self.others, others_s / ((time.monotonic() - began_s) * (os.cpu_count() or 1)))
-        told = json.loads(done.stdout)
-        return Round(**told, cpu_us_per_call=cpu_s * 1e6 / told["calls"], stolen=stolen_share(ticks, machine_ticks()))
+        figures = json.loads(done.stdout)
+        return Round(
+            **figures, cpu_us_per_call=cpu_s * 1e6 / figures["calls"], stolen=stolen_share(ticks, machine_ticks())
+        )
 
 
 def _busy_s() -> float:

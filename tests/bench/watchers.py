@@ -73,14 +73,14 @@ async def measure(hub: Process, watchers: int, jobs: int, seconds: float, rounds
         await asyncio.sleep(_SETTLE_S)
         busy_mb = hub.resident_mb()
         group = await _watch_all(stubs, ids, watchers)
-        told = await _listen(hub, group, seconds)
+        figures = await _listen(hub, group, seconds)
         watched_mb = hub.resident_mb()
         await asyncio.gather(*(watcher.end() for watcher in group))
         after = [await _again(hub, stubs, ids, watchers) for _ in range(rounds)]
     return {
         "watchers": watchers,
         "jobs": jobs,
-        **told,
+        **figures,
         "idle_mb": round(idle_mb, 1),
         "with_jobs_mb": round(busy_mb, 1),
         "kb_a_watcher": round((watched_mb - busy_mb) * 1024 / watchers, 1),
@@ -186,8 +186,8 @@ def as_table(found: dict[str, Any]) -> str:
         ),
     ]
     load = f"{found['watchers']:,} watchers of {found['jobs']} jobs, {found['deliveries_per_s']:,} deliveries a second"
-    said = f"{load}, for {found['processor_share']:.0%} of one core. Machine: {found['machine']}."
-    return "\n".join([markdown(rows), "", said, f"Stolen processor time {found['stolen']:.0%}."])
+    caption = f"{load}, for {found['processor_share']:.0%} of one core. Machine: {found['machine']}."
+    return "\n".join([markdown(rows), "", caption, f"Stolen processor time {found['stolen']:.0%}."])
 
 
 def _channel(port: int) -> grpc.aio.Channel:

@@ -86,10 +86,10 @@ class CountedServer:
         """What a call costs the server once everything is warm; `send` makes `calls_each` of them."""
         for _ in range(_WARM_UP):
             send()
-        self._say("begin")
+        self._command("begin")
         for _ in range(_SENDS):
             send()
-        work = Work(**json.loads(self._say("end")))
+        work = Work(**json.loads(self._command("end")))
         # What goes at the pace of the machine, such as a timer of the hub or a commit of its log, is no part of a
         # call: its count is no multiple of the calls.
         each = {name: count for name, count in work.own.items() if count % _SENDS == 0}
@@ -102,7 +102,7 @@ class CountedServer:
             by_function=each,
         )
 
-    def _say(self, word: str) -> str:
+    def _command(self, word: str) -> str:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         self.child.stdin.write(f"{word}\n")

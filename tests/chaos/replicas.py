@@ -111,17 +111,17 @@ async def running(
 
 async def broken_audit_logs(replicas: Sequence[Replica]) -> list[str]:
     """What `toolhub audit verify` says of each stopped replica whose chain is not whole."""
-    told = []
+    reports = []
     for replica in replicas:
         verifying = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "toolhub_service", "audit", "verify", "--data-dir", str(replica.folder)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await verifying.communicate()
+        output, _ = await verifying.communicate()
         if verifying.returncode != 0:
-            told.append(said.decode())
-    return told
+            reports.append(output.decode())
+    return reports
 
 
 async def kill_at_random(replicas: Sequence[Replica], kills: int, random: Random, pause_s: tuple[float, float]) -> None:

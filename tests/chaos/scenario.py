@@ -43,9 +43,11 @@ class StormResult:
     statuses: int
 
     def __str__(self) -> str:
-        told = ", ".join(f"{count} {state.removeprefix('JOB_STATE_')}" for state, count in sorted(self.states.items()))
+        states = ", ".join(
+            f"{count} {state.removeprefix('JOB_STATE_')}" for state, count in sorted(self.states.items())
+        )
         seen = f"{self.watches} watches saw {self.statuses} statuses through {self.reconnects} reconnects"
-        return f"{self.open_jobs:.0f} jobs open at a time; {told}; {self.taken_over} taken over; {seen}"
+        return f"{self.open_jobs:.0f} jobs open at a time; {states}; {self.taken_over} taken over; {seen}"
 
 
 async def weathered(storm: Storm, replicas: Sequence[Replica], ledger: Path, trouble: Trouble) -> StormResult:

@@ -27,23 +27,25 @@ OUTAGE_S = float(os.environ.get("TOOLHUB_CHAOS_OUTAGE_S", "2"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 10 * KILLS)]
 
-Tell = Callable[[str, StormResult], None]
+Report = Callable[[str, StormResult], None]
 
 
 @pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
+def report(capsys: pytest.CaptureFixture[str]) -> Report:
     """Print what came of a storm, for whoever tunes it."""
 
-    def told(name: str, result: StormResult) -> None:
+    def print_result(name: str, result: StormResult) -> None:
         with capsys.disabled():
             print(f"\n  {name}: {result}")
 
-    return told
+    return print_result
 
 
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
 @pytest.mark.promise("jobs.none-lost", "jobs.effects-once", "watch.gapless")
-async def test_two_replicas_on_one_redis_weather_kills(tmp_path: Path, redis_url: str, engine: str, tell: Tell) -> None:
+async def test_two_replicas_on_one_redis_weather_kills(
+    tmp_path: Path, redis_url: str, engine: str, report: Report
+) -> None:
     ledger = tmp_path / "ledger"
     shared = {"TOOLHUB_JOBS_ENGINE": engine, "TOOLHUB_STORES_REDIS_URL": redis_url}
     async with running(tmp_path / "hubs", ledger, 2, **shared) as replicas:
@@ -53,7 +55,7 @@ async def test_two_replicas_on_one_redis_weather_kills(tmp_path: Path, redis_url
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
         result = await weathered(Storm(seed=SEED), replicas, ledger, kills)
-    tell(f"two replicas, {engine}, {KILLS} kills", result)
+    report(f"two replicas, {engine}, {KILLS} kills", result)
     assert result.broken == []
     assert result.taken_over
     assert result.reconnects
@@ -61,7 +63,7 @@ async def test_two_replicas_on_one_redis_weather_kills(tmp_path: Path, redis_url
 
 
 @pytest.mark.promise("jobs.none-lost", "jobs.effects-once")
-async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) -> None:
+async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, report: Report) -> None:
     ledger = tmp_path / "ledger"
     # Nobody else's life is misjudged, so a short silence may be taken for death.
     alone = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.3"}
@@ -72,7 +74,7 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) 
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
         result = await weathered(Storm(seed=SEED), replicas, ledger, kills)
-    tell(f"one process, {KILLS} kills", result)
+    report(f"one process, {KILLS} kills", result)
     assert result.broken == []
     assert result.taken_over
     assert result.reconnects
@@ -82,7 +84,7 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) 
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
 @pytest.mark.promise("store.outage")
 async def test_two_replicas_weather_an_outage_of_redis(
-    tmp_path: Path, own_redis: RedisServer, engine: str, tell: Tell
+    tmp_path: Path, own_redis: RedisServer, engine: str, report: Report
 ) -> None:
     ledger = tmp_path / "ledger"
     # Nobody dies, and nobody is to be taken for dead on a machine that is starved.
@@ -97,6 +99,6 @@ async def test_two_replicas_weather_an_outage_of_redis(
             own_redis.start()
 
         result = await weathered(Storm(seed=SEED, is_store_away=True), replicas, ledger, outage)
-    tell(f"two replicas, {engine}, Redis away for {OUTAGE_S:.0f} s", result)
+    report(f"two replicas, {engine}, Redis away for {OUTAGE_S:.0f} s", result)
     assert result.broken == []
     assert not result.taken_over, "nobody died"

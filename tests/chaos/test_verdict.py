@@ -15,9 +15,9 @@ SUCCEEDED, LOST = job_state_pb2.JOB_STATE_SUCCEEDED, job_state_pb2.JOB_STATE_LOS
 RUNNING = job_state_pb2.JOB_STATE_RUNNING
 
 
-def a_job(state: job_state_pb2.JobState.ValueType = SUCCEEDED, *, marker: str = "m1", said: str = "") -> job_pb2.Job:
+def a_job(state: job_state_pb2.JobState.ValueType = SUCCEEDED, *, marker: str = "m1", message: str = "") -> job_pb2.Job:
     result = result_pb2.ToolResult(result_json=f'{{"marker": "{marker}"}}'.encode())
-    error = error_pb2.ToolError(message=said) if said else None
+    error = error_pb2.ToolError(message=message) if message else None
     status = job_pb2.JobStatus(job_id="job-1", sequence=4, state=state, result=result, error=error)
     return job_pb2.Job(job_id="job-1", status=status)
 
@@ -32,7 +32,7 @@ def verdict(
 
 def test_what_went_well_is_not_accused() -> None:
     assert verdict(a_job()) == []
-    assert verdict(a_job(LOST, said="its runner died"), effects=0) == []
+    assert verdict(a_job(LOST, message="its runner died"), effects=0) == []
     assert verdict(a_job(), sequences=(3, 4)) == []
 
 
@@ -41,7 +41,7 @@ def test_what_went_well_is_not_accused() -> None:
     [
         (a_job(RUNNING), {}, "ended in JOB_STATE_RUNNING"),
         (a_job(LOST), {}, "without an explanation"),
-        (a_job(LOST, said="gone"), {"tool": STEPS}, "is JOB_STATE_LOST"),
+        (a_job(LOST, message="gone"), {"tool": STEPS}, "is JOB_STATE_LOST"),
         (a_job(marker=""), {}, "without its result"),
         (a_job(), {"effects": 2}, "its effect 2 times"),
         (a_job(), {"effects": 0}, "without its effect"),
@@ -56,7 +56,7 @@ def test_each_broken_promise_is_found(job: job_pb2.Job, planted: dict[str, objec
 
 @pytest.mark.parametrize(("effects", "wrong"), [(0, 0), (1, 1)], ids=["without an effect", "with one"])
 def test_refusal_is_allowed_while_the_store_is_away_only_without_an_effect(effects: int, wrong: int) -> None:
-    refused = a_job(job_state_pb2.JOB_STATE_FAILED, said="the store is away")
+    refused = a_job(job_state_pb2.JOB_STATE_FAILED, message="the store is away")
     refused.status.error.kind = error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
     refused.status.error.retryable = True
     submitted, seen = {"m1": Submitted("m1", EFFECT, {"job-1"})}, Counter({"m1": effects})

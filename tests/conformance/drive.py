@@ -27,12 +27,12 @@ def main() -> int:
         "context": json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}")),
     }
     runner = os.environ.get(DESK)
-    played = _told(Path(runner), asked) if runner else _alone(asked)
+    played = _ask_runner(Path(runner), asked) if runner else _alone(asked)
     print(played["text"])
     return 1 if played["trouble"] else 0
 
 
-def _told(runner: Path, asked: dict[str, Any]) -> dict[str, Any]:
+def _ask_runner(runner: Path, asked: dict[str, Any]) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(runner))
         connection.sendall(json.dumps(asked).encode() + b"\n")

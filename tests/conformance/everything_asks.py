@@ -130,13 +130,13 @@ async def _asked_once(context: Any, request: dict[str, Any]) -> Any:
     """By a request of the server's own, as in 2025-11-25."""
     if request["method"] == "sampling/createMessage":
         wanted = CreateMessageRequestParams.model_validate(request["params"])
-        said = await context.session.send_request(CreateMessageRequest(params=wanted), CreateMessageResult)
+        answer = await context.session.send_request(CreateMessageRequest(params=wanted), CreateMessageResult)
     elif request["method"] == "elicitation/create":
         form = ElicitRequestFormParams.model_validate(request["params"])
-        said = await context.session.send_request(ElicitRequest(params=form), ElicitResult)
+        answer = await context.session.send_request(ElicitRequest(params=form), ElicitResult)
     else:
-        said = await context.session.send_request(ListRootsRequest(), ListRootsResult)
-    return said.model_dump(mode="json", by_alias=True, exclude_none=True)
+        answer = await context.session.send_request(ListRootsRequest(), ListRootsResult)
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _given(answers: list[Any]) -> dict[str, Any]:

@@ -38,8 +38,8 @@ async def read_tools(scenario_client: ScenarioClient) -> None:
 
 
 async def add_numbers(scenario_client: ScenarioClient) -> None:
-    said = await scenario_client.value("add_numbers", {"a": 5, "b": 3})
-    assert "The sum of 5 and 3 is 8" in json.dumps(said)
+    value = await scenario_client.value("add_numbers", {"a": 5, "b": 3})
+    assert "The sum of 5 and 3 is 8" in json.dumps(value)
 
 
 async def take_defaults(scenario_client: ScenarioClient) -> None:
@@ -53,11 +53,11 @@ async def be_cut_off(scenario_client: ScenarioClient) -> None:
 
 async def be_asked(scenario_client: ScenarioClient) -> None:
     """Each question becomes an approval; another tool is called while it waits."""
-    for tool, said in (("test_mrtr_echo_state", "echo-state-ok"), ("test_mrtr_no_state", "no-state-ok")):
+    for tool, expected in (("test_mrtr_echo_state", "echo-state-ok"), ("test_mrtr_no_state", "no-state-ok")):
         approval_id = await scenario_client.asked(tool)
         await scenario_client.value("test_mrtr_unrelated")
         await scenario_client.answer(approval_id, {"confirmed": True})
-        assert said in json.dumps(await scenario_client.value(tool, approval_id=approval_id))
+        assert expected in json.dumps(await scenario_client.value(tool, approval_id=approval_id))
     await scenario_client.value("test_mrtr_no_result_type")
 
 

@@ -34,8 +34,8 @@ class ScenarioClient:
     person: Bearer
     notes: list[str] = field(default_factory=list)
 
-    def note(self, said: str) -> None:
-        self.notes.append(said)
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     async def status(self) -> source_pb2.SourceStatus:
         answer = await self.running.registry.ListSources(

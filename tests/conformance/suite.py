@@ -60,7 +60,7 @@ class Outcome:
 @dataclass(slots=True)
 class Ran:
     exit_code: int
-    said: str
+    output: str
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """By scenario."""
 
@@ -120,20 +120,20 @@ async def run_suite(suite: Sequence[str], run: Run, folder: Path) -> Ran:
             stderr=subprocess.STDOUT,
         )
         processes.append(process)
-        said = await _whole(process)
-    return Ran(process.returncode or 0, said, _outcomes(results, played))
+        output = await _whole(process)
+    return Ran(process.returncode or 0, output, _outcomes(results, played))
 
 
 async def _whole(process: asyncio.subprocess.Process) -> str:
     """What it says until it ends by itself."""
     try:
         async with asyncio.timeout(RUN_WITHIN_S):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 def _outcomes(results: Path, played: dict[str, Played]) -> dict[str, Outcome]:

@@ -48,7 +48,7 @@ def test_every_check_of_a_scenario_passes_but_for_those_listed(ran: Mapping[Run,
 def test_the_suite_itself_finds_no_failure_that_is_not_listed_and_none_that_is_listed_in_vain(
     ran: Mapping[Run, Ran], run: Run
 ) -> None:
-    assert ran[run].exit_code == 0, ran[run].said[-4_000:]
+    assert ran[run].exit_code == 0, ran[run].output[-4_000:]
     assert set(ran[run].outcomes) == set(run.scenarios)
 
 
@@ -59,7 +59,7 @@ def test_a_source_speaks_the_era_of_its_server(ran: Mapping[Run, Ran], version: 
         each for run, each in ran.items() if (run.version, run.protocol) == (version, protocol) and "all" in run.words
     ]
     spoken = {name: _protocol(outcome) for name, outcome in one.outcomes.items()}
-    assert {name: said for name, said in spoken.items() if said not in (version, "")} == {}
+    assert {name: versions for name, versions in spoken.items() if versions not in (version, "")} == {}
     assert version in spoken.values()
 
 

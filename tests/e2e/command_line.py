@@ -19,7 +19,7 @@ _WAIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommandResult:
     """What a command wrote into its pipes."""
 
     out: str
@@ -46,11 +46,11 @@ class CommandLine:
     def env(self) -> dict[str, str]:
         return environment(self.home, **({"TOOLHUB_ADDRESS": self.address} if self.address else {}))
 
-    def __call__(self, *words: str, stdin: str = "", **env: str) -> Told:
+    def __call__(self, *words: str, stdin: str = "", **env: str) -> CommandResult:
         """Run to the end, in pipes."""
         done = run(words, stdin=stdin, env={**self.env, **env}, cwd=self.home, timeout_s=_WAIT_S)
         assert "Traceback" not in done.stderr
-        return Told(done.stdout, done.stderr, done.returncode)
+        return CommandResult(done.stdout, done.stderr, done.returncode)
 
     def shown(self, *words: str, keys: bytes = b"", after: str = "", **env: str) -> Shown:
         """Run to the end, in a terminal."""
@@ -58,7 +58,7 @@ class CommandLine:
         assert "Traceback" not in shown.text
         return shown
 
-    def piped(self, line: str) -> Told:
+    def piped(self, line: str) -> CommandResult:
         """A line of bash; its exit code is that of its first command."""
         done = subprocess.run(
             ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
@@ -68,7 +68,7 @@ class CommandLine:
             timeout=_WAIT_S,
             check=False,
         )
-        return Told(done.stdout, done.stderr, done.returncode)
+        return CommandResult(done.stdout, done.stderr, done.returncode)
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class Taken:
     """Of the hub."""
     jobs: dict[str, list[str]]
     artifacts: dict[str, dict[str, bytes]]
-    told: dict[str, Any]
+    reports: dict[str, Any]
 
     @property
     def trust(self) -> tuple[str, str]:
@@ -127,9 +127,9 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
             for name, options in BACKUPS.items():
                 work.go_on(ENOUGH)
                 taken.jobs[name], taken.artifacts[name] = list(work.jobs), dict(work.kept)
-                told = cli("backup", str(place / name), *options, "--json")
-                assert told.code == 0, told.err
-                taken.told[name] = told.json
+                result = cli("backup", str(place / name), *options, "--json")
+                assert result.code == 0, result.err
+                taken.reports[name] = result.json
             work.go_on(1)  # it was not held up for good
         finally:
             work.stopped.set()
@@ -165,7 +165,7 @@ def test_a_hub_on_a_backup_that_was_taken_at_work_has_all_that_was_answered_befo
         assert verified["ok"], verified
         restored_in = [line for line in hub("audit", "tail", "-n", "200", "--json").out.splitlines() if name in line]
         assert restored_in, "the log does not say that it was restored"
-        assert taken.told[name]["signed_by"] in restored_in[-1]
+        assert taken.reports[name]["signed_by"] in restored_in[-1]
         assert hub("call", "core/util.time.now").code == 0
 
 
@@ -196,9 +196,9 @@ def test_every_backup_is_one_moment_of_log_jobs_and_artifacts(taken: Taken, tmp_
         assert {digest for digest in digests if not (data / "artifacts" / digest[:2] / digest[2:]).is_file()} == set()
         assert (data / "workspaces").exists() is (name == "second")
         assert (data / "policy.yaml").read_text() == OPEN_POLICY
-        assert taken.told[name]["events"] >= len(taken.jobs[name]) * 3
+        assert taken.reports[name]["events"] >= len(taken.jobs[name]) * 3
         assert not (data / "backup.key").exists(), "whoever has a backup could sign the next"
-    assert {"audit.key", "plan.key"} <= taken.told["third.tar"]["left_out"].keys()
+    assert {"audit.key", "plan.key"} <= taken.reports["third.tar"]["left_out"].keys()
 
 
 @pytest.mark.promise("backup.refuses")
@@ -212,8 +212,8 @@ def test_a_damaged_or_foreign_backup_is_refused_with_a_reason_and_changes_nothin
         if (copy / "manifest.json").exists():  # as a hub would have written it that has the key
             signature, _ = sign(taken.paths, (copy / "manifest.json").read_bytes())
             (copy / "manifest.sig").write_bytes(signature)
-        told = cli("restore", str(copy), *taken.trust)
-        assert (told.code, reason in told.err) == (1, True), (name, told)
+        result = cli("restore", str(copy), *taken.trust)
+        assert (result.code, reason in result.err) == (1, True), (name, result)
         assert not cli.data_dir.exists() or not list(cli.data_dir.iterdir()), name
         shutil.rmtree(copy)
     cut = tmp_path / "cut.tar.gz"
@@ -251,8 +251,8 @@ def test_nobody_without_the_hubs_key_makes_a_backup_that_is_restored(taken: Take
     }
     for name, (backup, options, reason) in refused.items():
         for option in ((), ("--allow-unsigned",)) if reason == edited else ((),):
-            told = cli("restore", str(backup), *options, *option)
-            assert (told.code, reason in told.err) == (1, True), (name, told)
+            result = cli("restore", str(backup), *options, *option)
+            assert (result.code, reason in result.err) == (1, True), (name, result)
             assert not cli.data_dir.exists() or not list(cli.data_dir.iterdir()), name
     allowed = cli("restore", str(forged), "--allow-unsigned")
     assert (allowed.code, "not signed by anybody known" in allowed.out) == (0, True), allowed

@@ -130,9 +130,9 @@ async def test_json_lines_have_every_sequence_once_across_kill_9(hub: Hub) -> No
     hub.go_on.touch()
     async with hub.life(), asyncio.timeout(WITHIN_S):
         out, err = await watching.communicate()
-    told = [first, *(json.loads(line) for line in out.splitlines())]
-    sequences = [int(status["sequence"]) for status in told]
-    assert sequences == list(range(sequences[0], sequences[0] + len(told)))
-    assert told[-1]["state"] == "JOB_STATE_SUCCEEDED"
+    statuses = [first, *(json.loads(line) for line in out.splitlines())]
+    sequences = [int(status["sequence"]) for status in statuses]
+    assert sequences == list(range(sequences[0], sequences[0] + len(statuses)))
+    assert statuses[-1]["state"] == "JOB_STATE_SUCCEEDED"
     assert watching.returncode == 0
     assert b"the hub answers again" in err

@@ -218,9 +218,9 @@ def test_following_the_audit_log_ends_quietly_at_ctrl_c(hub: CommandLine) -> Non
 
 def test_a_reader_that_goes_away_leaves_no_traceback(hub: CommandLine) -> None:
     for line in ("toolhub tools list | head -c 1", "toolhub audit export | head -1", "toolhub tools export | true"):
-        told = hub.piped(line).err  # what stands below a list may have been written already
-        assert "Traceback" not in told
-        assert "Broken pipe" not in told
+        stderr = hub.piped(line).err  # what stands below a list may have been written already
+        assert "Traceback" not in stderr
+        assert "Broken pipe" not in stderr
 
 
 def test_a_tool_is_registered_shown_and_removed(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_hub_that_is_not_there_is_told_with_exit_code_3(hub: CommandLine) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("tool", "list"), "Did you mean `tools`?"),
         (("tools", "serch", "x"), "Did you mean `search`?"),
@@ -288,10 +288,12 @@ def test_a_hub_that_is_not_there_is_told_with_exit_code_3(hub: CommandLine) -> N
         (("tools", "list", "--ca-file", "/nowhere.pem"), "No such file"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_what_would_be_right(hub: CommandLine, words: tuple[str, ...], told: str) -> None:
+def test_wrong_usage_exits_2_and_says_what_would_be_right(
+    hub: CommandLine, words: tuple[str, ...], expected: str
+) -> None:
     wrong = hub(*words)
     assert wrong.code == 2
-    assert told in wrong.err
+    assert expected in wrong.err
 
 
 def test_an_unknown_tool_is_told_with_the_nearest(hub: CommandLine) -> None:

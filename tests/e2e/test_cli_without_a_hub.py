@@ -41,15 +41,17 @@ def cli(tmp_path: Path) -> CommandLine:
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_has_help_with_an_example(words: tuple[str, ...]) -> None:
-    told = CliRunner().invoke(toolhub, [*words, "--help"], prog_name="toolhub")
-    assert told.exit_code == 0
-    assert f"  toolhub {' '.join(words)}" in told.output or f'"$(toolhub {words[0]}' in told.output
+    result = CliRunner().invoke(toolhub, [*words, "--help"], prog_name="toolhub")
+    assert result.exit_code == 0
+    assert f"  toolhub {' '.join(words)}" in result.output or f'"$(toolhub {words[0]}' in result.output
 
 
 def test_the_list_of_commands_waits_for_nothing_that_it_does_not_need(cli: CommandLine) -> None:
     """What makes a start slow is what it imports: nothing but click and our own few modules."""
-    told = "lambda: print('imported:', *{name.partition('.')[0] for name in sys.modules})"
-    program = f"import atexit, sys; from toolhub_service.__main__ import main; atexit.register({told}); main()"
+    print_imported = "lambda: print('imported:', *{name.partition('.')[0] for name in sys.modules})"
+    program = (
+        f"import atexit, sys; from toolhub_service.__main__ import main; atexit.register({print_imported}); main()"
+    )
     command = [sys.executable, "-c", program, "--help"]
     done = subprocess.run(command, env=cli.env, capture_output=True, text=True, check=False)
     assert "Use tools:" in done.stdout, done.stderr
@@ -84,8 +86,8 @@ def test_a_policy_is_begun_once_checked_and_never_overwritten(cli: CommandLine) 
 def test_an_invalid_policy_is_told_with_its_line(cli: CommandLine) -> None:
     file = cli.home / "bad.yaml"
     file.write_text("grants:\n  - principal: [a]\n")
-    told = cli("policy", "check", str(file), "-o", "json")
-    assert (told.code, told.json["ok"], told.json["line"]) == (1, False, 2)
+    result = cli("policy", "check", str(file), "-o", "json")
+    assert (result.code, result.json["ok"], result.json["line"]) == (1, False, 2)
     shown = cli.shown("policy", "check", str(file))
     assert shown.code == 1
     assert "did you mean `principals`?" in shown.text
@@ -143,7 +145,7 @@ def test_explaining_takes_another_policy_and_principal(cli: CommandLine) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (("--tool", "core/fs.readTex"), 1, "Did you mean core/fs.readText"),
         (("--tool", "core/fs.readText"), 1, "path"),
@@ -152,10 +154,10 @@ def test_explaining_takes_another_policy_and_principal(cli: CommandLine) -> None
         ((), 2, "--tool"),
     ],
 )
-def test_a_call_that_cannot_be_explained_says_why(cli: CommandLine, words: list[str], code: int, told: str) -> None:
+def test_a_call_that_cannot_be_explained_says_why(cli: CommandLine, words: list[str], code: int, expected: str) -> None:
     explained = cli("policy", "explain", *words)
     assert explained.code == code
-    assert told in explained.err
+    assert expected in explained.err
 
 
 def test_explaining_says_that_tools_of_sources_are_not_known_without_a_hub(cli: CommandLine) -> None:
@@ -171,9 +173,9 @@ def test_explaining_says_that_tools_of_sources_are_not_known_without_a_hub(cli: 
 
 
 def test_the_doctor_finds_a_fit_machine_and_a_clean_configuration(cli: CommandLine) -> None:
-    told = cli("doctor", "--json")
-    found = {finding["name"]: finding for finding in told.json["findings"]}
-    assert told.code == 0, told.out
+    result = cli("doctor", "--json")
+    found = {finding["name"]: finding for finding in result.json["findings"]}
+    assert result.code == 0, result.out
     assert {"python", "versions", "data folder", "disk space", "file opening", "policy", "auth"} <= set(found)
     assert "tools have what they need on this machine (the policy is not considered)" in found["tools"]["told"]
     assert not (cli.home / ".local").exists()
@@ -190,9 +192,9 @@ def test_the_doctor_names_what_must_be_put_right(cli: CommandLine) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        told = cli("doctor", "--json", TOOLHUB_METRICS_LISTEN=f"127.0.0.1:{port}", TOOLHUB_SERVER_LISTEN="0.0.0.0:0")
-    states = {finding["name"]: finding["state"] for finding in told.json["findings"]}
-    assert told.code == 1
+        result = cli("doctor", "--json", TOOLHUB_METRICS_LISTEN=f"127.0.0.1:{port}", TOOLHUB_SERVER_LISTEN="0.0.0.0:0")
+    states = {finding["name"]: finding["state"] for finding in result.json["findings"]}
+    assert result.code == 1
     assert states["policy"] == states["key files"] == states["auth"] == "fail"
     assert states["metrics port"] == "warn"
 
@@ -202,8 +204,8 @@ def test_the_doctor_names_keys_of_principals_that_the_policy_does_not_know(cli: 
     (cli.data_dir / "policy.yaml").write_text("grants: [{principals: [ann]}]")
     for name in ("ann", "stranger"):
         assert cli("keys", "create", name).code == 0
-    told = cli("doctor", "--json", TOOLHUB_AUTH_MODES="api-key")
-    (auth,) = [finding for finding in told.json["findings"] if finding["name"] == "auth"]
+    result = cli("doctor", "--json", TOOLHUB_AUTH_MODES="api-key")
+    (auth,) = [finding for finding in result.json["findings"] if finding["name"] == "auth"]
     assert auth["state"] == "warn"
     assert "stranger" in auth["told"]
     assert "ann" not in auth["told"]
@@ -214,8 +216,8 @@ def test_the_doctor_names_keys_that_have_expired_or_do_so_soon(cli: CommandLine)
     file = KeyFile(cli.data_dir / "api-keys.yaml")
     for number, expires_s in enumerate((int(time.time()) - 60, int(time.time()) + 90 * 86_400)):
         file.create("local", Wanted(expires_s))
-        told = cli("doctor", "--json")
-        (auth,) = [finding for finding in told.json["findings"] if finding["name"] == "auth"]
+        result = cli("doctor", "--json")
+        (auth,) = [finding for finding in result.json["findings"] if finding["name"] == "auth"]
         ids = [key["id"] for key in cli("keys", "list", "-o", "json").json]
         assert (auth["state"], "that expired" in auth["told"]) == ("warn", True)
         assert sum(key_id in auth["told"] for key_id in ids) == 1, number
@@ -223,13 +225,13 @@ def test_the_doctor_names_keys_that_have_expired_or_do_so_soon(cli: CommandLine)
 
 
 def test_the_doctor_names_the_tools_that_something_disables(cli: CommandLine) -> None:
-    told = cli(
+    result = cli(
         "doctor",
         "--json",
         TOOLHUB_TOOLS_CUSTOM='[{"tool": "acme.nowhere:Tool"}]',
         TOOLHUB_TOOLS_TRUSTED_NAMESPACES="acme",
     )
-    disabled = [finding for finding in told.json["findings"] if finding["disables"]]
+    disabled = [finding for finding in result.json["findings"] if finding["disables"]]
     assert disabled
     assert all(finding["advice"] for finding in disabled)
 
@@ -292,9 +294,9 @@ def test_completion_knows_the_program(cli: CommandLine, shell: str) -> None:
 
 def test_an_audit_log_that_is_not_there_is_told(cli: CommandLine) -> None:
     for command in ("verify", "export"):
-        told = cli("audit", command, "--data-dir", "/nowhere")
-        assert told.code == 1
-        assert "no audit log" in told.err
+        result = cli("audit", command, "--data-dir", "/nowhere")
+        assert result.code == 1
+        assert "no audit log" in result.err
 
 
 def test_a_changed_event_is_named_when_the_hub_is_gone(tmp_path: Path) -> None:
@@ -311,17 +313,17 @@ def test_a_changed_event_is_named_when_the_hub_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (("--address", "unix:/nowhere.sock"), 3, "No hub answers at unix:/nowhere.sock. Start one"),
         (("--ca-file", "policy.yaml"), 2, "--ca-file policy.yaml: "),
         (("--ca-file", __file__), 2, "the file contains no PEM certificate"),
     ],
 )
-def test_why_a_hub_cannot_be_asked_is_told(cli: CommandLine, words: tuple[str, ...], code: int, told: str) -> None:
+def test_why_a_hub_cannot_be_asked_is_told(cli: CommandLine, words: tuple[str, ...], code: int, expected: str) -> None:
     asked = cli("health", *words)
     assert (asked.code, asked.out) == (code, "")
-    assert told in asked.err
+    assert expected in asked.err
 
 
 def test_serving_on_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
@@ -346,9 +348,9 @@ def test_serving_everybody_without_credentials_is_refused(cli: CommandLine) -> N
     assert "api-key" in refused.err
 
 
-@pytest.mark.parametrize(("form", "is_told"), [("auto", True), ("json", False)])
+@pytest.mark.parametrize(("form", "is_shown"), [("auto", True), ("json", False)])
 def test_serving_ends_well_at_ctrl_c_and_tells_a_person_where_its_files_are(
-    tmp_path: Path, form: str, is_told: bool
+    tmp_path: Path, form: str, is_shown: bool
 ) -> None:
     env = environment(tmp_path, TOOLHUB_METRICS_LISTEN="127.0.0.1:0", TOOLHUB_LOGS_FORMAT=form)
     with terminal(["toolhub", "serve", "--listen", "127.0.0.1:0"], env) as (process, screen):
@@ -356,8 +358,8 @@ def test_serving_ends_well_at_ctrl_c_and_tells_a_person_where_its_files_are(
         screen.type(b"\x03")
         shown = screen.rest()
         assert "Traceback" not in shown
-        told = f"Stopped. Jobs, audit log and settings are in {tmp_path}/.local/share/toolhub\n"
-        assert (told in shown) is is_told
+        goodbye = f"Stopped. Jobs, audit log and settings are in {tmp_path}/.local/share/toolhub\n"
+        assert (goodbye in shown) is is_shown
         assert process.wait(20) == 0
 
 

@@ -74,9 +74,9 @@ async def test_example_of_langchain_calls_a_tool_and_shows_the_model_a_refusal(t
             stdout=asyncio.subprocess.PIPE,
         )
         async with asyncio.timeout(WITHIN_S):
-            told, _ = await calling.communicate()
+            output, _ = await calling.communicate()
     assert calling.returncode == 0
-    answered, refused = told.decode().split("error: ", 1)
+    answered, refused = output.decode().split("error: ", 1)
     assert answered.startswith('success: {"sha256":"e3b0c442')
     assert refused.startswith("PATH_OUTSIDE_SANDBOX: ")
 
@@ -87,9 +87,9 @@ async def walk_the_tour(command: Sequence[str], folder: Path) -> None:
             *command, hub.address, cwd=ROOT, env=environment(folder), stdout=asyncio.subprocess.PIPE
         )
         async with asyncio.timeout(WITHIN_S):
-            told, _ = await touring.communicate()
+            output, _ = await touring.communicate()
     assert touring.returncode == 0
-    lines = dict(line.split(": ", 1) for line in told.decode().splitlines() if ": " in line)
+    lines = dict(line.split(": ", 1) for line in output.decode().splitlines() if ": " in line)
     assert lines["answer"]
     assert lines["refused"].startswith("PATH_OUTSIDE_SANDBOX: ")
     assert lines["missing"] == "TOOL_NOT_FOUND"
@@ -107,14 +107,14 @@ async def follow_a_job_over_a_kill(command: Sequence[str], tmp_path: Path) -> No
             *command, *words, cwd=ROOT, env=environment(tmp_path), stdout=asyncio.subprocess.PIPE
         )
         assert watching.stdout is not None
-        told = [(await watching.stdout.readline()).decode() for _ in range(3)]
+        lines = [(await watching.stdout.readline()).decode() for _ in range(3)]
         hub.signal(signal.SIGKILL)
         await hub.process.wait()
     go_on.touch()
     async with served(folder, *options, environment=IMPATIENT, listen=listen), asyncio.timeout(WITHIN_S):
         rest, _ = await watching.communicate()
-    told += rest.decode().splitlines()
-    *statuses, answer = told
+    lines += rest.decode().splitlines()
+    *statuses, answer = lines
     sequences = [int(line.split()[0]) for line in statuses]
     assert sequences == list(range(sequences[0], sequences[0] + len(statuses)))
     assert statuses[-1].split()[1] == "JOB_STATE_SUCCEEDED"

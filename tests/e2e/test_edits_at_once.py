@@ -41,8 +41,8 @@ def begun(*words: str, **how: Any) -> subprocess.Popen[str]:
 
 def ended(processes: Sequence[subprocess.Popen[str]]) -> None:
     for process in processes:
-        _, told = process.communicate(timeout=120)
-        assert process.returncode == 0, told
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
 
 
 def test_no_key_is_lost_and_no_revoked_one_comes_back_while_others_are_made(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def invoke(stub: Any) -> Any:
 
 
 def invoke_repeatable(stub: Any) -> Any:
-    said = (("toolhub-repeatable", "true"),)
-    return stub.Invoke(request("core/util.time.now"), timeout=CALL_TIMEOUT_S, metadata=said)
+    metadata = (("toolhub-repeatable", "true"),)
+    return stub.Invoke(request("core/util.time.now"), timeout=CALL_TIMEOUT_S, metadata=metadata)
 
 
 def list_tools(stub: Any) -> Any:
@@ -124,10 +124,10 @@ async def test_json_that_the_contract_does_not_know_is_refused_and_nothing_runs(
         envoy(tmp_path, [hub.address]) as proxy,
         httpx.AsyncClient(base_url=f"http://{proxy.address}", headers=JSON, timeout=CALL_TIMEOUT_S) as client,
     ):
-        for body, told in REFUSED.items():
+        for body, expected in REFUSED.items():
             answer = await client.post(INVOKE, content=body)
             assert answer.status_code == 400, body
-            assert told in answer.text
+            assert expected in answer.text
         for path in (f"{INVOKE}/", "/toolhub.v1.ToolService/Inv%6Fke", "/toolhub.v1.ToolService/Invoked"):
             assert (await client.post(path, content=misspelt())).status_code == 404
         assert (await client.post(f"{INVOKE}?modee=INVOKE_MODE_DRY_RUN", content=misspelt())).status_code == 400
@@ -209,8 +209,8 @@ async def test_calls_that_a_leaving_hub_refuses_are_answered_by_another(tmp_path
 
 
 def refused_by(hub: RunningHub) -> bool:
-    told = hub.hub.observing.metrics.exposition().decode()
-    return any('grpc_method="Invoke"' in line and 'grpc_code="UNAVAILABLE"' in line for line in told.splitlines())
+    metrics = hub.hub.observing.metrics.exposition().decode()
+    return any('grpc_method="Invoke"' in line and 'grpc_code="UNAVAILABLE"' in line for line in metrics.splitlines())
 
 
 class Left(NamedTuple):
@@ -267,7 +267,7 @@ async def test_a_hub_that_is_killed_costs_those_calls_alone_that_it_had_and_migh
         assert all(failure.startswith("UNAVAILABLE") for failure in others.failures)
 
 
-class Told:
+class ProgressEvent:
     def __init__(self) -> None:
         self.event = asyncio.Event()
 
@@ -290,13 +290,13 @@ async def test_mcp_passes_as_it_is_its_streams_at_once_and_a_session_stays_with_
         for era in ERAS:
             working.begun.clear()
             working.go_on.clear()
-            told = Told()
+            progress = ProgressEvent()
 
             async with through.client(era) as client, asyncio.timeout(CALL_TIMEOUT_S):
                 for _ in range(6):  # in turn to both hubs, but for a session
                     assert not (await client.call_tool("core__util_time_now", {})).is_error
-                call = asyncio.create_task(client.call_tool("held__work_on", {}, progress_callback=told))
-                await told.event.wait()  # while the call runs: nothing waits for its end
+                call = asyncio.create_task(client.call_tool("held__work_on", {}, progress_callback=progress))
+                await progress.event.wait()  # while the call runs: nothing waits for its end
                 working.go_on.set()
                 assert (await call).structured_content == {"done": True}
         calls = [len(await hub.grpc.events(tool="core/util.time.now")) for hub in (first, second)]

@@ -57,9 +57,9 @@ def test_whatever_a_line_holds_it_gets_a_typed_answer_and_the_next_one_is_read(h
         json.dumps({"tool": "FileRead", "args": {"path": "x" * 5_000_000}}),
     ]
     others = ["", line("Telnet"), line("FileWrite", path="l.txt", content="x"), line("FileRead", path="l.txt")]
-    told = hub("run", stdin="\n".join([*hostile, *others]))
-    answers: list[Any] = [json.loads(each) for each in told.out.splitlines()]
-    assert told.code == 0
+    result = hub("run", stdin="\n".join([*hostile, *others]))
+    answers: list[Any] = [json.loads(each) for each in result.out.splitlines()]
+    assert result.code == 0
     assert [code_of(answer) for answer in answers[:-3]] == ["INVALID_INPUT"] * len(hostile)
     assert code_of(answers[-3]) == "NOT_FOUND"
     assert answers[-2:] == [
@@ -70,8 +70,8 @@ def test_whatever_a_line_holds_it_gets_a_typed_answer_and_the_next_one_is_read(h
 
 def test_a_hub_that_is_away_is_an_answer_too(tmp_path: Path) -> None:
     away = CommandLine(tmp_path, "127.0.0.1:1")
-    told = away("run", stdin=line("FileRead", path="a") + "\n" + line("FileRead", path="b"))
-    assert [code_of(json.loads(each)) for each in told.out.splitlines()] == ["NETWORK_ERROR"] * 2
+    result = away("run", stdin=line("FileRead", path="a") + "\n" + line("FileRead", path="b"))
+    assert [code_of(json.loads(each)) for each in result.out.splitlines()] == ["NETWORK_ERROR"] * 2
 
 
 def test_the_audit_log_is_told_in_countbots_fields(hub: CommandLine) -> None:
@@ -82,11 +82,11 @@ def test_the_audit_log_is_told_in_countbots_fields(hub: CommandLine) -> None:
     ]
     answers = hub("run", "--face", "countbot", stdin="\n".join(map(json.dumps, requests))).out.splitlines()
     ids = [json.loads(answer)["call_id"] for answer in answers]
-    told = [
+    exported = [
         json.loads(each)
         for each in hub("audit", "export", "--data-dir", str(hub.data_dir), "--as", "countbot").out.splitlines()
     ]
-    wrote, read, missing = [each for each in told if each["call_id"] in ids]
+    wrote, read, missing = [each for each in exported if each["call_id"] in ids]
     fields = ("call_id", "tool_name", "arguments", "session_id", "timestamp", "status", "duration_ms", "result")
     assert tuple(wrote) == fields
     assert (wrote["tool_name"], wrote["status"]) == ("write_file", "success")

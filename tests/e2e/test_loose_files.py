@@ -156,9 +156,9 @@ def test_serve_and_doctor_say_the_same(cli: CommandLine) -> None:
         assert refused.code == 1
         typed = re.findall(r"^  (chmod .*)$", refused.err, re.MULTILINE)
         assert typed == [f"chmod go-w {config}", f"chmod go-w {policy}"]
-    told = cli("doctor", "--config", str(config), "-o", "json")
-    assert told.code == 1
-    found = [finding for finding in told.json["findings"] if finding["name"] == "file modes"]
+    result = cli("doctor", "--config", str(config), "-o", "json")
+    assert result.code == 1
+    found = [finding for finding in result.json["findings"] if finding["name"] == "file modes"]
     assert [(finding["state"], finding["advice"]) for finding in found] == [("fail", each) for each in typed]
 
 

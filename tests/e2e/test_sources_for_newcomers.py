@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command_line import CommandLine, Told, serving
+from tests.e2e.command_line import CommandLine, CommandResult, serving
 from tests.servers import node_program
 
 pytestmark = pytest.mark.slow
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.slow
 WITHIN_S = 60.0
 
 
-def until(cli: CommandLine, *words: str, code: int = 0) -> Told:
+def until(cli: CommandLine, *words: str, code: int = 0) -> CommandResult:
     """The answer of a command, asked again until it exits so."""
     give_up_s = time.monotonic() + WITHIN_S
-    while (told := cli(*words)).code != code:
-        assert time.monotonic() < give_up_s, told
-    return told
+    while (result := cli(*words)).code != code:
+        assert time.monotonic() < give_up_s, result
+    return result
 
 
 def sources(cli: CommandLine) -> dict[str, dict[str, Any]]:

@@ -89,14 +89,14 @@ class Newcomer:
     home: Path
     folder: Path
 
-    def told(self, text: str) -> str:
+    def plain_text(self, text: str) -> str:
         """As it would read at the default ports."""
         return text.replace(self.address, ADDRESS).replace(self.metrics, METRICS).replace(self.mcp, MCP)
 
     def run(self, command: str) -> str:
         env = environment(self.home, TOOLHUB_ADDRESS=self.address)
         shown = in_terminal(["bash", "-c", command.replace(ADDRESS, self.address)], env, cwd=self.folder)
-        return self.told(shown.text)
+        return self.plain_text(shown.text)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_the_tour_is_true_for_grpcurl(newcomer: Newcomer) -> None:
 
 def test_make_run_greets_as_the_readme_shows(newcomer: Newcomer) -> None:
     (step,) = [step for step in steps_of(README) if step.command == "make run"]
-    banner = newcomer.told(newcomer.screen.text).replace(f"TOOLHUB_ADDRESS={ADDRESS} ", "")
+    banner = newcomer.plain_text(newcomer.screen.text).replace(f"TOOLHUB_ADDRESS={ADDRESS} ", "")
     assert re.fullmatch(pattern_of(step.shown), banner.replace(f"{os.path.relpath(BIN, ROOT)}/", ".venv/bin/")), banner
 
 

@@ -39,7 +39,7 @@ channels: [{name: team, url: {env: TEAM_CHANNEL}}]
 def test_each_tool_that_lacks_its_library_names_the_extra_that_brings_it(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITE)
     (tmp_path / "toolhub.yaml").write_text(SETTINGS)
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "toolhub_service", "doctor", "--json", "--config", "toolhub.yaml"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path), "TEAM_CHANNEL": "json://127.0.0.1:9", "PATH": ""},
@@ -47,7 +47,7 @@ def test_each_tool_that_lacks_its_library_names_the_extra_that_brings_it(tmp_pat
         text=True,
         check=False,
     )
-    findings = json.loads(told.stdout)["findings"]
+    findings = json.loads(result.stdout)["findings"]
     optional = "\n".join(finding["told"] for finding in findings if finding["name"] == "optional")
     for extra, tools in EXTRAS.items():
         (line,) = [line for line in optional.splitlines() if f"'tool-hub[{extra}]'" in line]

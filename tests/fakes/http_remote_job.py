@@ -98,14 +98,14 @@ class HttpRemoteJob:
                 raise RemoteUnclear(f"The job server answered {answer.status_code} for the result")
             return Answer(_fields(answer))
 
-        told = await self._poller.answer(ask)
-        if told.get("state") == "cancelled":
+        reply = await self._poller.answer(ask)
+        if reply.get("state") == "cancelled":
             raise refuse(ErrorKind.CANCELLED, "The job was stopped before its end.")
-        if told.get("state") == "failed":
+        if reply.get("state") == "failed":
             raise refuse(ErrorKind.UPSTREAM_ERROR, "The job ran and failed.", retryable=False)
-        if told.get("state") != "succeeded":
+        if reply.get("state") != "succeeded":
             raise RemoteUnclear("The result is not readable")
-        return Outcome(value={"value": told.get("value")})
+        return Outcome(value={"value": reply.get("value")})
 
     def _accepted(self, mark: RemoteMark, fields: dict[str, Any]) -> RemoteMark:
         remote_id = fields.get("id")

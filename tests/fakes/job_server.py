@@ -129,7 +129,7 @@ class JobServer:
     def _done(self, op: Op, asked: Asked, how: How | None) -> Answered:
         """Do it."""
         if op is Op.START:
-            return 202, _told(self.memory.take(*_asked_work(asked)))
+            return 202, _as_json(self.memory.take(*_asked_work(asked)))
         if op is Op.FIND:
             return self._found(asked, how)
         task = self.memory.tasks.get(_id(asked))
@@ -143,7 +143,7 @@ class JobServer:
         if not self._can_find:
             return 404, {"message": "no such route"}
         key = parse_qs(urlsplit(asked.target).query).get("key", [""])[0]
-        found = [] if how is How.HIDE else [_told(task) for task in self.memory.of(key)]
+        found = [] if how is How.HIDE else [_as_json(task) for task in self.memory.of(key)]
         while self._late:
             self.memory.take(*self._late.pop())
         return 200, {"jobs": found}
@@ -152,10 +152,10 @@ class JobServer:
         if not self.can_stop:
             return 405, {"message": "jobs cannot be stopped"}
         if task.has_ended:
-            return 409, _told(task)
+            return 409, _as_json(task)
         if how is not How.IGNORE:
             task.stop()
-        return 202, _told(task)
+        return 202, _as_json(task)
 
 
 def _json(status: int, body: Any) -> bytes:
@@ -181,14 +181,14 @@ def _asked_work(asked: Asked) -> tuple[str, Work]:
     return asked.headers.get("idempotency-key", ""), Work(**json.loads(asked.body))
 
 
-def _told(task: RemoteTask) -> dict[str, Any]:
+def _as_json(task: RemoteTask) -> dict[str, Any]:
     return {"id": task.id, "key": task.key, "state": task.state}
 
 
 def _result(task: RemoteTask) -> Answered:
     if not task.has_ended:
-        return 409, _told(task)
-    return 200, _told(task) | {"value": task.work.result}
+        return 409, _as_json(task)
+    return 200, _as_json(task) | {"value": task.work.result}
 
 
 async def _listen(server: JobServer, port: int) -> asyncio.Server:

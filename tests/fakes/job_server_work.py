@@ -44,8 +44,8 @@ class RemoteTask:
         """Move on, and tell."""
         if not self.has_ended:
             self._move(let_go)
-        told = {"id": self.id, "key": self.key, "state": self.state, "step": self.step, "total": self.work.steps}
-        return told | {"message": f"step {self.step}"}
+        state = {"id": self.id, "key": self.key, "state": self.state, "step": self.step, "total": self.work.steps}
+        return state | {"message": f"step {self.step}"}
 
     def stop(self) -> None:
         if self.stops_after is None:

@@ -8,25 +8,25 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 
 def gossips(api_key: str, url: str) -> list[BaseTool]:
-    told = f"{api_key} at {url}"
+    secrets = f"{api_key} at {url}"
 
     def refuses() -> str:
-        raise ToolException(f"401 for {told}")
+        raise ToolException(f"401 for {secrets}")
 
     def crashes() -> str:
-        print(f"about to crash with {told}")
-        raise RuntimeError(f"401 for {told}")
+        print(f"about to crash with {secrets}")
+        raise RuntimeError(f"401 for {secrets}")
 
     async def crashes_here() -> str:
-        logging.getLogger("gossip").warning("calling with %s", told)
-        raise RuntimeError(f"401 for {told}")
+        logging.getLogger("gossip").warning("calling with %s", secrets)
+        raise RuntimeError(f"401 for {secrets}")
 
-    def says() -> str:
-        return told
+    def answers() -> str:
+        return secrets
 
     plain = [
-        StructuredTool.from_function(code, name=code.__name__, description=f"Made with {told}.")
-        for code in (refuses, crashes, says)
+        StructuredTool.from_function(code, name=code.__name__, description=f"Made with {secrets}.")
+        for code in (refuses, crashes, answers)
     ]
     here = StructuredTool.from_function(coroutine=crashes_here, name="crashes_here", description="Crash.")
     return [*plain, here]

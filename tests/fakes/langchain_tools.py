@@ -297,7 +297,7 @@ def forks(then: str) -> str:
         os.fork()
         return f"from {os.getpid()}"
     child = subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; sleep 1000"], stdout=subprocess.DEVNULL)
-    tell(then, f"{child.pid}")
+    report(then, f"{child.pid}")
     while True:
         time.sleep(3600)
 
@@ -307,7 +307,7 @@ def leaves_a_daemon(door: str) -> str:
     """Start a program in a session of its own, whose parent ends at once, and never come back."""
     script = "setsid sh -c 'trap \"\" TERM; exec sleep 1000' >/dev/null 2>&1 & echo $!"
     started = subprocess.run(["/bin/sh", "-c", script], stdout=subprocess.PIPE, check=True, text=True)
-    tell(door, started.stdout.strip())
+    report(door, started.stdout.strip())
     while True:
         time.sleep(3600)
 
@@ -315,7 +315,7 @@ def leaves_a_daemon(door: str) -> str:
 @tool
 def holds_on(door: str) -> str:
     """Tell the test that it runs, then wait for a word or for ever."""
-    return tell(door, str(os.getpid()))
+    return report(door, str(os.getpid()))
 
 
 @tool
@@ -376,7 +376,7 @@ def sync_nested_failing(config: RunnableConfig) -> str:
     return str(sync_crashes.invoke({"text": "canary"}, config=config))
 
 
-def tell(door: str, word: str) -> str:
+def report(door: str, word: str) -> str:
     """Say a word at a Unix socket, and wait for what is said there."""
     with socket.socket(socket.AF_UNIX) as caller:
         caller.connect(door)

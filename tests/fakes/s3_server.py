@@ -150,14 +150,14 @@ class _Handler(BaseHTTPRequestHandler):
         elif "uploads" in query:
             upload = f"upload-{len(self.contents.requests)}"
             self.contents.uploads[upload] = {}
-            told = f"<Bucket>{BUCKET}</Bucket><Key>{key}</Key><UploadId>{upload}</UploadId>"
-            self._answer(200, f"{_XML}<InitiateMultipartUploadResult>{told}</InitiateMultipartUploadResult>".encode())
+            xml = f"<Bucket>{BUCKET}</Bucket><Key>{key}</Key><UploadId>{upload}</UploadId>"
+            self._answer(200, f"{_XML}<InitiateMultipartUploadResult>{xml}</InitiateMultipartUploadResult>".encode())
         else:
             parts = self.contents.uploads.pop(query["uploadId"])
             data = b"".join(parts[number] for number in sorted(parts))
             self.contents.objects[key] = Stored(data, time.time())
-            told = f"<Bucket>{BUCKET}</Bucket><Key>{key}</Key><ETag>{_etag(data)}</ETag>"
-            self._answer(200, f"{_XML}<CompleteMultipartUploadResult>{told}</CompleteMultipartUploadResult>".encode())
+            xml = f"<Bucket>{BUCKET}</Bucket><Key>{key}</Key><ETag>{_etag(data)}</ETag>"
+            self._answer(200, f"{_XML}<CompleteMultipartUploadResult>{xml}</CompleteMultipartUploadResult>".encode())
 
     def _delete(self, key: str, query: dict[str, str], body: bytes) -> None:
         if "uploadId" in query:
@@ -170,8 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
         keys = [found.text or "" for found in ET.fromstring(body).iter() if found.tag.endswith("Key")]
         for key in keys:
             self.contents.objects.pop(key, None)
-        told = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-        self._answer(200, f"{_XML}<DeleteResult>{told}</DeleteResult>".encode())
+        deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        self._answer(200, f"{_XML}<DeleteResult>{deleted}</DeleteResult>".encode())
 
     def _error(self, status: int, code: str) -> None:
         self._answer(status, f"{_XML}<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())

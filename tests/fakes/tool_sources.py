@@ -83,7 +83,7 @@ class ScriptedSource:
     def listen(self, changed: Callable[[], None]) -> None:
         self._changed = changed
 
-    def say_changed(self) -> None:
+    def notify_changed(self) -> None:
         self._changed()
 
     def diagnostics(self) -> Sequence[str]:

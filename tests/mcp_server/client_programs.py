@@ -110,13 +110,13 @@ async def run(program: str, plan: str) -> dict[str, Any]:
     )
     try:
         async with asyncio.timeout(WITHIN_S):
-            said, errors = await process.communicate()
+            output, errors = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     assert process.returncode == 0, errors.decode()
-    seen: dict[str, Any] = json.loads(said)
+    seen: dict[str, Any] = json.loads(output)
     return seen
 
 

@@ -107,18 +107,18 @@ async def test_a_session_is_its_principals_alone_and_a_revoked_key_ends_it(tmp_p
 async def test_who_listens_hears_nothing_more_once_the_key_is_revoked(tmp_path: Path) -> None:
     asked = newer("subscriptions/listen")
     asked["params"]["notifications"] = {"toolsListChanged": True}
-    heard: list[str] = []
+    notices: list[str] = []
     async with keyed_hub(tmp_path) as (hub, keys), httpx2.AsyncClient(headers=HEADERS, timeout=60.0) as http:
         sent = {**newer_headers("subscriptions/listen", ""), "authorization": f"Bearer {keys['alice']}"}
         async with http.stream("POST", hub.url, json=asked, headers=sent) as stream:
             assert stream.status_code == 200, await stream.aread()
             async for line in stream.aiter_lines():
-                heard.append(line)
+                notices.append(line)
                 if "list_changed" in line:
                     hub.grpc.hub.keys.replace({})
                 if line.startswith("data"):  # it is open, or has told of the change before
-                    hub.grpc.hub.policy.replace(f"{POLICY}# {len(heard)}")
-    assert sum("list_changed" in line for line in heard) == 1, heard
+                    hub.grpc.hub.policy.replace(f"{POLICY}# {len(notices)}")
+    assert sum("list_changed" in line for line in notices) == 1, notices
 
 
 @pytest.mark.promise("mcpserver.admission")

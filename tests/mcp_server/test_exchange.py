@@ -276,8 +276,8 @@ async def test_a_client_that_goes_ends_its_call_and_one_that_waits_is_kept_waiti
             working.go_on.set()
             event = await reader.readuntil(b"0\r\n\r\n")
         writer.close()
-        told = re.search(rb"event: message\r\ndata: (.*)\r\n", event)
-        assert told is not None
-        assert json.loads(told[1])["result"]["structuredContent"] == {"done": True}
+        message = re.search(rb"event: message\r\ndata: (.*)\r\n", event)
+        assert message is not None
+        assert json.loads(message[1])["result"]["structuredContent"] == {"done": True}
         events = [event.event for event in await hub.grpc.events(types=frozenset({EventType.TOOL_RESULT}))]
         assert [event.outcome for event in events] == ["CANCELLED", "ok"]

@@ -75,13 +75,13 @@ async def test_what_policy_hides_and_what_does_not_exist_look_alike(hub: McpHub)
         absent = await client.call_tool("core__util_time_new", {})
     for result in (hidden, absent):
         assert result.meta is not None
-        told = result.meta["toolhub/error"]
-        assert told["kind"] == "TOOL_NOT_FOUND"
-        assert set(told["details"]) == {"did_you_mean"}  # neither a rule nor a reason
-        assert not {"core/util.time.now", "core__util_time_now"} & set(told["details"]["did_you_mean"])
-        assert told["message"].startswith("There is no tool of this name. ")
+        error = result.meta["toolhub/error"]
+        assert error["kind"] == "TOOL_NOT_FOUND"
+        assert set(error["details"]) == {"did_you_mean"}  # neither a rule nor a reason
+        assert not {"core/util.time.now", "core__util_time_now"} & set(error["details"]["did_you_mean"])
+        assert error["message"].startswith("There is no tool of this name. ")
         assert (
-            "time" not in told["message"]
+            "time" not in error["message"]
         )  # nor the name in the hub's own spelling, which it has of the hidden one alone
     denied = [event.event for event in await hub.grpc.events(types=frozenset({EventType.POLICY_DENIED}))]
     assert [(event.tool, event.rule_id) for event in denied] == [("core/util.time.now", "no-times")]
@@ -91,15 +91,15 @@ async def test_what_policy_hides_and_what_does_not_exist_look_alike(hub: McpHub)
 async def test_progress_is_told_and_a_client_that_gives_up_ends_the_call(
     hub: McpHub, working: Working, era: str
 ) -> None:
-    told: asyncio.Queue[tuple[float, float | None, str | None]] = asyncio.Queue()
+    updates: asyncio.Queue[tuple[float, float | None, str | None]] = asyncio.Queue()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        await told.put((progress, total, message))
+        await updates.put((progress, total, message))
 
     async with hub.client(era) as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: client.call_tool("held__work_on", {}, progress_callback=on_progress))
-            assert await told.get() == (3, 7, "three")
+            assert await updates.get() == (3, 7, "three")
             tasks.cancel_scope.cancel()
         async with asyncio.timeout(60):
             await working.ended.wait()

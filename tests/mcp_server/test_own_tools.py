@@ -284,23 +284,23 @@ async def test_a_result_that_was_cut_still_fits_its_schema_and_the_whole_is_a_re
 
 
 async def test_a_changed_catalog_is_told_to_clients_of_both_eras(hub: McpHub) -> None:
-    told = asyncio.Event()
+    changed = asyncio.Event()
 
-    async def hear(message: Any) -> None:
+    async def on_message(message: Any) -> None:
         if "list_changed" in str(getattr(message, "method", getattr(getattr(message, "root", None), "method", ""))):
-            told.set()
+            changed.set()
 
-    async with hub.client(ERAS[0], message_handler=hear) as old, hub.client(ERAS[1]) as new:
+    async with hub.client(ERAS[0], message_handler=on_message) as old, hub.client(ERAS[1]) as new:
         assert old.server_capabilities is not None
         assert old.server_capabilities.tools is not None
         assert old.server_capabilities.tools.list_changed
         async with new.listen(tools_list_changed=True) as changes, asyncio.timeout(60):
             catalog = hub.grpc.hub.toolbox.catalog
-            while not told.is_set():  # the standing stream of the older era opens beside its first requests
+            while not changed.is_set():  # the standing stream of the older era opens beside its first requests
                 catalog.register(spec_of(NEWCOMER, source="custom"), replace=True)
                 await anext(aiter(changes))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(told.wait(), 1.0)
-                if not told.is_set():
+                    await asyncio.wait_for(changed.wait(), 1.0)
+                if not changed.is_set():
                     catalog.unregister(NEWCOMER.name)
         assert "held__thing_new" in {tool.name for tool in (await new.list_tools()).tools}

@@ -260,13 +260,13 @@ async def test_changes_of_resources_and_prompts_reach_who_subscribed_in_both_era
     modern = offering(listed=[resource("doc://a"), resource("doc://b")], prompts=[])
     legacy = offering(generation="legacy", listed=[resource("old://a")], prompts=[])
     hidden = offering(listed=[resource("hid://a")])
-    told: asyncio.Queue[str] = asyncio.Queue()
+    uris: asyncio.Queue[str] = asyncio.Queue()
 
-    async def hear(message: Any) -> None:
-        told.put_nowait(getattr(message.params, "uri", None) or message.method)
+    async def on_message(message: Any) -> None:
+        uris.put_nowait(getattr(message.params, "uri", None) or message.method)
 
-    async def heard(wanted: str) -> None:
-        while await told.get() != wanted:
+    async def received(wanted: str) -> None:
+        while await uris.get() != wanted:
             pass
 
     async def touch(hub: McpHub, method: str, **params: Any) -> None:
@@ -274,7 +274,7 @@ async def test_changes_of_resources_and_prompts_reach_who_subscribed_in_both_era
 
     async with (
         sourced(tmp_path, {"modern": modern, "legacy": legacy, "hidden": hidden}) as hub,
-        hub.client(ERAS[0], message_handler=hear) as old,
+        hub.client(ERAS[0], message_handler=on_message) as old,
         hub.client(ERAS[1]) as new,
         asyncio.timeout(60),
     ):
@@ -287,10 +287,10 @@ async def test_changes_of_resources_and_prompts_reach_who_subscribed_in_both_era
         await old.session.subscribe_resource("old://a")
         await old.session.subscribe_resource("doc://a")
         assert (legacy.subscribed, modern.subscribed) == (["old://a"], ["doc://a"])
-        while told.empty():  # the standing stream of the older era opens beside its first requests
+        while uris.empty():  # the standing stream of the older era opens beside its first requests
             await touch(hub, "resources/updated", uri="old://a")
             with suppress(TimeoutError):
-                await asyncio.wait_for(heard("old://a"), 1.0)
+                await asyncio.wait_for(received("old://a"), 1.0)
                 break
         wanted = ["doc://b", "toolhub://sources/legacy/old://a", "hid://a"]
         async with new.listen(resource_subscriptions=wanted, prompts_list_changed=True) as news:
@@ -298,24 +298,24 @@ async def test_changes_of_resources_and_prompts_reach_who_subscribed_in_both_era
             assert not hidden.subscribed
             events = aiter(news)
             await touch(hub, "resources/updated", uri="old://a/part")
-            await heard("old://a")
+            await received("old://a")
             assert await anext(events) == ResourceUpdated(uri="toolhub://sources/legacy/old://a")
-            modern.tell("resourceSubscriptions", "doc://a")
-            modern.tell("resourceSubscriptions", "doc://b")
-            await heard("doc://a")
+            modern.notify("resourceSubscriptions", "doc://a")
+            modern.notify("resourceSubscriptions", "doc://b")
+            await received("doc://a")
             assert await anext(events) == ResourceUpdated(uri="doc://b")
             modern.prompts = [GREET, {"name": "new"}]
-            modern.tell("promptsListChanged")
-            await heard("notifications/prompts/list_changed")
+            modern.notify("promptsListChanged")
+            await received("notifications/prompts/list_changed")
             while not isinstance(await anext(events), PromptsListChanged):
                 pass
             legacy.listed = [*legacy.listed, resource("old://b")]
             await touch(hub, "resources/list_changed")
-            await heard("notifications/resources/list_changed")
+            await received("notifications/resources/list_changed")
             assert "old://b" in {str(each.uri) for each in (await old.list_resources()).resources}
         await old.session.unsubscribe_resource("old://a")
         await touch(hub, "resources/updated", uri="old://a")
-        modern.tell("resourceSubscriptions", "doc://a")
-        await heard("doc://a")
-        assert told.empty()
+        modern.notify("resourceSubscriptions", "doc://a")
+        await received("doc://a")
+        assert uris.empty()
         assert await hub.grpc.events(tool="legacy/resources.subscribe")

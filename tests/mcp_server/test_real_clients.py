@@ -58,7 +58,7 @@ async def test_the_typescript_sdk_of_the_2x_line(hub: ClientsHub) -> None:
 async def test_fastmcps_client(hub: ClientsHub) -> None:
     seen = await hub.see("fastmcp_client.py", [*_both_ways(hub), *_older(hub)])
     # It has nothing to listen with in the newer era.
-    await _holds(hub, "fastmcp 4", seen, {"http": NEW, "stdio": NEW, "older": OLD}, hears=(OLD,))
+    await _holds(hub, "fastmcp 4", seen, {"http": NEW, "stdio": NEW, "older": OLD}, notified=(OLD,))
     assert seen["refused"]["failed"] == "MCPError: The API key is unknown or was revoked."
 
 
@@ -69,7 +69,7 @@ async def test_langchains_adapter(hub: ClientsHub) -> None:
     headers = over_http["entry"]["headers"] | {"Toolhub-Request-Id": "thread-1"}
     over_http = {**over_http, "asks": True, "entry": {**over_http["entry"], "headers": headers}}
     seen = await hub.see("langchain_client.py", [over_http, by_program])
-    await _holds(hub, "mcp", seen, {"http": OLD, "stdio": OLD}, hears=(), ends_calls=("http",))
+    await _holds(hub, "mcp", seen, {"http": OLD, "stdio": OLD}, notified=(), ends_calls=("http",))
 
 
 def _both_ways(hub: ClientsHub) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ async def _holds(
     seen: Mapping[str, Any],
     eras: Mapping[str, str],
     *,
-    hears: Sequence[str] = ERAS,
+    notified: Sequence[str] = ERAS,
     ends_calls: Sequence[str] = ("http", "stdio", "older", "mcp-remote"),
 ) -> None:
     """What the client saw on each connection, named with the era that it must have chosen; and the audit log's view."""
@@ -121,7 +121,7 @@ async def _holds(
         _followed(report)
         _approved(report)
         assert report["cancelled"] == ("cancelled" if name in ends_calls else "released")
-        assert report.get("changed") == (True if era in hears else None)
+        assert report.get("changed") == (True if era in notified else None)
     results = [event.event for event in await hub.hub.grpc.events(types=frozenset({EventType.TOOL_RESULT}))]
     called = [event for event in results if event.labels["mcp_client"].startswith(client)]
     assert {event.labels["mcp_era"] for event in called} == set(eras.values())

@@ -83,7 +83,7 @@ class Person:
         self.asked.append("roots")
         return ListRootsResult(roots=[Root(uri=FileUrl("file:///home/me"))])
 
-    async def hear(self, params: Any) -> None:
+    async def on_log(self, params: Any) -> None:
         self.lines.append((params.level, params.logger, params.data))
 
     @property
@@ -92,7 +92,7 @@ class Person:
             "elicitation_callback": self.elicit,
             "sampling_callback": self.sample,
             "list_roots_callback": self.roots,
-            "logging_callback": self.hear,
+            "logging_callback": self.on_log,
         }
 
 

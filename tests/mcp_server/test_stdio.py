@@ -74,7 +74,7 @@ async def test_the_bridge_passes_progress_and_cancellation_and_opens_an_ended_se
             async with Bridged(hub, era) as client:
                 held = {"name": "held__work_on", "arguments": {}, "_meta": {"progressToken": "p"}}
                 client.ask(7, "tools/call", held)
-                progress = await client.told(lambda message: message.get("method") == "notifications/progress")
+                progress = await client.message_that(lambda message: message.get("method") == "notifications/progress")
                 assert progress["params"]["progress"] == 3
                 client.send({"method": "notifications/cancelled", "params": {"requestId": 7}})
                 async with asyncio.timeout(60):
@@ -82,7 +82,7 @@ async def test_the_bridge_passes_progress_and_cancellation_and_opens_an_ended_se
                 if era == ERAS[0]:
                     await client.forget_session()
                 client.ask(8, "tools/call", {"name": "core__util_time_now"})
-                answer = await client.told(lambda message: message.get("id") == 8)
+                answer = await client.message_that(lambda message: message.get("id") == 8)
                 assert answer["result"]["structuredContent"]["iso"]
 
 
@@ -98,10 +98,10 @@ async def test_the_bridge_copies_arguments_into_the_headers_that_a_tools_schema_
             async with Bridged(hub, ERAS[1]) as client:
                 if is_listed:
                     client.ask(1, "tools/list", {})
-                    await client.told(lambda message: message.get("id") == 1)
+                    await client.message_that(lambda message: message.get("id") == 1)
                 for number, arguments in enumerate(calls):
                     client.ask(f"call {number}", "tools/call", {"name": "acme__mirrors", "arguments": arguments})
-                    answer = await client.told(lambda message: message.get("id") == f"call {number}")  # noqa: B023
+                    answer = await client.message_that(lambda message: message.get("id") == f"call {number}")  # noqa: B023
                     assert not answer["result"]["isError"], answer
                 sent = [headers for headers in client.sent_headers if headers["mcp-method"] == "tools/call"]
                 if not is_listed:  # the first was refused, and the bridge has looked at the tool
@@ -125,9 +125,9 @@ class Bridged:
     def __init__(self, hub: McpHub, era: str) -> None:
         self._era = era
         self._sent: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._told: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
         self._news = asyncio.Event()
-        self._bridge = Bridge(hub.url, "", self._hear)
+        self._bridge = Bridge(hub.url, "", self._on_line)
         self.sent_headers: list[dict[str, str]] = []
         self._bridge._http.event_hooks = {"request": [self._note]}
         self._hub = hub
@@ -136,7 +136,7 @@ class Bridged:
         self._running = asyncio.create_task(self._bridge.run(self._lines()))
         if self._era == ERAS[0]:
             self.send(INITIALIZE)
-            await self.told(lambda message: message.get("id") == 1)
+            await self.message_that(lambda message: message.get("id") == 1)
             self.send({"method": "notifications/initialized"})
         return self
 
@@ -160,9 +160,9 @@ class Bridged:
             }
         self.send({"id": request_id, "method": method, "params": {**params, "_meta": meta}})
 
-    async def told(self, fits: Any) -> dict[str, Any]:
+    async def message_that(self, fits: Any) -> dict[str, Any]:
         async with asyncio.timeout(60):
-            while not (found := [message for message in self._told if fits(message)]):
+            while not (found := [message for message in self._messages if fits(message)]):
                 self._news.clear()
                 await self._news.wait()
         return found[0]
@@ -171,8 +171,8 @@ class Bridged:
         """As a restart of the hub does."""
         await self._bridge._http.delete(self._hub.url, headers=self._bridge._session)
 
-    def _hear(self, line: bytes) -> None:
-        self._told.append(json.loads(line))
+    def _on_line(self, line: bytes) -> None:
+        self._messages.append(json.loads(line))
         self._news.set()
 
     async def _lines(self) -> AsyncIterator[bytes]:

@@ -65,8 +65,8 @@ def main() -> int:
         print(f"tests run once without a change, to see what each of them runs: {map_file}", flush=True)
         try:
             measure(map_file.absolute())
-        except BrokenTestsError as said:
-            print(f"these tests fail without any change:\n{said}", file=sys.stderr)
+        except BrokenTestsError as error:
+            print(f"these tests fail without any change:\n{error}", file=sys.stderr)
             return 2
     tried = list(_try_all(sample, CoverageMap(map_file), options.jobs))
     survived = [each.mutant for each in tried if not each.noticed_by]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.rpc.replaying import ASKED, EFFECT, NAP, NOW, Said, Stage, told
+from tests.rpc.replaying import ASKED, EFFECT, NAP, NOW, Stage, TextOutput, text_of
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import Plan, ToolResult
@@ -18,13 +18,13 @@ PROBE = "held/probe.hold"
 WHY = "a test"
 
 
-class Probe(Tool["Probe.In", Said]):
+class Probe(Tool["Probe.In", TextOutput]):
     """Lends its handle to the test."""
 
     name = PROBE
     description = "Hold."
     replays = True
-    Out = Said
+    Out = TextOutput
 
     class In(ToolInput, frozen=True):
         pass
@@ -33,12 +33,12 @@ class Probe(Tool["Probe.In", Said]):
         self.lent: asyncio.Queue[InnerCalls] = asyncio.Queue()
         self.may_end = asyncio.Event()
 
-    async def run(self, args: In, context: ToolContext) -> Said:
+    async def run(self, args: In, context: ToolContext) -> TextOutput:
         assert context.calls is not None
         assert context.calls() is context.calls(), "one handle, or what was used would be forgotten"
         self.lent.put_nowait(context.calls())
         await self.may_end.wait()
-        return Said(said="done")
+        return TextOutput(text="done")
 
 
 def kind(answer: ToolResult | Plan) -> ErrorKind | None:
@@ -49,12 +49,12 @@ def kind(answer: ToolResult | Plan) -> ErrorKind | None:
 class InnerCallsSuite:
     async def test_answers_come_back_whatever_they_are(self, stage: Stage, calls: InnerCalls) -> None:
         lent = calls.narrowed([EFFECT, NOW], 10)
-        assert told(await lent.invoke(EFFECT, {"marker": "a"}, purpose=WHY)) == "a 1"
+        assert text_of(await lent.invoke(EFFECT, {"marker": "a"}, purpose=WHY)) == "a 1"
         assert kind(await lent.invoke(EFFECT, {"marker": 1}, purpose=WHY)) is ErrorKind.INPUT_SCHEMA_INVALID
         assert kind(await lent.invoke(ASKED, {"marker": "b"}, purpose=WHY)) is ErrorKind.POLICY_DENIED
         assert kind(await lent.invoke("held/none", {}, purpose=WHY)) is ErrorKind.TOOL_NOT_FOUND
         both = await asyncio.gather(*(lent.invoke(EFFECT, {"marker": name}, purpose=WHY) for name in "cd"))
-        assert [told(each)[0] for each in both] == ["c", "d"]
+        assert [text_of(each)[0] for each in both] == ["c", "d"]
         assert stage.effect.done == ["a", "c", "d"]
 
     async def test_what_is_offered_can_be_called(self, calls: InnerCalls) -> None:
@@ -89,4 +89,4 @@ class InnerCallsSuite:
 
     async def test_a_job_is_awaited(self, stage: Stage, calls: InnerCalls) -> None:
         stage.nap.may_end.set()
-        assert told(await calls.narrowed([NAP], 2).invoke(NAP, {"marker": "n"}, purpose=WHY)) == "rested"
+        assert text_of(await calls.narrowed([NAP], 2).invoke(NAP, {"marker": "n"}, purpose=WHY)) == "rested"

@@ -39,7 +39,7 @@ class Runner:
         self.under_way[job_id] += 1
         self.most = max(self.most, self.under_way.total())
         assert self.under_way[job_id] == 1, "one run of a job at a time in one process"
-        await self._tell(self.begun, job_id)
+        await self._count(self.begun, job_id)
         self.order.append(job_id)
         try:
             if self.held:
@@ -47,11 +47,11 @@ class Runner:
             if job_id in self.crashes:
                 raise RuntimeError(job_id)
         except asyncio.CancelledError:
-            await self._tell(self.cancelled, job_id)
+            await self._count(self.cancelled, job_id)
             raise
         finally:
             self.under_way[job_id] -= 1
-        await self._tell(self.ended, job_id)
+        await self._count(self.ended, job_id)
 
     def let_go(self) -> None:
         self._go.set()
@@ -60,7 +60,7 @@ class Runner:
         async with asyncio.timeout(LONG_S), self._news:
             await self._news.wait_for(holds)
 
-    async def _tell(self, counter: Counter[str], job_id: str) -> None:
+    async def _count(self, counter: Counter[str], job_id: str) -> None:
         async with self._news:
             counter[job_id] += 1
             self._news.notify_all()
@@ -149,15 +149,15 @@ class JobEngineSuite:
         assert runner.order == ["job-1"] * 5
 
     async def test_run_that_crashes_stops_no_other(self, engines: Engines, runner: Runner) -> None:
-        told: list[str] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        messages: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: messages.append(str(context["exception"])))
         runner.crashes = frozenset({"job-0", "job-3"})
         engine = engines(1)
         await engine.start(runner.run)
         for job_id in ids(6):
             await engine.enqueue(job_id)
         await runner.until(lambda: len(runner.ended) == 4)
-        assert told == ["job-0", "job-3"]
+        assert messages == ["job-0", "job-3"]
 
     async def test_run_that_is_cancelled_stops_no_other(self, engines: Engines, runner: Runner) -> None:
         runner.held = True

@@ -150,11 +150,11 @@ class ListeningSuite:
     """Of tables whose changes are told. `store`: not started."""
 
     async def test_listener_gets_every_change_in_order_and_no_refused_one(self, store: RecordStore[Approval]) -> None:
-        told: list[Approval | None] = []
+        received: list[Approval | None] = []
         more = asyncio.Event()
 
         def on_event(approval: Approval | None) -> None:
-            told.append(approval)
+            received.append(approval)
             more.set()
 
         store.listen(on_event)
@@ -165,8 +165,8 @@ class ListeningSuite:
         assert not await store.put([replace(asked, version=7)])
         await store.put([granted])
         async with asyncio.timeout(60):
-            while granted not in told:
+            while granted not in received:
                 more.clear()
                 await more.wait()
-        assert [each for each in told if each is not None] == [asked, granted]
+        assert [each for each in received if each is not None] == [asked, granted]
         await store.close()

@@ -47,7 +47,7 @@ class Recording:
         https = [index for index, event in enumerate(self.events) if event["kind"] == "http"]
         return [index for index in https if self.body(index) != self.events[index]["body"]]
 
-    def heard_before(self, index: int) -> int:
+    def received_before(self, index: int) -> int:
         """The index before which every message had been heard when this event began."""
         event = self.events[index]
         if event["kind"] != "http":

@@ -67,7 +67,7 @@ class Replay:
         self._ids = ids
         self._behind: set[str] = set()
         """Prompts that wait for a long one."""
-        self._heard = 0
+        self._received = 0
         self.differed: list[str] = []
 
     async def all(self) -> None:
@@ -80,12 +80,12 @@ class Replay:
             "ws_send": self._send,
             "ws_recv": self._nothing,
             "ws_closed": self._close,
-            "wait_timeout": self._hear_nothing,
+            "wait_timeout": self._receive_nothing,
             "note": self._note,
         }
         for index, event in enumerate(self._recording.events):
             try:
-                await self._hear_until(self._recording.heard_before(index))
+                await self._receive_until(self._recording.received_before(index))
                 await steps[event["kind"]](index, event)
             except TimeoutError:
                 waiting = [(name, feed.next_due()) for name, feed in self._feeds.items() if feed.next_due()]
@@ -101,9 +101,9 @@ class Replay:
     def _is_long(graph: dict[str, Any]) -> bool:
         return any(node["class_type"] == "ImageBlur" for node in graph.values())
 
-    def _differs(self, index: int, said: str) -> None:
+    def _differs(self, index: int, difference: str) -> None:
         recording = self._recording
-        self.differed.append(f"{recording.version} {recording.name}[{index}] {said}")
+        self.differed.append(f"{recording.version} {recording.name}[{index}] {difference}")
 
     def _compare(self, index: int, where: str, wanted: Any, got: Any) -> None:
         for found in differences(normal((where,), wanted), normal((where,), self._as_recorded(got))):
@@ -123,19 +123,19 @@ class Replay:
 
     # hearing
 
-    async def _hear_until(self, index: int) -> None:
+    async def _receive_until(self, index: int) -> None:
         """Everything that was recorded before that event, on all sockets."""
-        for at in range(self._heard, index):
+        for at in range(self._received, index):
             event = self._recording.events[at]
             if event["kind"] == "ws_recv":
                 feed, message = self._feeds[event["ws"]], event["data"]
                 feed.due[_is_broadcast(message)].append((at, message))
-        self._heard = max(self._heard, index)
+        self._received = max(self._received, index)
         for feed in self._feeds.values():
             while (wanted := feed.next_due()) is not None:
-                await self._hear_one(feed, wanted)
+                await self._receive_one(feed, wanted)
 
-    async def _hear_one(self, feed: Feed, wanted: dict[str, Any]) -> None:
+    async def _receive_one(self, feed: Feed, wanted: dict[str, Any]) -> None:
         comfy, socket = self._comfy, feed.socket
         await comfy.until_settled()
         answers_client = wanted["type"] == "feature_flags"
@@ -187,7 +187,7 @@ class Replay:
         await self._comfy.until(lambda: feed.socket.ended)
         del self._feeds[event["ws"]]
 
-    async def _hear_nothing(self, index: int, event: Event) -> None:
+    async def _receive_nothing(self, index: int, event: Event) -> None:
         """The recorder waited in vain while the run went on."""
         feed = self._feeds[event["ws"]]
         for _ in range(3):

@@ -63,7 +63,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Said:
+class Reply:
     """What the fake answered: a response, or the value that an entry without a request holds."""
 
     response: httpx.Response | None = None
@@ -91,23 +91,23 @@ class Replay:
     ids: dict[str, str] = field(default_factory=dict)
     """Ids that the fake chose, by those that were recorded."""
 
-    async def say(self, entry: Entry) -> Said:
+    async def send(self, entry: Entry) -> Reply:
         """Replay one entry."""
         self._catch_up(entry)
         match entry.label:
             case "client timeout 1s on 3s workflow":
-                return Said(value=await self._hang_up())
+                return Reply(value=await self._hang_up())
             case "50 concurrent hub-last":
-                return Said(value=await self._fifty())
+                return Reply(value=await self._fifty())
             case "where the output is":
-                return Said(value=await self._output())
+                return Reply(value=await self._output())
             case "code error fields":
-                return Said(value=await self._error_fields(entry.recorded["workflow"]))
+                return Reply(value=await self._error_fields(entry.recorded["workflow"]))
         response = await self._request(entry)
         self._learn(entry, response)
         if self.n8n.time_scale is not None:
             await self._settle()
-        return Said(response)
+        return Reply(response)
 
     def _catch_up(self, entry: Entry) -> None:
         """What had happened before the entry."""
@@ -172,13 +172,13 @@ class Replay:
         return {"codes": dict(Counter(str(response.status_code) for response in responses)), "own": own}
 
     async def _output(self) -> Any:
-        told = await self._get("/api/v1/executions/15?includeData=true")
-        result = told["data"]["resultData"]
+        response = await self._get("/api/v1/executions/15?includeData=true")
+        result = response["data"]["resultData"]
         return result["runData"][result["lastNodeExecuted"]][-1]["data"]["main"][0]
 
     async def _error_fields(self, workflow_id: str) -> dict[str, Any]:
-        told = await self._get(f"/api/v1/executions?workflowId={workflow_id}&includeData=true")
-        error = told["data"][0]["data"]["resultData"]["error"]
+        response = await self._get(f"/api/v1/executions?workflowId={workflow_id}&includeData=true")
+        error = response["data"][0]["data"]["resultData"]["error"]
         return {name: error.get(name) for name in ("message", "name", "description", "lineNumber")}
 
     async def _get(self, target: str) -> Any:
@@ -205,7 +205,7 @@ def renamed(text: str, ids: dict[str, str]) -> str:
 
 @dataclass
 class Replayed:
-    said: dict[str, Said | Exception]
+    replies: dict[str, Reply | Exception]
     ids: dict[str, str]
 
 
@@ -214,7 +214,7 @@ async def replay() -> Replayed:
     folder = fixtures.path("n8n", "workflows")
     workflows = [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
     secret = {"hubCred000000001": ("X-Hub-Token", "s3cret-lab")}
-    said: dict[str, Said | Exception] = {}
+    answers: dict[str, Reply | Exception] = {}
     async with (
         fake_n8n(workflows=workflows, active=False, credentials=secret) as n8n,
         httpx.AsyncClient(base_url=n8n.url, timeout=_WITHIN_S) as client,
@@ -228,7 +228,7 @@ async def replay() -> Replayed:
                 try:
                     async with asyncio.timeout(_WITHIN_S):
                         await replaying.pass_time(entry)
-                        said[entry.name] = await replaying.say(entry)
+                        answers[entry.name] = await replaying.send(entry)
                 except Exception as error:  # noqa: BLE001 - one entry that fails must not hide the others
-                    said[entry.name] = error
-        return Replayed(said, dict(replaying.ids))
+                    answers[entry.name] = error
+        return Replayed(answers, dict(replaying.ids))

@@ -92,45 +92,45 @@ class Loose:
         return re.sub(r"\[\d+\]", "[]", path).endswith(self.ends) if self.ends else False
 
 
-def differences(recorded: Any, said: Any, loose: Loose, path: str = "$") -> Iterator[str]:
+def differences(recorded: Any, answered: Any, loose: Loose, path: str = "$") -> Iterator[str]:
     """In which places the two differ; nothing where they do not."""
-    if isinstance(recorded, dict) and isinstance(said, dict):
-        yield from _in_objects(recorded, said, loose, path)
-    elif isinstance(recorded, list) and isinstance(said, list):
-        yield from _in_lists(recorded, said, loose, path)
-    elif type(recorded) is not type(said):
-        yield f"{path}: {type(recorded).__name__} was recorded, and {type(said).__name__} was said"
-    elif not loose.holds(path) and not _is_alike(recorded, said):
-        yield f"{path}: {recorded!r} was recorded, and {said!r} was said"
+    if isinstance(recorded, dict) and isinstance(answered, dict):
+        yield from _in_objects(recorded, answered, loose, path)
+    elif isinstance(recorded, list) and isinstance(answered, list):
+        yield from _in_lists(recorded, answered, loose, path)
+    elif type(recorded) is not type(answered):
+        yield f"{path}: {type(recorded).__name__} was recorded, and {type(answered).__name__} was said"
+    elif not loose.holds(path) and not _is_alike(recorded, answered):
+        yield f"{path}: {recorded!r} was recorded, and {answered!r} was said"
 
 
-def _in_objects(recorded: dict[str, Any], said: dict[str, Any], loose: Loose, path: str) -> Iterator[str]:
-    for key in recorded.keys() - said.keys():
+def _in_objects(recorded: dict[str, Any], answered: dict[str, Any], loose: Loose, path: str) -> Iterator[str]:
+    for key in recorded.keys() - answered.keys():
         yield f"{path}.{key}: was recorded, and was not said"
     if not isinstance(recorded, CutObject):
-        for key in said.keys() - recorded.keys():
+        for key in answered.keys() - recorded.keys():
             yield f"{path}.{key}: was said, and was not recorded"
-    for key in recorded.keys() & said.keys():
-        yield from differences(recorded[key], said[key], loose, f"{path}.{key}")
+    for key in recorded.keys() & answered.keys():
+        yield from differences(recorded[key], answered[key], loose, f"{path}.{key}")
 
 
-def _in_lists(recorded: list[Any], said: list[Any], loose: Loose, path: str) -> Iterator[str]:
+def _in_lists(recorded: list[Any], answered: list[Any], loose: Loose, path: str) -> Iterator[str]:
     if loose.holds(path):
-        if {type(value) for value in recorded} != {type(value) for value in said}:
+        if {type(value) for value in recorded} != {type(value) for value in answered}:
             yield f"{path}: the lists hold different types"
         return
     is_cut = isinstance(recorded, CutList)
-    if len(said) < len(recorded) or (len(said) > len(recorded) and not is_cut):
-        yield f"{path}: {len(recorded)} were recorded, and {len(said)} were said"
-    for index, (one, other) in enumerate(zip(recorded, said, strict=False)):
+    if len(answered) < len(recorded) or (len(answered) > len(recorded) and not is_cut):
+        yield f"{path}: {len(recorded)} were recorded, and {len(answered)} were said"
+    for index, (one, other) in enumerate(zip(recorded, answered, strict=False)):
         yield from differences(one, other, loose, f"{path}[{index}]")
 
 
-def _is_alike(recorded: Any, said: Any) -> bool:
+def _is_alike(recorded: Any, answered: Any) -> bool:
     if not isinstance(recorded, str):
-        return bool(recorded == said)
+        return bool(recorded == answered)
     for name, kind in _KINDS.items():
         if kind.fullmatch(recorded):
-            same_line = recorded.split("\n")[0] == said.split("\n")[0] or name != "a stack trace"
-            return same_line and kind.fullmatch(said) is not None
-    return bool(recorded == said)
+            same_line = recorded.split("\n")[0] == answered.split("\n")[0] or name != "a stack trace"
+            return same_line and kind.fullmatch(answered) is not None
+    return bool(recorded == answered)

@@ -181,8 +181,8 @@ async def test_a_restart_crashes_what_ran_keeps_what_waited_and_answers_nobody(
     await n8n.restart()
     with pytest.raises(httpx.RemoteProtocolError):
         await call
-    told = (await client.get(f"/api/v1/executions/{slow.id}")).json()
-    assert (told["status"], told["finished"]) == ("crashed", False)
+    execution = (await client.get(f"/api/v1/executions/{slow.id}")).json()
+    assert (execution["status"], execution["finished"]) == ("crashed", False)
     n8n.release(long)
     assert (await n8n.ended(long)).status == "success"
 

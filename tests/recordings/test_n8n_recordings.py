@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests import fixtures
-from tests.recordings.n8n_replay import NOT_REPLAYED, Entry, Replayed, Said, entries, renamed, replay
+from tests.recordings.n8n_replay import NOT_REPLAYED, Entry, Replayed, Reply, entries, renamed, replay
 from tests.recordings.shapes import Loose, differences, read_cut
 
 ENTRIES = entries()
@@ -41,16 +41,16 @@ def test_the_recordings_are_here() -> None:
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in ENTRIES])
 def test_the_fake_answers_as_the_real_one_did(entry: Entry, replayed: Replayed) -> None:
     if entry.name in NOT_REPLAYED:
-        assert entry.name not in replayed.said
+        assert entry.name not in replayed.replies
         return
-    said = replayed.said[entry.name]
-    assert isinstance(said, Said), f"{said!r}"
-    if said.response is None:
-        assert said.value == _recorded_value(entry.recorded)
+    answer = replayed.replies[entry.name]
+    assert isinstance(answer, Reply), f"{answer!r}"
+    if answer.response is None:
+        assert answer.value == _recorded_value(entry.recorded)
         return
-    assert said.response.status_code == entry.recorded["status"], said.response.text
-    assert _headers_differ(entry.recorded, said.response) == []
-    assert _bodies_differ(entry, said.response, replayed.ids) == []
+    assert answer.response.status_code == entry.recorded["status"], answer.response.text
+    assert _headers_differ(entry.recorded, answer.response) == []
+    assert _bodies_differ(entry, answer.response, replayed.ids) == []
 
 
 def test_every_excuse_is_for_an_entry_that_there_is() -> None:
@@ -59,7 +59,7 @@ def test_every_excuse_is_for_an_entry_that_there_is() -> None:
 
 
 def test_no_entry_has_been_left_out(replayed: Replayed) -> None:
-    assert replayed.said.keys() | NOT_REPLAYED.keys() == {entry.name for entry in ENTRIES}
+    assert replayed.replies.keys() | NOT_REPLAYED.keys() == {entry.name for entry in ENTRIES}
 
 
 def _recorded_value(recorded: dict[str, Any]) -> Any:

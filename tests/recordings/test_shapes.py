@@ -9,7 +9,7 @@ TRACE = "ResponseError: no such thing\n    at find (/opt/n8n/live.ts:193:10)"
 
 
 @pytest.mark.parametrize(
-    ("recorded", "said"),
+    ("recorded", "answered"),
     [
         ({"a": 1}, {"a": 1, "b": 2}),
         ({"a": 1, "b": 2}, {"a": 1}),
@@ -26,12 +26,12 @@ TRACE = "ResponseError: no such thing\n    at find (/opt/n8n/live.ts:193:10)"
         (CutList([1, 2]), [1]),
     ],
 )
-def test_what_differs_is_told(recorded: object, said: object) -> None:
-    assert list(differences(recorded, said, STRICT)) != []
+def test_what_differs_is_told(recorded: object, answered: object) -> None:
+    assert list(differences(recorded, answered, STRICT)) != []
 
 
 @pytest.mark.parametrize(
-    ("recorded", "said"),
+    ("recorded", "answered"),
     [
         ({"a": 1, "b": [None]}, {"b": [None], "a": 1}),
         ("2026-11-21T20:55:20.334Z", "2027-01-01T00:00:00.000Z"),
@@ -40,8 +40,8 @@ def test_what_differs_is_told(recorded: object, said: object) -> None:
         (CutList([1]), [1, 2]),
     ],
 )
-def test_what_only_runs_apart_does_not_differ(recorded: object, said: object) -> None:
-    assert list(differences(recorded, said, STRICT)) == []
+def test_what_only_runs_apart_does_not_differ(recorded: object, answered: object) -> None:
+    assert list(differences(recorded, answered, STRICT)) == []
 
 
 def test_what_is_loose_is_held_to_its_type_alone() -> None:

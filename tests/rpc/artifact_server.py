@@ -37,9 +37,9 @@ class WhoLayer(Layer):
     """Believes `x-who` and `x-role`, as only a test may."""
 
     def enter(self, method: Method, context: ServicerContext) -> None:
-        told = dict(context.invocation_metadata() or ())
-        roles = {Role.AGENT, *(Role(role) for role in str(told.get("x-role", "")).split())}
-        CALLER.set(Caller(Principal(str(told.get("x-who", "agent-a")), frozenset(roles))))
+        metadata = dict(context.invocation_metadata() or ())
+        roles = {Role.AGENT, *(Role(role) for role in str(metadata.get("x-role", "")).split())}
+        CALLER.set(Caller(Principal(str(metadata.get("x-who", "agent-a")), frozenset(roles))))
 
 
 class InFlight(Layer):

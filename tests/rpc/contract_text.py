@@ -7,7 +7,7 @@ from pathlib import Path
 CONTRACT = Path(__file__).parents[2] / "proto" / "toolhub" / "v1"
 
 
-def assert_says(file: str, sentence: str) -> None:
+def assert_comment(file: str, sentence: str) -> None:
     """The comments of that file say it, wherever their lines break."""
     comments = " ".join(
         line.strip().removeprefix("//").strip()

@@ -22,7 +22,7 @@ def state(status: job_pb2.JobStatus) -> str:
     return JobState.Name(status.state).removeprefix("JOB_STATE_")
 
 
-def tells(words: str) -> Callable[[Sequence[job_pb2.JobStatus]], bool]:
+def has_message(words: str) -> Callable[[Sequence[job_pb2.JobStatus]], bool]:
     """Whether a history has come to these words."""
     return lambda history: any(words in status.progress.message for status in history)
 

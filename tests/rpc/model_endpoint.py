@@ -31,7 +31,7 @@ class ModelEndpoint:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def says(self, *turns: Turn) -> None:
+    def script(self, *turns: Turn) -> None:
         self.turns[:] = turns
         self.asked.clear()
 
@@ -40,7 +40,7 @@ class ModelEndpoint:
         """Exported names that the last request has shown."""
         return [tool["function"]["name"] for tool in self.asked[-1].get("tools", [])]
 
-    def told(self) -> list[dict[str, Any]]:
+    def tool_outputs(self) -> list[dict[str, Any]]:
         """What tools have answered, as the last request tells it."""
         contents = [message["content"] for message in self.asked[-1]["messages"] if message["role"] == "tool"]
         return [json.loads(content) if content.endswith("}") else {"cut": content} for content in contents]
@@ -115,7 +115,7 @@ def sends(*pieces: bytes, cut: bool = False) -> Turn:
     return turn
 
 
-def say(text: str, **more: Any) -> Turn:
+def answer_text(text: str, **more: Any) -> Turn:
     return sends(streamed(text, **more))
 
 

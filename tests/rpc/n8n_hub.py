@@ -32,8 +32,8 @@ ASYNC: Final[Mapping[str, Any]] = {"mode": "async"}
 def entry(n8n: FakeN8n, workflows: Mapping[str, Mapping[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
     """A source of sources.yaml; each workflow is called by the name it is given unless it says otherwise."""
     named = {
-        name: {**({} if "webhook" in said or "workflow_id" in said else {"webhook": name}), **said}
-        for name, said in (workflows or {}).items()
+        name: {**({} if "webhook" in fields or "workflow_id" in fields else {"webhook": name}), **fields}
+        for name, fields in (workflows or {}).items()
     }
     return {"kind": "n8n", "url": n8n.url, "api_key": n8n.api_key, "workflows": named, **more}
 
@@ -49,7 +49,7 @@ class Agent(JobClient):
         assert answer.result.ok, answer.result.error.message
         return str(answer.result.job.job_id)
 
-    async def said(self, job_id: str, words: str) -> list[job_pb2.JobStatus]:
+    async def reported(self, job_id: str, words: str) -> list[job_pb2.JobStatus]:
         return await self.seen(job_id, lambda status: words in status.progress.message)
 
 

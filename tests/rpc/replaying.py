@@ -43,24 +43,24 @@ class Marked(ToolInput, frozen=True):
     marker: str
 
 
-class Said(ToolOutput, frozen=True):
-    said: str
+class TextOutput(ToolOutput, frozen=True):
+    text: str
 
 
-class Effect(Tool[Marked, Said]):
+class Effect(Tool[Marked, TextOutput]):
     """Must not happen twice."""
 
     name = EFFECT
     description = "Have an effect."
-    In, Out = Marked, Said
+    In, Out = Marked, TextOutput
 
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    async def run(self, args: Marked, context: ToolContext) -> Said:
+    async def run(self, args: Marked, context: ToolContext) -> TextOutput:
         self.done.append(args.marker)
         await asyncio.sleep(0)
-        return Said(said=f"{args.marker} {len(self.done)}")
+        return TextOutput(text=f"{args.marker} {len(self.done)}")
 
 
 class Asked(Effect):
@@ -74,7 +74,7 @@ class Now(Effect):
     annotations = Annotations(read_only=True)
 
 
-class Nap(Tool[Marked, Said]):
+class Nap(Tool[Marked, TextOutput]):
     """Always a job; ends when it may."""
 
     name = NAP
@@ -82,13 +82,13 @@ class Nap(Tool[Marked, Said]):
     annotations = Annotations(idempotent=True)
     cost = CostHints(is_async=True)
     limits = ToolLimits(timeout_s=120.0)
-    In, Out = Marked, Said
+    In, Out = Marked, TextOutput
 
     def __init__(self) -> None:
         self.begun, self.may_end, self.cut_off = asyncio.Event(), asyncio.Event(), 0
         self.job_ids: set[str] = set()
 
-    async def run(self, args: Marked, context: ToolContext) -> Said:
+    async def run(self, args: Marked, context: ToolContext) -> TextOutput:
         assert context.call is not None
         self.job_ids.add(context.call.job_id)
         self.begun.set()
@@ -97,7 +97,7 @@ class Nap(Tool[Marked, Said]):
         except asyncio.CancelledError:
             self.cut_off += 1
             raise
-        return Said(said="rested")
+        return TextOutput(text="rested")
 
 
 class Script(Tool["Script.In", "Script.Out"]):
@@ -129,7 +129,7 @@ class Script(Tool["Script.In", "Script.Out"]):
                 asked = [
                     group.create_task(calls.invoke(tool, _referring(given), purpose="a script")) for tool, given in step
                 ]
-            answers += (told(each.result()) for each in asked)
+            answers += (text_of(each.result()) for each in asked)
         return self.Out(answers=tuple(answers))
 
 
@@ -138,11 +138,11 @@ def _referring(given: dict[str, Any]) -> dict[str, Any]:
     return {name: {"$artifact": value} if str(value).startswith("art_") else value for name, value in given.items()}
 
 
-def told(result: ToolResult) -> str:
+def text_of(result: ToolResult) -> str:
     """What it says, as far as it is short, or its error."""
     if result.error is not None:
         return f"{result.error.kind.value}: {result.error.message}"
-    return str(result.value["said"])[:500] if isinstance(result.value, Mapping) and "said" in result.value else "ok"
+    return str(result.value["text"])[:500] if isinstance(result.value, Mapping) and "text" in result.value else "ok"
 
 
 Actors = tuple[Script, Effect, Asked, Nap, Now]

@@ -59,7 +59,7 @@ def source_of(skills: Path, **terms: Any) -> dict[str, Any]:
     return {"kind": "skill", "skills": [{"path": str(skills)}], **terms}
 
 
-def told(result: result_pb2.ToolResult) -> str:
+def text_of(result: result_pb2.ToolResult) -> str:
     """How a call failed, in one line."""
     kind = error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_")
     return f"{kind}: {result.error.message} {dict(result.error.details)}"

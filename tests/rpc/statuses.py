@@ -30,7 +30,7 @@ async def failed(call: Awaitable[Any]) -> Failed:
     """The failure of an RPC that must fail."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
-    return told(raised.value)
+    return failure_of(raised.value)
 
 
 async def in_time(call: Awaitable[Answer]) -> Answer | None:
@@ -47,10 +47,10 @@ async def failed_stream(call: Any) -> Failed:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         async for _ in call:
             pass
-    return told(raised.value)
+    return failure_of(raised.value)
 
 
-def told(error: grpc.aio.AioRpcError) -> Failed:
+def failure_of(error: grpc.aio.AioRpcError) -> Failed:
     info, retry, bad = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), error_details_pb2.BadRequest()
     retry_after_s = None
     for key, value in error.trailing_metadata() or ():

@@ -18,10 +18,10 @@ from tests.rpc.job_client import JobClient, state
 from tests.rpc.model_endpoint import (
     KEY,
     ModelEndpoint,
+    answer_text,
     ask,
     events,
     model_endpoint,
-    say,
     sends,
     status,
     streamed,
@@ -143,13 +143,13 @@ async def test_a_sub_agent_reads_with_the_callers_tools_and_all_it_did_is_told(
 ) -> None:
     async with agent_hub(tmp_path, model) as hub:
         await put(hub, "a.txt", f"forty-two password={KEY}")
-        model.says(ask((READ, {"path": "a.txt"}), (NOW, {})), say("It says forty-two."))
+        model.script(ask((READ, {"path": "a.txt"}), (NOW, {})), answer_text("It says forty-two."))
         ended = await spawned(hub, "Read a.txt.", label="reading", user_id="local", task_id="t-1")
         value = value_of(ended)
-        told = (value["text"].strip(), value["ended"], value["steps"], value["toolCalls"], value["failedCalls"])
-        assert told == ("It says forty-two.", "ANSWERED", 2, 2, 0)
+        outcome = (value["text"].strip(), value["ended"], value["steps"], value["toolCalls"], value["failedCalls"])
+        assert outcome == ("It says forty-two.", "ANSWERED", 2, 2, 0)
         assert (value["promptTokens"], value["completionTokens"]) == (200, 14)
-        assert model.told()[0]["value"]["text"].startswith("forty-two")
+        assert model.tool_outputs()[0]["value"]["text"].startswith("forty-two")
         assert set(model.keys) == {f"Bearer {KEY}"}
         assert model.asked[0]["model"] == "m-1"
         assert READ in model.tools
@@ -185,23 +185,27 @@ async def test_what_was_not_lent_is_out_of_reach_and_approvals_are_not_inherited
     async with agent_hub(tmp_path, model, asks, tools=[maker]) as hub:
         await put(hub, "a.txt", "one")
         args = {"path": "b.txt", "text": "two"}
-        model.says(ask((WRITE, args), ("core/fs.writeText", args), (READ, {"path": "../../x"})), say("No way."))
+        model.script(
+            ask((WRITE, args), ("core/fs.writeText", args), (READ, {"path": "../../x"})), answer_text("No way.")
+        )
         assert value_of(await spawned(hub, tools=["core/fs.readText"]))["failedCalls"] == 3
-        assert [told["error"]["kind"] for told in model.told()] == ["INVALID_INPUT"] * 2 + ["PATH_OUTSIDE_SANDBOX"]
+        assert [output["error"]["kind"] for output in model.tool_outputs()] == ["INVALID_INPUT"] * 2 + [
+            "PATH_OUTSIDE_SANDBOX"
+        ]
         assert model.tools == [READ]
 
         over = args | {"overwrite": True}
-        model.says(ask((WRITE, args), (WRITE, over)), say("Done."))
+        model.script(ask((WRITE, args), (WRITE, over)), answer_text("Done."))
         assert value_of(await spawned(hub, tools=["core/fs.*"]))["failedCalls"] == 1
-        assert "operator" in str(model.told()[1])
-        assert "may_overwrite" not in str(model.told()[1]), "no line of policy.yaml for a model"
+        assert "operator" in str(model.tool_outputs()[1])
+        assert "may_overwrite" not in str(model.tool_outputs()[1]), "no line of policy.yaml for a model"
         assert "may_overwrite" in (await hub.invoke("core/fs.writeText", over, request_id="work")).error.message
-        model.says(ask(("core__fs_copy", {"source": "a.txt", "destination": "c.txt"})), say("It waits."))
+        model.script(ask(("core__fs_copy", {"source": "a.txt", "destination": "c.txt"})), answer_text("It waits."))
         value_of(await spawned(hub, tools=["core/fs.copy"]))
-        assert model.told()[0]["error"]["kind"] == "APPROVAL_REQUIRED"
+        assert model.tool_outputs()[0]["error"]["kind"] == "APPROVAL_REQUIRED"
         assert sorted(path.name for path in hub.workspace("work").iterdir()) == ["a.txt", "b.txt"]
 
-        model.says(say("Nothing."))
+        model.script(answer_text("Nothing."))
         narrow = await spawned(hub, tools=["core/fs.writeText"], permissions=["spawn:agent", "read:*"])
         assert narrow.result.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT
         value_of(await spawned(hub, permissions=["spawn:agent"]))
@@ -226,20 +230,20 @@ async def test_steps_calls_the_requests_budget_and_the_deadline_bound_a_model_th
     tmp_path: Path, model: ModelEndpoint
 ) -> None:
     async with agent_hub(tmp_path, model, max_steps=6, max_calls=8) as hub:
-        model.says(ask((NOW, {})))
+        model.script(ask((NOW, {})))
         value = value_of(await spawned(hub, maxSteps=3))
         assert (value["ended"], value["steps"], value["toolCalls"]) == ("STEPS", 3, 3)
         assert value_of(await spawned(hub, maxSteps=200))["steps"] == 6
-        model.says(ask((NOW, {}), (NOW, {}), ("nothing", {})))
+        model.script(ask((NOW, {}), (NOW, {}), ("nothing", {})))
         value = value_of(await spawned(hub))
         assert (value["ended"], value["toolCalls"], value["failedCalls"]) == ("CALLS", 8, 2)
 
-        model.says(ask((NOW, {}), (NOW, {})), say("Out of calls."))
+        model.script(ask((NOW, {}), (NOW, {})), answer_text("Out of calls."))
         result = await hub.invoke(SPAWN, {"task": "x"}, request_id="few", budget={"max_tool_calls": 2})
         assert value_of((await hub.watched(result.job.job_id))[-1])["failedCalls"] == 1
-        assert [told.get("error", {}).get("kind") for told in model.told()] == [None, "BUDGET_EXCEEDED"]
+        assert [output.get("error", {}).get("kind") for output in model.tool_outputs()] == [None, "BUDGET_EXCEEDED"]
 
-        model.says(model.stall())
+        model.script(model.stall())
         timeout_s, ended = 0.5, None
         while not model.stalled.is_set():
             ended = await spawned(hub, budget={"timeout_s": timeout_s})
@@ -256,15 +260,15 @@ async def test_agents_within_agents_end_at_the_configured_depth_and_tools_within
     maker = Maker()
     async with agent_hub(tmp_path, model, tools=[maker], max_depth=2) as hub:
         spawn = "core__agent_spawn"
-        model.says(
+        model.script(
             ask((spawn, {"task": "Deeper.", "tools": ["core/*"]})),
             ask((spawn, {"task": "Deeper still.", "tools": ["core/*"]})),
-            say("I cannot."),
-            say("It could not."),
+            answer_text("I cannot."),
+            answer_text("It could not."),
         )
         value = value_of(await spawned(hub, tools=["core/*"]))
         assert (value["text"].strip(), value["toolCalls"], value["failedCalls"]) == ("It could not.", 1, 0)
-        assert model.told()[0]["value"]["text"].strip() == "I cannot."
+        assert model.tool_outputs()[0]["value"]["text"].strip() == "I cannot."
         assert spawn not in [tool["function"]["name"] for tool in model.asked[1]["tools"]]
         jobs = [each.event for each in await hub.events(tool=SPAWN, types=frozenset({EventType.TOOL_RESULT}))]
         assert len({event.call_id for event in jobs}) == 2
@@ -302,30 +306,30 @@ async def test_whatever_the_endpoint_does_is_bounded_and_has_a_name(
         "silence": ([model.stall(streamed("one two")[:300])], "UPSTREAM_ERROR", 1),
     }
     async with agent_hub(tmp_path, model, stall_s=0.5) as hub:
-        told = {}
+        outcomes = {}
         for name, (turns, _, _) in cases.items():
-            model.says(*turns)
+            model.script(*turns)
             error = (await spawned(hub, tools=[])).result.error
-            told[name] = (KINDS.Name(error.kind).removeprefix("ERROR_KIND_"), len(model.asked))
+            outcomes[name] = (KINDS.Name(error.kind).removeprefix("ERROR_KIND_"), len(model.asked))
             assert KEY not in str(error), name
-        assert told == {name: (kind, asked) for name, (_, kind, asked) in cases.items()}
+        assert outcomes == {name: (kind, asked) for name, (_, kind, asked) in cases.items()}
 
-        passing = [status(429, {"Retry-After": "0"}), status(503), say("At last.")]
+        passing = [status(429, {"Retry-After": "0"}), status(503), answer_text("At last.")]
         for turns in (
             passing,
             [whole({"role": "assistant", "content": "At last."})],
-            [sends(b"", cut=True), say("At last.")],
+            [sends(b"", cut=True), answer_text("At last.")],
         ):
-            model.says(*turns)
+            model.script(*turns)
             assert value_of(await spawned(hub, tools=[]))["text"].strip() == "At last."
-        model.says(say("Cut", finish="length"))
+        model.script(answer_text("Cut", finish="length"))
         assert value_of(await spawned(hub, tools=[]))["ended"] == "LENGTH"
 
         broken = [(NOW, "{not json"), (NOW, "[1]"), ("rm_rf", "{}"), (NOW, ""), (NOW, '{"unknown": 1}')]
-        model.says(ask(*broken), status(400))
+        model.script(ask(*broken), status(400))
         failed = (await spawned(hub)).result
         assert "artifact art_" in failed.error.message, "what was done before is told"
-        problems = [told.get("error", {}).get("kind") for told in model.told()]
+        problems = [outcomes.get("error", {}).get("kind") for outcomes in model.tool_outputs()]
         assert problems == ["INVALID_INPUT"] * 3 + [None, "INPUT_SCHEMA_INVALID"]
 
 
@@ -335,7 +339,7 @@ async def test_a_cancelled_agent_ends_its_inner_call_and_one_that_has_begun_is_n
 ) -> None:
     held = Held()
     async with agent_hub(tmp_path, model, tools=[held]) as hub:
-        model.says(ask(("held__work_on", {})))
+        model.script(ask(("held__work_on", {})))
         result = await hub.invoke(SPAWN, {"task": "x", "tools": [held.name]}, request_id="work")
         await asyncio.wait_for(held.begun.wait(), 60)
         job = await hub.hub.stores.jobs.get(result.job.job_id)
@@ -353,7 +357,7 @@ async def test_a_cancelled_agent_ends_its_inner_call_and_one_that_has_begun_is_n
 @pytest.mark.promise("agent.cancelled-with-its-calls")
 async def test_a_cancelled_agent_cancels_the_agent_that_works_for_it(tmp_path: Path, model: ModelEndpoint) -> None:
     async with agent_hub(tmp_path, model, max_depth=2) as hub:
-        model.says(ask(("core__agent_spawn", {"task": "Deeper."})), model.stall())
+        model.script(ask(("core__agent_spawn", {"task": "Deeper."})), model.stall())
         result = await hub.invoke(SPAWN, {"task": "x", "tools": [SPAWN]}, request_id="work")
         await asyncio.wait_for(model.stalled.wait(), 60)
         await hub.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=result.job.job_id), timeout=60)
@@ -372,7 +376,7 @@ async def test_an_agent_whose_hub_was_killed_is_lost_and_the_model_is_not_asked_
     (tmp_path / "policy.yaml").write_text(POLICY)
     agents = json.dumps([{"name": "helper", "url": model.url, "model": "m-1"}])
     environment = {"TOOLHUB_AGENTS": agents, "TOOLHUB_JOBS_DEAD_AFTER_S": "1"}
-    model.says(ask((NOW, {})), model.stall())
+    model.script(ask((NOW, {})), model.stall())
     async with served(tmp_path, environment=environment) as first, channel_to(first.address) as channel:
         asked = await ToolServiceStub(channel).Invoke(request(SPAWN, {"task": "x"}), timeout=60)
         await asyncio.wait_for(model.stalled.wait(), 60)

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests.hub import RunningHub, request, running_hub
-from tests.rpc.statuses import failed, told
+from tests.rpc.statuses import failed, failure_of
 from toolhub.v1 import (
     approval_pb2,
     approval_service_pb2,
@@ -169,7 +169,7 @@ async def test_a_replaced_key_holds_until_the_overlap_is_over_for_open_streams_t
         refused = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=old))
     finally:
         keyed.running.hub.keys.now_s = time.time
-    assert told(ended.value).metadata["problem"] == refused.metadata["problem"] == "replaced"
+    assert failure_of(ended.value).metadata["problem"] == refused.metadata["problem"] == "replaced"
     assert "_".join(rotated.key.split("_")[:2]) in refused.message
 
 

@@ -142,8 +142,8 @@ async def test_its_way_is_in_the_audit_log_and_the_log_verifies(office: Office) 
     approval_id = await office.grant()
     done = await office.call(approval_id)
     events = [chained.event for chained in await office.running.events()]
-    told = [(event.type, event.principal) for event in events if event.attributes.get("approval_id") == approval_id]
-    assert told == [
+    recorded = [(event.type, event.principal) for event in events if event.attributes.get("approval_id") == approval_id]
+    assert recorded == [
         (EventType.APPROVAL_ASKED, "robot"),
         (EventType.APPROVAL_DECIDED, "judge"),
         (EventType.APPROVAL_USED, "robot"),
@@ -289,13 +289,13 @@ async def test_watch_that_is_opened_again_hears_what_was_decided_meanwhile(offic
 
     first, second = await office.ask({"path": "a.txt", "text": "a"}), await office.ask({"path": "b.txt", "text": "b"})
     watch = watched()
-    told = [await watch.read() for _ in range(2)]
+    answers = [await watch.read() for _ in range(2)]
     watch.cancel()
-    assert {answer.approval.approval_id for answer in told} == {first, second}
-    assert [bool(answer.resume_token) for answer in told] == [False, True], "a half-read list is read anew"
+    assert {answer.approval.approval_id for answer in answers} == {first, second}
+    assert [bool(answer.resume_token) for answer in answers] == [False, True], "a half-read list is read anew"
     await office.decide(first, REJECT)
     third = await office.ask({"path": "c.txt", "text": "c"})
-    resumed = watched(told[-1].resume_token)
+    resumed = watched(answers[-1].resume_token)
     states: dict[str, int] = {}
     while {first, third} - states.keys():
         answer = await resumed.read()

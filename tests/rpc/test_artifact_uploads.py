@@ -70,8 +70,8 @@ async def test_broken_upload_goes_on_where_it_stood_and_is_stored_once(
     assert (written.name, written.task_id) == (declared.get("name", ""), declared.get("task_id", ""))
     assert await server.read(written.artifact_id) == DATA
     assert list(server.kept.records.found) == [written.artifact_id]
-    told = await server.upload(UPLOAD)
-    assert (told.received_bytes, told.artifact) == (len(DATA), written), "whoever lost the answer finds it"
+    upload = await server.upload(UPLOAD)
+    assert (upload.received_bytes, upload.artifact) == (len(DATA), written), "whoever lost the answer finds it"
 
 
 async def test_upload_goes_on_only_at_its_end_with_its_own_header(server: ArtifactServer) -> None:
@@ -81,24 +81,24 @@ async def test_upload_goes_on_only_at_its_end_with_its_own_header(server: Artifa
         ({**WHOLE, "offset_bytes": MIB + 1}, grpc.StatusCode.FAILED_PRECONDITION, "UPLOAD_OFFSET_WRONG"),
         ({**WHOLE, "offset_bytes": MIB, "name": "b"}, grpc.StatusCode.INVALID_ARGUMENT, "UPLOAD_HEADER_INVALID"),
     ):
-        told = await failed(server.write(*from_on(MIB), upload_id=UPLOAD, **header))
-        assert (told.code, told.reason) == (code, reason)
+        failure = await failed(server.write(*from_on(MIB), upload_id=UPLOAD, **header))
+        assert (failure.code, failure.reason) == (code, reason)
     for header in ({"offset_bytes": MIB}, {"upload_id": UPLOAD}):
-        told = await failed(server.write(*from_on(MIB), **header))
-        assert (told.code, told.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "UPLOAD_HEADER_INVALID")
+        failure = await failed(server.write(*from_on(MIB), **header))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "UPLOAD_HEADER_INVALID")
     assert (await server.upload(UPLOAD)).received_bytes == MIB, "a refusal loses nothing"
 
 
 @pytest.mark.promise("artifact.owned")
 async def test_upload_of_somebody_else_or_of_nobody_is_not_found(server: ArtifactServer) -> None:
     await break_off(server, DATA[:MIB])
-    told = [
+    failures = [
         await failed(server.upload(UPLOAD, "agent-b")),
         await failed(server.upload("no-such-upload")),
         await failed(server.write(*from_on(MIB), who="agent-b", upload_id=UPLOAD, offset_bytes=MIB, **WHOLE)),
     ]
-    assert (told[0].code, told[0].reason) == (grpc.StatusCode.NOT_FOUND, "UPLOAD_NOT_FOUND")
-    assert all(one == told[0] for one in told)
+    assert (failures[0].code, failures[0].reason) == (grpc.StatusCode.NOT_FOUND, "UPLOAD_NOT_FOUND")
+    assert all(one == failures[0] for one in failures)
 
 
 async def test_stream_that_another_has_taken_the_upload_from_is_aborted(server: ArtifactServer) -> None:
@@ -112,8 +112,8 @@ async def test_stream_that_another_has_taken_the_upload_from_is_aborted(server: 
     written = await server.write(*from_on(MIB), upload_id=UPLOAD, offset_bytes=MIB, **WHOLE)
     assert written.sha256 == sha256(DATA)
     await first.write(pb.WriteArtifactRequest(chunk=DATA[MIB : 2 * MIB]))
-    told = await failed(first)
-    assert (told.code, told.reason) == (grpc.StatusCode.ABORTED, "UPLOAD_TAKEN_OVER")
+    failure = await failed(first)
+    assert (failure.code, failure.reason) == (grpc.StatusCode.ABORTED, "UPLOAD_TAKEN_OVER")
     assert await server.read(written.artifact_id) == DATA
 
 
@@ -129,8 +129,8 @@ async def test_resumed_upload_that_is_not_as_declared_keeps_nothing(
     server: ArtifactServer, header: dict[str, Any]
 ) -> None:
     await break_off(server, DATA[:MIB], **header)
-    told = await failed(server.write(*from_on(MIB), upload_id=UPLOAD, offset_bytes=MIB, **header))
-    assert told.code is grpc.StatusCode.INVALID_ARGUMENT
+    failure = await failed(server.write(*from_on(MIB), upload_id=UPLOAD, offset_bytes=MIB, **header))
+    assert failure.code is grpc.StatusCode.INVALID_ARGUMENT
     assert (await failed(server.upload(UPLOAD))).reason == "UPLOAD_NOT_FOUND"
     assert (server.kept.files(), server.kept.records.found) == ([], {})
 
@@ -139,8 +139,8 @@ async def test_resumed_upload_that_is_not_as_declared_keeps_nothing(
 async def test_what_is_held_counts_for_the_quota_and_is_given_up_in_time(tmp_path: Path) -> None:
     async with artifact_server(tmp_path, quota_bytes=3 * MIB) as server:
         await break_off(server, *from_on(MIB))
-        told = await failed(server.write(*from_on(MIB)))
-        assert (told.code, told.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
+        failure = await failed(server.write(*from_on(MIB)))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
         server.kept.clock.advance(HELD_S)
         assert (await failed(server.upload(UPLOAD))).reason == "UPLOAD_NOT_FOUND"
         await server.kept.artifacts.sweep(server.kept.clock.unix_ms())

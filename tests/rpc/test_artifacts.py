@@ -235,8 +235,8 @@ async def test_bytes_that_are_not_what_they_were_end_in_data_loss_before_the_las
             received.append(len(response.chunk))
             yield
 
-    told = await failed_stream(reading())
-    assert (told.code, told.reason) == (grpc.StatusCode.DATA_LOSS, "ARTIFACT_DAMAGED")
+    failure = await failed_stream(reading())
+    assert (failure.code, failure.reason) == (grpc.StatusCode.DATA_LOSS, "ARTIFACT_DAMAGED")
     assert sum(received) < len(DATA)
 
 
@@ -277,8 +277,8 @@ async def test_list_shows_what_is_ones_own_newest_first_and_an_auditor_all(serve
 async def test_deleted_artifact_is_gone_at_once_frees_the_quota_and_is_recorded(server: ArtifactServer) -> None:
     written, same = await server.write(DATA), await server.write(DATA, who="agent-b")
     for who, role in (("agent-b", "agent"), ("carol", "auditor")):
-        told = await failed(server.delete(written.artifact_id, who, role))
-        assert (told.code, told.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
+        failure = await failed(server.delete(written.artifact_id, who, role))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
     assert server.audit.events == []
     await server.delete(written.artifact_id)
     for gone in (server.get(written.artifact_id), server.delete(written.artifact_id)):

@@ -210,8 +210,8 @@ async def test_foreign_artifact_is_not_found_by_any_way_and_an_auditor_reads_it(
     assert await read(town.hub, bobs.artifact_id, town.of("alice")) == b"bob's"  # alice audits
     stub: Any = ArtifactServiceStub(town.hub.channel)
     get = pb.GetArtifactRequest(artifact_id=alices.artifact_id)
-    told = await failed(stub.GetArtifact(get, timeout=CALL_TIMEOUT_S, metadata=town.of("bob")))
-    assert (told.code, told.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
+    failure = await failed(stub.GetArtifact(get, timeout=CALL_TIMEOUT_S, metadata=town.of("bob")))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
     reading = stub.ReadArtifact(
         pb.ReadArtifactRequest(artifact_id=alices.artifact_id), timeout=CALL_TIMEOUT_S, metadata=town.of("bob")
     )

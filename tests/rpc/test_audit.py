@@ -99,10 +99,10 @@ async def test_tail_ends_with_a_time_to_come_again_when_the_hub_leaves_and_goes_
     async with running_hub(tmp_path) as hub:
         again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=60)
         await calls(hub, 1)
-        told = [(await again.read()).event.type for _ in range(2)]
+        types = [(await again.read()).event.type for _ in range(2)]
         again.cancel()
-    told.remove(event_pb2.EVENT_TYPE_AUDIT_READ)
-    assert told == [event_pb2.EVENT_TYPE_TOOL_RESULT]
+    types.remove(event_pb2.EVENT_TYPE_AUDIT_READ)
+    assert types == [event_pb2.EVENT_TYPE_TOOL_RESULT]
 
 
 async def test_log_verifies_itself(hub: RunningHub) -> None:

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from tests.hub import RunningHub, request, running_hub, settings_of
-from tests.rpc.statuses import failed, told
+from tests.rpc.statuses import failed, failure_of
 from toolhub.v1 import audit_service_pb2, error_pb2, registry_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.hub import open_hub
@@ -98,7 +98,7 @@ async def test_revoked_key_ends_the_session_that_was_opened_with_it(keyed: Keyed
     await session.write(session_request("after"))
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await session.read()
-    failure = told(refused.value)
+    failure = failure_of(refused.value)
     assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
     assert [event.event.principal for event in await keyed.running.events(tool=TOOL)] == ["robot"]
 
@@ -114,7 +114,7 @@ async def test_revoked_key_hears_nothing_more_of_what_it_followed(keyed: Keyed) 
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await tail.read()
-    assert told(refused.value).reason == "CREDENTIAL_REFUSED"
+    assert failure_of(refused.value).reason == "CREDENTIAL_REFUSED"
 
 
 def session_request(call_id: str) -> pb.InvokeSessionRequest:

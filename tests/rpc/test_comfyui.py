@@ -50,9 +50,9 @@ async def test_a_job_is_watched_from_start_to_end_and_what_it_made_is_read(tmp_p
         assert (steps[0] < 5, steps[-1]) == (True, 5)
         (picture,) = await agent.pictures(history[-1])
         assert picture.startswith(SIGNATURE)
-        told = {key: value for proof in history[-1].result.evidence for key, value in proof.attributes.items()}
-        assert told["graph_sha256"] == comfy.submitted[0].digest
-        assert told["executed_nodes"] == "1,2,3,4,5"
+        proven = {key: value for proof in history[-1].result.evidence for key, value in proof.attributes.items()}
+        assert proven["graph_sha256"] == comfy.submitted[0].digest
+        assert proven["executed_nodes"] == "1,2,3,4,5"
 
 
 @pytest.mark.promise("workflow.cancel-is-confirmed", "comfyui.only-ours-is-stopped")

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.hub import RunningHub, request, running_hub
-from tests.rpc.contract_text import assert_says
+from tests.rpc.contract_text import assert_comment
 from tests.rpc.props import Crashes, Echo
 from tests.rpc.statuses import failed
 from toolhub.v1 import artifact_service_pb2, error_pb2, job_state_pb2, registry_service_pb2, tool_pb2
@@ -43,7 +43,7 @@ async def asking(tmp_path: Path) -> AsyncIterator[RunningHub]:
 
 @pytest.mark.promise("contract.comments-hold")
 async def test_unspecified_view_is_the_short_one_and_get_tool_has_none(asking: RunningHub) -> None:
-    assert_says("tool", "The same as BASIC. GetTool, which has no view, always answers all that the caller may see.")
+    assert_comment("tool", "The same as BASIC. GetTool, which has no view, always answers all that the caller may see.")
     listed = await asking.stub.ListTools(pb.ListToolsRequest())
     found = await asking.stub.SearchTools(pb.SearchToolsRequest())
     snapshot = await asking.registry.GetSnapshot(registry_service_pb2.GetSnapshotRequest())
@@ -53,7 +53,7 @@ async def test_unspecified_view_is_the_short_one_and_get_tool_has_none(asking: R
 
 
 async def test_filter_without_states_means_what_can_be_called_or_is_merely_missing(asking: RunningHub) -> None:
-    assert_says("tool", "Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing.")
+    assert_comment("tool", "Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing.")
     every = tool_pb2.ToolFilter(states=[tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_UNAVAILABLE])
     one, other = [
         await asking.stub.ListTools(pb.ListToolsRequest(filter=where)) for where in (None, tool_pb2.ToolFilter())
@@ -62,7 +62,7 @@ async def test_filter_without_states_means_what_can_be_called_or_is_merely_missi
 
 
 async def test_source_of_a_tool_is_one_that_the_hub_lists(asking: RunningHub) -> None:
-    assert_says("tool", "The source it came from, as ListSources names it, such as `core` or `github`.")
+    assert_comment("tool", "The source it came from, as ListSources names it, such as `core` or `github`.")
     sources = (await asking.registry.ListSources(registry_service_pb2.ListSourcesRequest())).sources
     tools = (await asking.stub.ListTools(pb.ListToolsRequest())).tools
     assert {tool.source for tool in tools if tool.name.startswith("core/")} == {"core"}
@@ -71,7 +71,9 @@ async def test_source_of_a_tool_is_one_that_the_hub_lists(asking: RunningHub) ->
 
 @pytest.mark.promise("contract.newer-hub")
 def test_kind_of_a_newer_hub_comes_as_its_number() -> None:
-    assert_says("error", "A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL.")
+    assert_comment(
+        "error", "A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL."
+    )
     sent = error_pb2.ToolError(kind=4711)  # type: ignore[arg-type]
     assert error_pb2.ToolError.FromString(sent.SerializeToString()).kind == 4711
     assert 4711 not in error_pb2.ErrorKind.values()
@@ -80,7 +82,7 @@ def test_kind_of_a_newer_hub_comes_as_its_number() -> None:
 @pytest.mark.promise("contract.comments-hold")
 async def test_call_id_of_a_session_is_the_callers_beside_the_hubs_own(asking: RunningHub) -> None:
     for file in ("result", "plan"):
-        assert_says(file, "also in a session, whose events bear the caller's own id beside it.")
+        assert_comment(file, "also in a session, whose events bear the caller's own id beside it.")
     session = asking.stub.InvokeSession(timeout=60)
     for mode, outcome in ((pb.SessionCall().mode, "result"), (2, "plan")):
         call: pb.SessionCall = request(NOW, message=pb.SessionCall, mode=mode)
@@ -93,7 +95,7 @@ async def test_call_id_of_a_session_is_the_callers_beside_the_hubs_own(asking: R
 
 
 async def test_cancelling_what_is_unknown_or_over_is_ignored(asking: RunningHub) -> None:
-    assert_says("tool_service", "Each still gets its result; unknown and finished ones are ignored.")
+    assert_comment("tool_service", "Each still gets its result; unknown and finished ones are ignored.")
     session = asking.stub.InvokeSession(timeout=60)
     for cancelled in ([], ["mine", "nobody's"]):
         call: pb.SessionCall = request(NOW, message=pb.SessionCall)
@@ -106,20 +108,22 @@ async def test_cancelling_what_is_unknown_or_over_is_ignored(asking: RunningHub)
 
 @pytest.mark.promise("contract.comments-hold")
 async def test_submission_that_is_refused_is_a_job_and_one_that_cannot_be_kept_an_error(asking: RunningHub) -> None:
-    assert_says("job_service", "a refused call is a job that is FAILED at once, or AWAITING_APPROVAL.")
-    assert_says("job_service", "Where no job can be kept the RPC fails: ABORTED when the key belongs to another call,")
+    assert_comment("job_service", "a refused call is a job that is FAILED at once, or AWAITING_APPROVAL.")
+    assert_comment(
+        "job_service", "Where no job can be kept the RPC fails: ABORTED when the key belongs to another call,"
+    )
     refused = await asking.submit("core/http.get", {"url": "https://example.com/"})
     assert refused.status.state == job_state_pb2.JOB_STATE_FAILED
     waiting = await asking.submit("core/fs.writeText", {"path": "a", "text": "a"})
     assert waiting.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL
     await asking.submit("test/text.echo", {"text": "a"}, idempotency_key="once")
-    told = await failed(asking.submit("test/text.echo", {"text": "b"}, idempotency_key="once"))
-    assert told.code is grpc.StatusCode.ABORTED
+    failure = await failed(asking.submit("test/text.echo", {"text": "b"}, idempotency_key="once"))
+    assert failure.code is grpc.StatusCode.ABORTED
 
 
 async def test_result_is_unset_where_there_is_none(asking: RunningHub) -> None:
-    assert_says("result", "Unset when `ok` is false, or when the answer is a job;")
-    assert_says("result", "At least one entry, for refused calls too.")
+    assert_comment("result", "Unset when `ok` is false, or when the answer is a job;")
+    assert_comment("result", "At least one entry, for refused calls too.")
     refused = await asking.invoke("test/text.echo", {"text": 7})
     crashed = await asking.invoke("test/text.crash")
     accepted = await asking.invoke(Renders.name)
@@ -129,7 +133,7 @@ async def test_result_is_unset_where_there_is_none(asking: RunningHub) -> None:
 
 
 async def test_final_status_of_a_job_tells_its_error_twice_alike(asking: RunningHub) -> None:
-    assert_says("job", "Set exactly in final states; its `error` equals the one above.")
+    assert_comment("job", "Set exactly in final states; its `error` equals the one above.")
     job = await asking.submit("test/text.crash")
     *before, last = await asking.watched(job.job_id)
     assert not any(status.HasField("result") for status in before)
@@ -138,14 +142,14 @@ async def test_final_status_of_a_job_tells_its_error_twice_alike(asking: Running
 
 
 async def test_plan_digest_of_a_dry_run_is_ignored(asking: RunningHub) -> None:
-    assert_says("tool_service", "Ignored in DRY_RUN.")
+    assert_comment("tool_service", "Ignored in DRY_RUN.")
     plan = await asking.plan(NOW, plan_digest="v2.of-nothing")
     assert all(step.ok for step in plan.steps)
 
 
 async def test_artifact_without_declared_type_is_octets_and_has_an_end(asking: RunningHub) -> None:
-    assert_says("artifact", "`application/octet-stream` when it declared none.")
-    assert_says("artifact", "When it disappears. Always set by the hub.")
+    assert_comment("artifact", "`application/octet-stream` when it declared none.")
+    assert_comment("artifact", "When it disappears. Always set by the hub.")
     header = artifact_service_pb2.WriteArtifactRequest(header=artifact_service_pb2.ArtifactHeader())
     chunk = artifact_service_pb2.WriteArtifactRequest(chunk=json.dumps({"a": 1}).encode())
     written = (await ArtifactServiceStub(asking.channel).WriteArtifact(iter([header, chunk]))).artifact

@@ -160,7 +160,7 @@ async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_to
         out, err = await program.communicate()
         assert program.returncode == 0, err
         assert b"toolhub" in out, "the scope that the server named"
-        assert (await there.said("alice", "shop/whoami"))["result"] == "alice"
+        assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
         secret = await secret_of(there, "alice")()
         for word in (secret.value, secret.refresh_token):
             assert word not in (out + err).decode()
@@ -168,7 +168,7 @@ async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_to
 
         # An access token that the server takes no more: one refresh, and the call succeeds.
         server.taken_back.add(f"Bearer {secret.value}")
-        leaked = json.dumps(await there.said("alice", "shop/leak"))
+        leaked = json.dumps(await there.value("alice", "shop/leak"))
         assert await refreshes(issuer) == 1
         assert claims_of(server.seen[-1]["authorization"].removeprefix("Bearer "))["sub"] == "alice"
         assert server.seen[-1]["authorization"].rpartition(".")[2] not in leaked, (
@@ -180,12 +180,12 @@ async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_to
         fresh = await secret_of(there, "alice")()
         lives_s = fresh.expires_at_unix_ms / 1_000 - clock().unix_ms() / 1_000
         clock.shift_s += lives_s - 20
-        assert (await there.said("alice", "shop/whoami"))["result"] == "alice"
+        assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
         clock.shift_s += 30
         away = await there.call("alice", "shop/whoami")
         assert (away.error.kind, away.error.retryable) == (error_pb2.ERROR_KIND_TOOL_UNAVAILABLE, True)
         await issuer.does("back")
-        assert (await there.said("alice", "shop/whoami"))["result"] == "alice"
+        assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
         assert await refreshes(issuer) == 2
 
         # A refresh token that was used elsewhere: its rotation is lost here, and the server ends the login.
@@ -202,7 +202,7 @@ async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_to
 
         assert (await logged_in(there, "alice")).state == pb.CREDENTIAL_STATE_ACTIVE
         last = await secret_of(there, "alice")()
-        assert (await there.said("alice", "shop/whoami"))["result"] == "alice"
+        assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
         assert (await there.ask("alice", "RevokeCredential", source="shop")).revoked_upstream
         form["refresh_token"], form["client_id"] = last.refresh_token, last.client.client_id
         assert (await issuer.http.post(last.client.token_url, data=form)).status_code == 400, "revoked there, too"
@@ -302,8 +302,8 @@ async def test_a_hundred_calls_at_two_hubs_with_an_expired_token_make_one_refres
         ]
         await logged_in(hubs[0], "alice")
         for there in hubs:
-            assert (await there.said("alice", "shop/whoami"))["result"] == "alice"
+            assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
         clock.shift_s += 7_300
-        told = await asyncio.gather(*(hubs[at % 2].said("alice", "shop/whoami") for at in range(100)))
-        assert {each["result"] for each in told} == {"alice"}
+        answers = await asyncio.gather(*(hubs[at % 2].value("alice", "shop/whoami") for at in range(100)))
+        assert {each["result"] for each in answers} == {"alice"}
         assert await refreshes(issuer) == 1

@@ -48,7 +48,7 @@ class Town:
     async def call(self, name: str, tool: str, args: Mapping[str, Any] | None = None) -> result_pb2.ToolResult:
         return await self.hub.invoke(tool, args, metadata=self.who(name))
 
-    async def said(self, name: str, tool: str, args: Mapping[str, Any] | None = None) -> Any:
+    async def value(self, name: str, tool: str, args: Mapping[str, Any] | None = None) -> Any:
         result = await self.call(name, tool, args)
         assert result.ok, result.error.message
         return json.loads(result.result_json)
@@ -94,15 +94,15 @@ async def test_each_caller_of_an_mcp_server_is_known_to_it_by_a_credential_and_a
         before = len(server.calls)
         await there.ask("alice", "SetCredential", source="shop", value=ALICE)
         await there.ask("bob", "SetCredential", source="shop", value=f" {BOB}\n")
-        told = await asyncio.gather(*(there.said(name, "shop/whoami") for name in ("alice", "bob") * 5))
-        assert [each["result"] for each in told] == ["alice", "bob"] * 5
+        answers = await asyncio.gather(*(there.value(name, "shop/whoami") for name in ("alice", "bob") * 5))
+        assert [each["result"] for each in answers] == ["alice", "bob"] * 5
         assert sorted(server.calls[before:]) == ["alice"] * 5 + ["bob"] * 5
         assert all(len(users) == 1 for users in server.sessions.values()), "a session was shared"
         assert {*map(frozenset, server.sessions.values())} == {*map(frozenset, (["the hub"], ["alice"], ["bob"]))}
         own = [headers for headers in server.seen if headers.get("authorization") != f"Bearer {SHARED}"]
         assert all(headers["x-team"] == "blue" for headers in own), "what says nothing of the caller still goes along"
 
-        leaked = await there.said("alice", "shop/leak")
+        leaked = await there.value("alice", "shop/leak")
         assert ALICE not in json.dumps(leaked)
         assert (await there.call("carol", "shop/whoami")).error.kind == DENIED
 
@@ -128,9 +128,9 @@ async def test_each_caller_of_an_mcp_server_is_known_to_it_by_a_credential_and_a
 async def test_who_may_go_without_is_served_as_the_source_is_configured(tmp_path: Path) -> None:
     entry = mcp("", auth={"per_user": {"kind": "header", "required": False}})
     async with guarded_server(users=USERS) as server, town(tmp_path, {"shop": entry | {"url": server.url}}) as there:
-        assert (await there.said("carol", "shop/whoami"))["result"] == "the hub"
+        assert (await there.value("carol", "shop/whoami"))["result"] == "the hub"
         await there.ask("carol", "SetCredential", source="shop", value=BOB)
-        assert (await there.said("carol", "shop/whoami"))["result"] == "bob"
+        assert (await there.value("carol", "shop/whoami"))["result"] == "bob"
 
 
 @pytest.mark.promise("credentials.own")
@@ -152,10 +152,10 @@ async def test_webhooks_of_n8n_are_called_with_the_callers_own_header(tmp_path: 
             wrong = await there.call("alice", "flows/guarded", {"a": 1})
             assert (wrong.error.kind, wrong.error.details["state"]) == (DENIED, "CREDENTIAL_REFUSED")
             await there.ask("alice", "SetCredential", source="flows", value=ALICE)
-            told = json.dumps(await there.said("alice", "flows/guarded", {"a": 1}))
-            assert ALICE not in told
-            assert SHARED not in told
-            assert there.keys["alice"] not in told
+            answer = json.dumps(await there.value("alice", "flows/guarded", {"a": 1}))
+            assert ALICE not in answer
+            assert SHARED not in answer
+            assert there.keys["alice"] not in answer
 
 
 async def test_operators_see_whose_exist_and_may_revoke_them_and_nobody_else_may(tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ async def test_sqlite_is_described_and_queried_with_exact_values(tmp_path: Path)
         assert listed["connections"] == [
             {"name": "shop", "dialect": "sqlite", "readOnly": True, "description": "A small shop."}
         ]
-        told = await hub.value("core/db.describe", {"connection": "shop"})
-        orders = next(table for table in told["tables"] if table["name"] == "orders")
+        description = await hub.value("core/db.describe", {"connection": "shop"})
+        orders = next(table for table in description["tables"] if table["name"] == "orders")
         assert [(column["name"], column["nullable"], column["default"]) for column in orders["columns"]][-1] == (
             "note",
             True,
@@ -172,12 +172,12 @@ VALUES = {
 @pytest.mark.promise("databases.exact-values")
 async def test_postgres_is_described_and_queried_with_exact_values(tmp_path: Path, shop: Shop) -> None:
     async with db_hub(tmp_path, shop.entry(description="Sales.")) as hub:
-        told = await hub.value("core/db.describe", {"connection": "shop"})
-        assert [(table["name"], table["comment"]) for table in told["tables"]] == [
+        description = await hub.value("core/db.describe", {"connection": "shop"})
+        assert [(table["name"], table["comment"]) for table in description["tables"]] == [
             ("orders", ""),
             ("users", "Who buys."),
         ]
-        orders = told["tables"][0]
+        orders = description["tables"][0]
         assert orders["columns"][2]["type"] == "numeric(20,4)"
         assert (orders["primaryKey"], orders["foreignKeys"][0]["table"]) == (["id"], "users")
         query = (
@@ -327,7 +327,7 @@ async def test_what_the_database_says_of_a_statement_is_told_and_a_costly_one_is
 ) -> None:
     lite = {"name": "lite", "file": str(sqlite_file(tmp_path))}
     async with db_hub(tmp_path, shop.entry(), shop.entry("cheap", max_cost=1_000), lite) as hub:
-        for connection, query, said in (
+        for connection, query, expected in (
             ("shop", "SELECT nme FROM users", 'column "nme" does not exist'),
             ("shop", "SELECT 1 / 0", "division by zero"),
             ("shop", "SELECT $1::int", "requires 1"),
@@ -337,7 +337,7 @@ async def test_what_the_database_says_of_a_statement_is_told_and_a_costly_one_is
         ):
             result = await hub.invoke("core/db.query", {"connection": connection, "query": query})
             assert result.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT, query
-            assert said in result.error.message
+            assert expected in result.error.message
         hidden = await hub.invoke("core/db.query", {"connection": "shop", "query": "SELECT * FROM hidden.salaries"})
         assert hidden.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         costly = {"connection": "cheap", "query": "SELECT count(*) FROM generate_series(1, 1000000) AS n"}
@@ -360,12 +360,12 @@ def test_explain_shows_what_a_statement_was_read_as(tmp_path: Path) -> None:
 
 
 def test_a_password_does_not_stand_in_the_settings(tmp_path: Path) -> None:
-    for entry, said in (
+    for entry, expected in (
         ({"url": "postgresql://me:secret-password@db/shop"}, "holds a password"),
         ({}, "either file"),
         ({"file": "a", "url": "postgresql://db/shop"}, "either file"),
     ):
-        with pytest.raises(msgspec.ValidationError, match=said) as caught:
+        with pytest.raises(msgspec.ValidationError, match=expected) as caught:
             settings_of(tmp_path, {"databases": [{"name": "shop", **entry}]})
         assert "secret-password" not in str(caught.value)
     twice = [{"name": "shop", "file": "a"}, {"name": "shop", "file": "b"}]
@@ -381,10 +381,10 @@ async def test_doctor_asks_each_database(tmp_path: Path, shop: Shop) -> None:
         {"name": "gone", "url": {"env": "TOOLHUB_NOT_SET_ANYWHERE"}},
     ]
     settings = settings_of(tmp_path, {"databases": entries})
-    told = {finding.name: (finding.state.value, finding.text) async for finding in database_checks(settings)}
-    assert told["database shop"] == ("ok", "answers; 2 tables, read-only")
-    assert told["database lite"] == ("ok", "answers; 2 tables, writable")
-    for name, said in (("admin", "superuser"), ("gone", "TOOLHUB_NOT_SET_ANYWHERE is not set")):
-        state, text = told[f"database {name}"]
+    findings = {finding.name: (finding.state.value, finding.text) async for finding in database_checks(settings)}
+    assert findings["database shop"] == ("ok", "answers; 2 tables, read-only")
+    assert findings["database lite"] == ("ok", "answers; 2 tables, writable")
+    for name, expected in (("admin", "superuser"), ("gone", "TOOLHUB_NOT_SET_ANYWHERE is not set")):
+        state, text = findings[f"database {name}"]
         assert state == "warn"
-        assert said in text
+        assert expected in text

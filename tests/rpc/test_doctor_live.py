@@ -37,8 +37,8 @@ async def test_a_source_that_is_down_is_found_with_what_it_last_said(tmp_path: P
 async def test_a_hub_that_answers_is_shown_with_its_version_entrances_and_limits(tmp_path: Path) -> None:
     async with running_hub(tmp_path) as running:
         words = ["doctor", "--json", "--address", running.address, "--data-dir", str(tmp_path / "hub")]
-        told = json.loads((await asyncio.to_thread(CliRunner().invoke, toolhub, words)).output)
-    (found,) = (finding for finding in told["findings"] if finding["name"] == "running hub")
+        report = json.loads((await asyncio.to_thread(CliRunner().invoke, toolhub, words)).output)
+    (found,) = (finding for finding in report["findings"] if finding["name"] == "running hub")
     assert found["state"] == "ok"
     for part in (
         f"version {__version__} at {running.address}",
@@ -46,8 +46,8 @@ async def test_a_hub_that_answers_is_shown_with_its_version_entrances_and_limits
         "limits: requests",
     ):
         assert part in found["told"]
-    assert told["server"]["version"] == __version__
-    assert "maxRequestBytes" in told["server"]["limits"]
+    assert report["server"]["version"] == __version__
+    assert "maxRequestBytes" in report["server"]["limits"]
 
 
 async def test_a_hub_that_does_not_run_is_a_finding(tmp_path: Path) -> None:
@@ -61,6 +61,6 @@ def test_what_sources_lack_is_found_without_a_hub(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "sources.yaml").write_text(SOURCES)
     output = CliRunner().invoke(toolhub, ["doctor", "--json", "--data-dir", str(folder)]).output
-    told = [finding for finding in json.loads(output)["findings"] if finding["name"] == "sources"]
-    assert [finding["state"] for finding in told] == ["warn", "ok"]
-    assert told[0]["disables"] == ["gone/*"]
+    findings = [finding for finding in json.loads(output)["findings"] if finding["name"] == "sources"]
+    assert [finding["state"] for finding in findings] == ["warn", "ok"]
+    assert findings[0]["disables"] == ["gone/*"]

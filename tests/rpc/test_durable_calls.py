@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NAP, NOW, SCRIPT, Effect, Marked, Said, a_stage
+from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NAP, NOW, SCRIPT, Effect, Marked, TextOutput, a_stage
 from toolhub.v1 import job_service_pb2, job_state_pb2
 from toolhub_service.domain.inner_log import KeptCall, KeptState
 from toolhub_service.domain.json import JsonObject
@@ -100,11 +100,11 @@ class Sign(Effect):
 
     name = "held/paper.sign"
 
-    async def run(self, args: Marked, context: ToolContext) -> Said:
+    async def run(self, args: Marked, context: ToolContext) -> TextOutput:
         schema: JsonObject = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
         answer = context.ask(f"Who signs {args.marker}?", schema)
         self.done.append(args.marker)
-        return Said(said=f"{answer['name']} {len(self.done)}")
+        return TextOutput(text=f"{answer['name']} {len(self.done)}")
 
 
 @pytest.mark.promise("inner.jobs-once")
@@ -135,7 +135,7 @@ async def test_what_a_killed_run_has_left_in_the_log_decides_what_the_next_one_d
         one = [(EFFECT, {"marker": name}) for name in ("cut", "known", "kept", "free")]
         job_id = await stage.submit(*[[each] for each in one], [(NOW, {"marker": "n"})], [(EFFECT, {"marker": "x"})])
         (outer,) = await stage.pending()
-        answer = ToolResult(ok=True, call_id="call-9", tool=EFFECT, value={"said": "as it was"})
+        answer = ToolResult(ok=True, call_id="call-9", tool=EFFECT, value={"text": "as it was"})
         for left in (
             kept(job_id, 0, EFFECT, "cut"),
             kept(job_id, 1, EFFECT, "known"),
@@ -173,5 +173,5 @@ async def test_logs_are_looked_at_again_and_forgotten_with_jobs_that_are_gone(tm
         assert (await stage.answers(job_id))[0].startswith("OUTCOME_UNKNOWN"), "as one that was begun, of unknown end"
 
 
-def replace_value(answer: ToolResult, said: str) -> ToolResult:
-    return answer._replace(value={"said": said})
+def replace_value(answer: ToolResult, text: str) -> ToolResult:
+    return answer._replace(value={"text": text})

@@ -131,7 +131,7 @@ class Case:
     provoke: Callable[[Scene], Awaitable[result_pb2.ToolResult]]
     details: tuple[str, ...] = ()
     """Keys that must be there."""
-    says: str = ""
+    message: str = ""
     """Part of the message: what to do."""
     violations: tuple[str, ...] = ()
     """Keywords that must be reported."""
@@ -146,53 +146,53 @@ POLICY_FACTS = ("rule_id", "policy_revision")
 
 CASES: dict[ErrorKind, Case] = {
     ErrorKind.TOOL_NOT_FOUND: Case(
-        lambda scene: scene.call("core/fs.readTxt"), ("did_you_mean",), says="core/fs.readText"
+        lambda scene: scene.call("core/fs.readTxt"), ("did_you_mean",), message="core/fs.readText"
     ),
-    ErrorKind.TOOL_QUARANTINED: Case(quarantined, ("reason",), says="another tool"),
+    ErrorKind.TOOL_QUARANTINED: Case(quarantined, ("reason",), message="another tool"),
     ErrorKind.TOOL_UNAVAILABLE: Case(
-        lambda scene: scene.call("core/util.time.now"), ("reason", "state"), says="disabled by configuration"
+        lambda scene: scene.call("core/util.time.now"), ("reason", "state"), message="disabled by configuration"
     ),
     ErrorKind.INPUT_SCHEMA_INVALID: Case(
         lambda scene: scene.call("core/fs.readText", {"paht": "a.txt", "maxBytes": "5"}),
         violations=("required", "additionalProperties", "type"),
-        says="path",
+        message="path",
     ),
     ErrorKind.INVALID_INPUT: Case(
         lambda scene: scene.call("core/fs.writeText", {"path": "a", "text": "b"}, purpose=""),
         ("field",),
-        says="`purpose`",
+        message="`purpose`",
     ),
     ErrorKind.POLICY_DENIED: Case(
         lambda scene: scene.call("core/fs.readText", {"path": "a"}, permissions=["write:fs"]),
         (*POLICY_FACTS, "missing_capabilities", "remedy"),
-        says="read:fs",
+        message="read:fs",
     ),
     ErrorKind.PERMISSION_DENIED: Case(
-        lambda scene: scene.call("test/text.echo", **HIDDEN), (*POLICY_FACTS, "principal", "remedy"), says="agent_id"
+        lambda scene: scene.call("test/text.echo", **HIDDEN), (*POLICY_FACTS, "principal", "remedy"), message="agent_id"
     ),
     ErrorKind.APPROVAL_REQUIRED: Case(
         lambda scene: scene.call("core/fs.move", {"source": "a", "destination": "b"}),
         (*POLICY_FACTS, "approval"),
-        says="Moves are approved.",
+        message="Moves are approved.",
     ),
     ErrorKind.PLAN_REQUIRED: Case(
-        lambda scene: scene.call("core/fs.deletePath", {"path": "a", "confirm": True}), POLICY_FACTS, says="DRY_RUN"
+        lambda scene: scene.call("core/fs.deletePath", {"path": "a", "confirm": True}), POLICY_FACTS, message="DRY_RUN"
     ),
     ErrorKind.PATH_OUTSIDE_SANDBOX: Case(
         lambda scene: scene.call("core/fs.readText", {"path": "../../etc/passwd"}), (*POLICY_FACTS, "argument")
     ),
     ErrorKind.NOT_FOUND: Case(
-        lambda scene: scene.call("core/fs.readText", {"path": "missing.txt"}), says="missing.txt"
+        lambda scene: scene.call("core/fs.readText", {"path": "missing.txt"}), message="missing.txt"
     ),
     ErrorKind.ALREADY_EXISTS: Case(
         lambda scene: scene.twice("core/fs.writeText", {"path": "a.txt", "text": "x"}, request_id="twice"),
-        says="overwrite",
+        message="overwrite",
     ),
-    ErrorKind.FILE_TOO_LARGE: Case(too_large_a_file, ("max_bytes",), says="100"),
+    ErrorKind.FILE_TOO_LARGE: Case(too_large_a_file, ("max_bytes",), message="100"),
     ErrorKind.HTTP_DISALLOWED_HOST: Case(
         lambda scene: scene.call("core/http.fetchText", {"url": "https://example.com/"}),
         (*POLICY_FACTS, "argument", "allowed_hosts"),
-        says="example.com",
+        message="example.com",
     ),
     ErrorKind.HTTP_TIMEOUT: Case(lambda scene: scene.fetch(SLOW, timeoutMs=1_000), retryable=True),
     ErrorKind.HTTP_TOO_LARGE: Case(lambda scene: scene.fetch(BIG, maxBytes=1_024), ("max_bytes",)),
@@ -202,7 +202,7 @@ CASES: dict[ErrorKind, Case] = {
         ),
         retryable=True,
     ),
-    ErrorKind.IO_ERROR: Case(broken_audit, ("component",), says="audit log", retry_after=True, retryable=True),
+    ErrorKind.IO_ERROR: Case(broken_audit, ("component",), message="audit log", retry_after=True, retryable=True),
     ErrorKind.EXECUTION_ERROR: Case(
         lambda scene: scene.call("core/exec.run", {"argv": ["flood"]}, request_id="flood"),
         ("command", "stdout", "stderr"),
@@ -213,19 +213,19 @@ CASES: dict[ErrorKind, Case] = {
     ErrorKind.RATE_LIMITED: Case(
         lambda scene: scene.twice("core/util.hash.sha256Text", {"text": "x"}), retry_after=True, retryable=True
     ),
-    ErrorKind.CIRCUIT_OPEN: Case(rest, ("waits_for",), retry_after=True, retryable=True, says="paused"),
+    ErrorKind.CIRCUIT_OPEN: Case(rest, ("waits_for",), retry_after=True, retryable=True, message="paused"),
     ErrorKind.TIMEOUT: Case(lambda scene: scene.late("test/text.wait"), ("default_timeout_s",), retryable=True),
     ErrorKind.UPSTREAM_ERROR: Case(lambda scene: scene.fetch(BROKEN), upstream=True),
     ErrorKind.OUTPUT_SCHEMA_INVALID: Case(lambda scene: scene.call("test/text.lie"), violations=("maxLength",)),
     ErrorKind.OUTCOME_UNKNOWN: Case(
-        lambda scene: scene.late("test/text.waitToWrite"), ("cause",), says="Check", retryable=False
+        lambda scene: scene.late("test/text.waitToWrite"), ("cause",), message="Check", retryable=False
     ),
     ErrorKind.IDEMPOTENCY_CONFLICT: Case(key_of_another_call, ("first_call_id", "differs"), retryable=False),
-    ErrorKind.INTERNAL: Case(lambda scene: scene.call("test/text.crash"), says="another tool", retryable=False),
+    ErrorKind.INTERNAL: Case(lambda scene: scene.call("test/text.crash"), message="another tool", retryable=False),
     ErrorKind.TOOL_CHANGED: Case(
         lambda scene: scene.call("test/text.echo", expected_tool_digest="0" * 64),
         ("tool_digest", "expected_tool_digest"),
-        says="Get the tool again",
+        message="Get the tool again",
         retryable=False,
     ),
 }
@@ -254,7 +254,7 @@ async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind
     assert result.evidence, "a refusal proves itself too"
     assert not result.result_json
     assert len(error.message) > 20
-    assert case.says in error.message
+    assert case.message in error.message
     details = MessageToDict(error.details)
     assert set(case.details) <= details.keys() <= NAMED[kind] | COMMON_DETAILS, details
     assert set(case.violations) <= {violation.keyword for violation in error.violations}

@@ -14,7 +14,7 @@ from tests.fakes.http_server import always, response
 from tests.hub import OPEN_POLICY, running_hub
 from tests.rpc.faces_hub import faced_hub
 from tests.rpc.media_receivers import receiving
-from tests.rpc.model_endpoint import KEY, model_endpoint, say
+from tests.rpc.model_endpoint import KEY, answer_text, model_endpoint
 from toolhub_client import connect, connect_sync
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.tools.context import ToolContext
@@ -47,8 +47,8 @@ class MyTool(Tool["MyTool.In", "MyTool.Out"]):
 async def test_each_example_of_the_page_is_answered_with_a_text(tmp_path: Path) -> None:
     async with faced_hub(tmp_path, PAGE) as (hub, client, _):
         registry = client.face("countbot")
-        said = await registry.execute("write_file", {"path": "output/result.txt", "content": "文件内容"})
-        assert said == "Wrote 12 bytes to output/result.txt."
+        text = await registry.execute("write_file", {"path": "output/result.txt", "content": "文件内容"})
+        assert text == "Wrote 12 bytes to output/result.txt."
         again = await registry.execute("write_file", {"path": "output/result.txt", "content": "旧代码"})  # replaces
         assert again == "Wrote 9 bytes to output/result.txt."
         await registry.execute("write_file", {"path": "src/main.py", "content": MAIN})
@@ -127,14 +127,14 @@ async def test_files_are_sent_to_the_channel(tmp_path: Path, monkeypatch: pytest
 async def test_a_sub_agent_is_started_and_its_job_named(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY + "\n")
     async with model_endpoint() as model:
-        model.says(say("分析完成"))
+        model.script(answer_text("分析完成"))
         agent = {"name": "helper", "url": model.url, "model": "m-1", "key": {"file": str(tmp_path / "key")}}
         async with faced_hub(tmp_path, PAGE, settings={"agents": [agent]}) as (hub, client, _):
             registry = client.face("countbot")
             asked = {"task": "分析项目代码结构并生成报告", "label": "代码分析"}
-            told = await registry.execute("spawn", asked)
-            started = re.fullmatch(r"Started as job (\S+) \([A-Z]+\)\.", told)
-            assert started, told
+            text = await registry.execute("spawn", asked)
+            started = re.fullmatch(r"Started as job (\S+) \([A-Z]+\)\.", text)
+            assert started, text
             ended = (await hub.watched(started[1]))[-1]
             assert json.loads(ended.result.result_json)["text"].strip() == "分析完成"
             assert "spawn" in {each["function"]["name"] for each in await registry.definitions()}
@@ -147,10 +147,10 @@ async def test_pictures_are_taken_of_the_desktop_and_of_a_page(tmp_path: Path, d
         registry = client.face("countbot")
         desktop = await registry.execute("screenshot", {"type": "desktop", "region": "full"})
         page = await registry.execute("screenshot", {"type": "web", "url": server.url(), "region": "visible"})
-        for told, size in ((desktop, "640 x 480"), (page, "1280 x 800")):
-            assert told.startswith("Saved screenshots/")
-            assert told.endswith(f" ({size}).")
-            assert (hub.workspace("faces") / told.split()[1]).read_bytes().startswith(b"\x89PNG")
+        for text, size in ((desktop, "640 x 480"), (page, "1280 x 800")):
+            assert text.startswith("Saved screenshots/")
+            assert text.endswith(f" ({size}).")
+            assert (hub.workspace("faces") / text.split()[1]).read_bytes().startswith(b"\x89PNG")
         lacking = await registry.execute("screenshot", {"type": "web"})
         assert lacking.startswith("Error (INPUT_SCHEMA_INVALID): screenshot needs url.")
         wrong = await registry.execute("screenshot", {"type": "window"})
@@ -163,7 +163,7 @@ async def test_pictures_are_taken_of_the_desktop_and_of_a_page(tmp_path: Path, d
 async def test_every_error_is_a_text_that_says_what_to_do(tmp_path: Path) -> None:
     async with faced_hub(tmp_path, PAGE) as (_, client, _):
         registry = client.face("countbot")
-        for name, args, told in (
+        for name, args, expected in (
             ("read_file", {"path": "none"}, "Error (NOT_FOUND): "),
             ("read_file", {"path": "../secret"}, "Error (PATH_OUTSIDE_SANDBOX): "),
             ("read_file", {"path": "a", "start_line": 0}, "Error (INPUT_SCHEMA_INVALID): "),
@@ -184,7 +184,7 @@ async def test_every_error_is_a_text_that_says_what_to_do(tmp_path: Path) -> Non
             ("", {}, "Error (INVALID_INPUT): "),
         ):
             text = await registry.execute(name, args)
-            assert text.startswith(told), (name, args, text)
+            assert text.startswith(expected), (name, args, text)
         assert "Did you mean: read_file?" in await registry.execute("read_flie", {})
         failed = await registry.execute("exec", {"command": "ls none"})
         assert "STDERR:\n" in failed
@@ -206,8 +206,8 @@ async def test_definitions_have_the_form_of_function_calling_and_list_what_can_r
         assert set(read["function"]["parameters"]["properties"]) == {"path", "start_line", "end_line"}
         assert mine["function"]["description"] == "工具描述，供 LLM 理解"
         assert mine["function"]["parameters"]["properties"]["param1"] == {"type": "string", "description": "参数说明"}
-        told = json.dumps(definitions)
-        assert not any(word in told for word in ("core/", "startLine", "oldText", "acme"))
+        text = json.dumps(definitions)
+        assert not any(word in text for word in ("core/", "startLine", "oldText", "acme"))
 
 
 async def test_a_face_that_is_off_is_none_and_a_tool_without_a_grant_is_not_shown(tmp_path: Path) -> None:

@@ -130,11 +130,11 @@ async def test_each_of_the_eight_codes_comes_through_the_wire_with_the_truth_in_
             ("NETWORK_ERROR", "NETWORK_ERROR", "HTTPRequest", {"url": closed}),
             ("IO_ERROR", "FILE_TOO_LARGE", "FileWrite", {"path": "big", "content": "x" * 2_000_001}),
         ]
-        told = []
+        seen = []
         for _, _, tool, args in cases:
             answer = await ran(client, tool, **args)
-            told.append((code_of(answer), answer["error"]["details"]["kind"], tool, args))
-        assert told == cases
+            seen.append((code_of(answer), answer["error"]["details"]["kind"], tool, args))
+        assert seen == cases
 
 
 async def test_a_face_over_the_contract_is_still_a_result_with_its_error_and_walks_the_same_steps(

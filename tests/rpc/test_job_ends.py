@@ -210,10 +210,10 @@ async def test_crash_of_a_tool_fails_its_job_without_a_word_of_it(harness: JobHa
     job = await harness.robot.submit("test/text.crash", {"text": "s3cret"})
     last = (await harness.robot.ended(job.job_id))[-1]
     assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_INTERNAL)
-    told = last.SerializeToString()
-    assert b"hunter2" not in told
+    data = last.SerializeToString()
+    assert b"hunter2" not in data
     assert state((await harness.robot.ended(job.job_id))[-1]) == "FAILED", "it only reads: nothing can have happened"
-    assert b"s3cret" not in told
+    assert b"s3cret" not in data
 
 
 async def test_result_over_its_cap_is_cut_and_whole_as_an_artifact(harness: JobHarness) -> None:

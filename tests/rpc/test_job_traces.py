@@ -52,8 +52,8 @@ async def test_every_step_of_a_job_is_in_the_audit_log_under_its_call(harness: T
     job = await harness.robot.submit(WRITE, {"text": "a"}, request_id="r-1")
     await harness.robot.ended(job.job_id)
     events = [chained.event for chained in await harness.running.events(call_id=job.call_id)]
-    told = [(event.type, event.attributes.get("state", "")) for event in events]
-    assert told == [
+    recorded = [(event.type, event.attributes.get("state", "")) for event in events]
+    assert recorded == [
         (EventType.TOOL_CALLED, ""),
         (EventType.JOB_SUBMITTED, "QUEUED"),
         (EventType.TOOL_RESULT, ""),
@@ -74,8 +74,8 @@ async def test_cancellation_is_audited_with_its_reason(harness: TraceHarness) ->
     await harness.robot.cancel(job.job_id, "the build is red")
     await harness.robot.ended(job.job_id)
     events = await harness.running.events(types=frozenset({EventType.JOB_STATE}))
-    told = [(each.event.attributes["state"], each.event.attributes.get("cancel_reason")) for each in events]
-    assert told == [("RUNNING", None), ("CANCELLING", "the build is red"), ("CANCELLED", "the build is red")]
+    states = [(each.event.attributes["state"], each.event.attributes.get("cancel_reason")) for each in events]
+    assert states == [("RUNNING", None), ("CANCELLING", "the build is red"), ("CANCELLED", "the build is red")]
 
 
 async def test_jobs_are_counted_and_timed(harness: TraceHarness) -> None:

@@ -214,7 +214,7 @@ async def test_progress_is_published_ten_times_a_second_and_the_last_report_in_a
 @pytest.mark.promise("jobs.owners-only")
 async def test_unknown_and_foreign_jobs_are_not_found_and_reported_alike(office: Office, robot: Client) -> None:
     job_id, other = (await robot.submit(ECHO)).job_id, office.by("other")
-    told = [
+    failures = [
         await failed(other.job(job_id)),
         await failed_stream(other.watch(job_id)),
         await failed(other.cancel(job_id)),
@@ -222,8 +222,8 @@ async def test_unknown_and_foreign_jobs_are_not_found_and_reported_alike(office:
         await failed_stream(other.watch("job_unknown")),
         await failed(other.cancel("job_unknown")),
     ]
-    assert {(each.code, each.reason) for each in told} == {(grpc.StatusCode.NOT_FOUND, "NOT_FOUND")}
-    assert {each.message.replace(job_id, "job_unknown") for each in told} == {told[-1].message}
+    assert {(each.code, each.reason) for each in failures} == {(grpc.StatusCode.NOT_FOUND, "NOT_FOUND")}
+    assert {each.message.replace(job_id, "job_unknown") for each in failures} == {failures[-1].message}
     assert (await other.page()).total_size == 0
     assert (await other.page(principal="robot")).total_size == 0
     boss = office.by("boss")

@@ -18,7 +18,7 @@ from tests.hub import channel_to
 from tests.overtaken import overtaken
 from tests.processes import served
 from tests.rpc import real_servers as real
-from tests.rpc.job_client import JobClient, state, tells
+from tests.rpc.job_client import JobClient, has_message, state
 from toolhub.v1 import error_pb2, job_pb2
 from toolhub.v1.registry_service_pb2 import RefreshSourcesRequest
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
@@ -74,8 +74,8 @@ async def test_job_follows_its_task_and_brings_its_result(tmp_path: Path, genera
     async with an_agent(tmp_path, generation, tool) as agent:
         history = await agent.ended(await agent.submit({"polls": 3, "text": "made"}))
         _check_made(agent, history[-1])
-        told = [status.progress.message for status in history if status.progress.message]
-        assert told[-1] == "completed: 0 to go"
+        messages = [status.progress.message for status in history if status.progress.message]
+        assert messages[-1] == "completed: 0 to go"
         assert any(each.ref == "t-1" for each in history[-1].result.evidence)
 
 
@@ -111,7 +111,7 @@ async def test_deadline_of_the_job_reaches_the_task(tmp_path: Path, generation: 
         async def late(timeout_s: float) -> list[job_pb2.JobStatus]:
             return await agent.ended(await agent.submit({"polls": ENDLESS}, budget={"timeout_s": timeout_s}))
 
-        history = await overtaken(late, tells("working"), first_s=0.6)
+        history = await overtaken(late, has_message("working"), first_s=0.6)
         assert state(history[-1]) == "TIMED_OUT"
         assert agent.script.cancelled[-1] == list(agent.script.tasks)[-1]
 

@@ -129,11 +129,11 @@ async def test_each_way_to_fail_is_told_apart_and_says_whether_it_may_be_sent_ag
     async with media_hub(tmp_path, urls, monkeypatch) as hub:
         results = [await hub.invoke(SEND, {"channel": name, "message": "hello"}) for name in urls]
         errors = {name: result.error for name, result in zip(urls, results, strict=True)}
-        told = {
+        outcomes = {
             name: (KINDS.Name(error.kind).removeprefix("ERROR_KIND_"), error.retryable, error.upstream.status)
             for name, error in errors.items()
         }
-        assert told == expected
+        assert outcomes == expected
         assert len(receivers.mails) == 1, "one reached DATA"
         assert [post["path"] for post in receivers.posts] == ["503", "404", "away", "cut"], "no redirect is followed"
 

@@ -15,7 +15,7 @@ from tests.unit.adapters.n8n.flows import FLOWS, NAMES_ITSELF, flow, sets
 from toolhub.v1 import error_pb2, result_pb2, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 
-SAY = {
+SEND = {
     "webhook": "echo",
     "description": "Says it again.",
     "input_schema": {
@@ -35,7 +35,7 @@ async def _refused(running: RunningHub, tool: str, **more: object) -> result_pb2
 
 @pytest.mark.promise("n8n.webhook-untold")
 async def test_a_workflow_is_a_tool_with_schema_defaults_evidence_and_audit(tmp_path: Path) -> None:
-    async with flows_hub(tmp_path, {"say": SAY}) as (n8n, running, _):
+    async with flows_hub(tmp_path, {"say": SEND}) as (n8n, running, _):
         result = await running.invoke(f"{SOURCE}/say", {"text": "hello"})
         assert result.ok, result.error.message
         assert json.loads(result.result_json) == {"echo": {"text": "hello", "times": 1}}
@@ -49,7 +49,7 @@ async def test_a_workflow_is_a_tool_with_schema_defaults_evidence_and_audit(tmp_
 
 
 async def test_nobody_may_call_it_until_policy_grants_it(tmp_path: Path) -> None:
-    async with flows_hub(tmp_path, {"say": SAY}, capabilities=["pay:invoices"]) as (n8n, running, _):
+    async with flows_hub(tmp_path, {"say": SEND}, capabilities=["pay:invoices"]) as (n8n, running, _):
         refused = await _refused(running, "say", args={"text": "hello"})
         assert refused.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         assert "pay:invoices" in str(refused.error.details)
@@ -58,7 +58,7 @@ async def test_nobody_may_call_it_until_policy_grants_it(tmp_path: Path) -> None
 
 @pytest.mark.promise("idempotency.runs-once")
 async def test_the_same_key_is_answered_once_and_replayed(tmp_path: Path) -> None:
-    async with flows_hub(tmp_path, {"say": SAY}) as (n8n, running, _):
+    async with flows_hub(tmp_path, {"say": SEND}) as (n8n, running, _):
         first, second = [
             await running.invoke(f"{SOURCE}/say", {"text": "hello"}, idempotency_key="k-1") for _ in range(2)
         ]
@@ -68,14 +68,14 @@ async def test_the_same_key_is_answered_once_and_replayed(tmp_path: Path) -> Non
 
 
 async def test_the_same_call_of_the_same_task_runs_once_without_a_key(tmp_path: Path) -> None:
-    async with flows_hub(tmp_path, {"say": SAY}) as (n8n, running, _):
+    async with flows_hub(tmp_path, {"say": SEND}) as (n8n, running, _):
         for _ in range(2):
             await running.value(f"{SOURCE}/say", {"text": "hello"}, task_id="t-1", request_id="r-1")
         assert n8n.starts("echo") == 1
 
 
 async def test_a_lost_answer_is_no_second_run(tmp_path: Path) -> None:
-    async with flows_hub(tmp_path, {"say": SAY}, api_key="") as (n8n, running, _):
+    async with flows_hub(tmp_path, {"say": SEND}, api_key="") as (n8n, running, _):
         n8n.fails("/webhook/*", How.LOSE_ANSWER)
         lost = await _refused(running, "say", args={"text": "hello"}, idempotency_key="k-1")
         again = await _refused(running, "say", args={"text": "hello"}, idempotency_key="k-1")
@@ -95,14 +95,14 @@ async def test_time_that_runs_out_is_unknown_and_stops_what_can_be_stopped(tmp_p
 
 
 async def test_a_plan_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
-    async with flows_hub(tmp_path, {"say": SAY}) as (n8n, running, _):
+    async with flows_hub(tmp_path, {"say": SEND}) as (n8n, running, _):
         plan = await running.plan(f"{SOURCE}/say", {"text": "hello"})
         assert any("n8n workflow `say`" in effect for effect in plan.effects)
         assert not n8n.asked("POST", "/webhook/*")
 
 
 async def test_what_an_operator_should_do_stands_in_the_status(tmp_path: Path) -> None:
-    async with flows_hub(tmp_path, {"say": SAY, "gone": {"webhook": "nowhere"}}) as (_, running, _agent):
+    async with flows_hub(tmp_path, {"say": SEND, "gone": {"webhook": "nowhere"}}) as (_, running, _agent):
         (status,) = (await running.registry.RefreshSources(pb.RefreshSourcesRequest(sources=[SOURCE]))).sources
         assert status.state == source_pb2.SOURCE_STATE_PARTIAL
         assert "no active workflow has the webhook `nowhere`" in status.message
@@ -113,7 +113,7 @@ async def test_what_an_operator_should_do_stands_in_the_status(tmp_path: Path) -
 
 async def test_named_workflows_work_while_the_api_is_away(tmp_path: Path) -> None:
     async with fake_n8n(workflows=FLOWS) as n8n:
-        source = entry(n8n, {"say": SAY}, api_key="wrong")
+        source = entry(n8n, {"say": SEND}, api_key="wrong")
         async with n8n_hub(tmp_path, source) as (running, _):
             (status,) = (await running.registry.ListSources(pb.ListSourcesRequest())).sources[-1:]
             assert "api_key" in status.message
@@ -121,7 +121,7 @@ async def test_named_workflows_work_while_the_api_is_away(tmp_path: Path) -> Non
 
 
 async def test_a_definition_that_cannot_be_used_is_quarantined_with_what_to_do(tmp_path: Path) -> None:
-    wrong = {**SAY, "idempotency_field": "text"}
+    wrong = {**SEND, "idempotency_field": "text"}
     async with flows_hub(tmp_path, {"say": wrong}) as (_, running, _agent):
         refused = await _refused(running, "say", args={"text": "x"})
         assert refused.error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED
@@ -140,14 +140,14 @@ async def test_a_workflow_that_hands_its_request_on_does_not_hand_on_the_sources
         async with n8n_hub(tmp_path, source) as (running, agent):
             if is_async:
                 end = (await agent.ended(await agent.begin("leaks")))[-1]
-                value, told = json.loads(end.result.result_json), str(end)
+                value, text = json.loads(end.result.result_json), str(end)
             else:
                 result = await running.invoke(f"{SOURCE}/leaks")
-                value, told = json.loads(result.result_json), str(result)
+                value, text = json.loads(result.result_json), str(result)
         (sent,) = n8n.asked("POST", "/webhook/leaks")
     assert sent.headers["x-hub-token"] == secret
     assert "x-hub-token" in value["headers"]
-    assert secret not in told
+    assert secret not in text
 
 
 class TestDiscovered:
@@ -161,7 +161,7 @@ class TestDiscovered:
             assert n8n.starts("newcomer") == 0
 
     async def test_named_ones_beside_them_never_wait(self, tmp_path: Path) -> None:
-        async with flows_hub(tmp_path, {"say": SAY}, discover={}, trust="approval") as (_, running, _agent):
+        async with flows_hub(tmp_path, {"say": SEND}, discover={}, trust="approval") as (_, running, _agent):
             assert (await running.value(f"{SOURCE}/say", {"text": "x"}))["echo"]["text"] == "x"
             refused = await _refused(running, "slow")
             assert refused.error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED

@@ -15,7 +15,7 @@ from tests.fakes.n8n import FakeN8n, How, fake_n8n
 from tests.hub import channel_to
 from tests.overtaken import overtaken
 from tests.processes import served
-from tests.rpc.job_client import state, tells
+from tests.rpc.job_client import has_message, state
 from tests.rpc.n8n_hub import ASYNC, POLICY, SOURCE, WITHIN_S, Agent, entry, facts, flows_hub, n8n_hub
 from tests.rpc.real_servers import write_sources
 from tests.unit.adapters.n8n.flows import FLOWS
@@ -38,7 +38,7 @@ def _check_made(n8n: FakeN8n, end: job_pb2.JobStatus, workflow: str = "long") ->
 async def test_a_job_is_watched_from_its_start_to_its_end(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("long", {"a": 1})
-        await agent.said(job_id, "running")
+        await agent.reported(job_id, "running")
         n8n.release(1)
         history = await agent.ended(job_id)
         _check_made(n8n, history[-1])
@@ -52,7 +52,7 @@ async def test_a_job_is_watched_from_its_start_to_its_end(tmp_path: Path) -> Non
 async def test_a_waiting_job_runs_and_says_until_when_it_waits(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"patient": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("patient", {"a": 1})
-        history = await agent.said(job_id, "waiting until 20")
+        history = await agent.reported(job_id, "waiting until 20")
         assert state(history[-1]) == "RUNNING"
         n8n.release(1)
         _check_made(n8n, (await agent.ended(job_id))[-1], "patient")
@@ -62,7 +62,7 @@ async def test_a_waiting_job_runs_and_says_until_when_it_waits(tmp_path: Path) -
 async def test_it_is_cancelling_until_n8n_has_stopped_it(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("long")
-        await agent.said(job_id, "running")
+        await agent.reported(job_id, "running")
         fault = n8n.fails("/api/v1/executions/*/stop", How.STALL)
         assert await agent.cancel(job_id) == "CANCELLING"
         await n8n.was_asked("POST", "/api/v1/executions/1/stop")
@@ -76,9 +76,9 @@ async def test_it_is_cancelling_until_n8n_has_stopped_it(tmp_path: Path) -> None
 async def test_an_older_n8n_cannot_stop_it_and_that_is_said(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}, version="2.8.4") as (n8n, _, agent):
         job_id = await agent.begin("long", {"a": 1})
-        await agent.said(job_id, "running")
+        await agent.reported(job_id, "running")
         assert await agent.cancel(job_id) == "CANCELLING"
-        await agent.said(job_id, "cannot stop it")
+        await agent.reported(job_id, "cannot stop it")
         n8n.release(1)
         _check_made(n8n, (await agent.ended(job_id))[-1])
 
@@ -87,7 +87,7 @@ async def test_an_older_n8n_cannot_stop_it_and_that_is_said(tmp_path: Path) -> N
 async def test_what_n8n_has_forgotten_is_lost_and_says_where_to_look(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("long")
-        await agent.said(job_id, "running")
+        await agent.reported(job_id, "running")
         n8n.executions.forget()
         end = (await agent.ended(job_id))[-1]
         assert (state(end), end.result.error.kind) == ("LOST", error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
@@ -98,7 +98,7 @@ async def test_what_n8n_has_forgotten_is_lost_and_says_where_to_look(tmp_path: P
 async def test_a_crash_of_n8n_is_a_failure_of_the_job(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("long")
-        await agent.said(job_id, "running")
+        await agent.reported(job_id, "running")
         await n8n.restart()
         end = (await agent.ended(job_id))[-1]
         assert (state(end), end.result.error.kind) == ("FAILED", error_pb2.ERROR_KIND_EXECUTION_ERROR)
@@ -110,7 +110,7 @@ async def test_a_start_whose_answer_is_lost_is_found(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         n8n.fails("/webhook/*", How.LOSE_ANSWER)
         job_id = await agent.begin("long", {"a": 1})
-        await agent.said(job_id, "running")
+        await agent.reported(job_id, "running")
         n8n.release(1)
         _check_made(n8n, (await agent.ended(job_id))[-1])
 
@@ -121,7 +121,7 @@ async def test_a_deadline_ends_it_and_asks_n8n_to_stop(tmp_path: Path) -> None:
         async def late(timeout_s: float) -> list[job_pb2.JobStatus]:
             return await agent.ended(await agent.begin("long", budget={"timeout_s": timeout_s}))
 
-        history = await overtaken(late, tells("running"), first_s=0.5)
+        history = await overtaken(late, has_message("running"), first_s=0.5)
         assert state(history[-1]) == "TIMED_OUT"
         assert (await n8n.reached(n8n.starts("long"), "canceled")).status == "canceled"
 
@@ -132,7 +132,7 @@ async def test_a_hub_that_stops_leaves_it_to_the_next_one(tmp_path: Path) -> Non
         source = entry(n8n, {"long": ASYNC})
         async with n8n_hub(tmp_path, source, IMPATIENT) as (_, agent):
             job_id = await agent.begin("long", {"a": 1})
-            await agent.said(job_id, "running")
+            await agent.reported(job_id, "running")
         assert n8n.executions[1].status == "running"
         async with n8n_hub(tmp_path, source, IMPATIENT) as (_, agent):
             n8n.release(1)
@@ -153,7 +153,7 @@ async def test_kill_9_costs_no_second_execution(tmp_path: Path, moment: str) -> 
             job_id = await first.begin("long", {"a": 1})
             await n8n.began("long")
             if fault is None:
-                await first.said(job_id, "running")
+                await first.reported(job_id, "running")
             process.signal(signal.SIGKILL)
             await process.process.wait()
         if fault is not None:

@@ -81,13 +81,13 @@ async def test_an_argument_that_no_tool_has_is_refused(tmp_path: Path) -> None:
 
 
 async def test_the_user_agent_is_the_hubs_name_unless_it_is_set(tmp_path: Path) -> None:
-    for settings, told in (({}, "tool-hub/"), ({"tools": {"user_agent": "acme-agents/7"}}, "acme-agents/7")):
+    for settings, expected in (({}, "tool-hub/"), ({"tools": {"user_agent": "acme-agents/7"}}, "acme-agents/7")):
         async with (
             serving(always(response(b"hello"))) as server,
-            running_hub(tmp_path / str(len(told)), policy=ALL + EGRESS % server.port, settings=settings) as hub,
+            running_hub(tmp_path / str(len(expected)), policy=ALL + EGRESS % server.port, settings=settings) as hub,
         ):
             await hub.value("core/http.fetchText", {"url": server.url()})
-            assert server.asked[0].headers["user-agent"].startswith(told)
+            assert server.asked[0].headers["user-agent"].startswith(expected)
 
 
 async def test_evidence_of_a_text_has_its_type(tmp_path: Path) -> None:
@@ -119,13 +119,17 @@ class Translate(Tool["Translate.In", "Translate.Out"]):
 
 async def test_a_definition_is_published_with_all_that_it_says(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=ALL, tools=[Translate()]) as hub:
-        told = (await hub.stub.GetTool(pb.GetToolRequest(name=Translate.name))).tool
+        published = (await hub.stub.GetTool(pb.GetToolRequest(name=Translate.name))).tool
         plain = (await hub.stub.GetTool(pb.GetToolRequest(name="core/fs.stat"))).tool
-    assert (told.name, told.version, told.description) == ("acme/text.translate", "2.1.0", "Translate a text.")
-    assert told.kind == plain.kind == tool_pb2.TOOL_KIND_CORE
-    assert (set(told.tags), list(told.capabilities)) == ({"text", "language"}, ["read:web"])
-    for schema in (told.input_schema_json, told.output_schema_json):
+    assert (published.name, published.version, published.description) == (
+        "acme/text.translate",
+        "2.1.0",
+        "Translate a text.",
+    )
+    assert published.kind == plain.kind == tool_pb2.TOOL_KIND_CORE
+    assert (set(published.tags), list(published.capabilities)) == ({"text", "language"}, ["read:web"])
+    for schema in (published.input_schema_json, published.output_schema_json):
         assert json.loads(schema)["properties"] == {"text": {"type": "string"}}
-    cost = told.cost_hints
+    cost = published.cost_hints
     assert (cost.latency_p50.ToMilliseconds(), cost.latency_p95.ToMilliseconds(), cost.is_async) == (120, 900, False)
-    assert (told.annotations.supports_streaming, plain.annotations.supports_streaming) == (True, False)
+    assert (published.annotations.supports_streaming, plain.annotations.supports_streaming) == (True, False)

@@ -135,15 +135,15 @@ async def test_every_mixture_of_permissions_allows_exactly_its_own_tools(tmp_pat
     imported = from_local_tools({"users": users}, "local")
     async with running_hub(tmp_path, policy=imported.text("A test.")) as hub, connect(hub.address) as client:
         wrong = []
-        for (user, told), (tool, args) in itertools.product(users.items(), calls.items()):
-            may = needs[LOCAL_TOOLS.tools[tool].tool] in told["permissions"]
+        for (user, user_fields), (tool, args) in itertools.product(users.items(), calls.items()):
+            may = needs[LOCAL_TOOLS.tools[tool].tool] in user_fields["permissions"]
             if await allowed(client, user, tool, **args) != may:
-                wrong.append((user, told["permissions"], tool))
+                wrong.append((user, user_fields["permissions"], tool))
         assert wrong == []
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "expected"),
     [
         ({}, 'expected {"users"'),
         ({"users": []}, 'expected {"users"'),
@@ -154,20 +154,20 @@ async def test_every_mixture_of_permissions_allows_exactly_its_own_tools(tmp_pat
         ({"users": {"a": {"hosts": [1]}}}, "users.a.hosts: expected a list of texts"),
     ],
 )
-def test_a_file_of_another_form_is_refused_with_its_place(file: dict[str, Any], told: str) -> None:
+def test_a_file_of_another_form_is_refused_with_its_place(file: dict[str, Any], expected: str) -> None:
     with pytest.raises(ImportRefused) as refused:
         from_local_tools(file, "local")
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(expected)
 
 
 def test_what_has_no_counterpart_is_left_out_and_told() -> None:
-    told = {
+    permissions = {
         "permissions": ["read:file", "sudo:all", "execute:command", "network:outbound"],
         "paths": ["/etc", "../up", "ok"],
         "commands": ["bash", "python3 -c x", "rm", "echo $(id)", "/bin/ls", "ls; id", "no-such-program"],
         "hosts": ["http://a.example/", "a b", "x:99999", ""],
     }
-    imported = from_local_tools({"users": {"a": told, "two words": []}}, "bot")
+    imported = from_local_tools({"users": {"a": permissions, "two words": []}}, "bot")
     warned = "\n".join(imported.warnings)
     left_out = (
         "sudo:all",

@@ -76,7 +76,7 @@ async def test_two_workers_share_a_port_are_counted_together_and_replaced_when_k
         assert calls % 10 == 0
         victim, survivor = running.children()
         os.kill(victim, signal.SIGKILL)
-        await running.said(lambda line: "ended with status -9" in str(line.get("event")))
+        await running.lines_that(lambda line: "ended with status -9" in str(line.get("event")))
         (replacement,) = await fresh_writers(running, first)
         assert replacement.startswith("worker")
         workers = running.children()
@@ -165,13 +165,13 @@ async def test_a_name_in_the_policy_that_fits_nothing_known_is_logged(tmp_path: 
     """Fails at befa727: a misspelt tool in a DENY rule forbids nothing and nobody is told."""
     (tmp_path / "policy.yaml").write_text("rules: [{id: never, effect: DENY, tools: [core/fs.deletPath]}]")
     async with served(tmp_path, environment={"TOOLHUB_POLICY_RELOAD_S": "0"}) as running:
-        (told,) = (await running.logged("policy_names_unknown"))["warnings"]
-        assert told.endswith("did you mean `core/fs.deletePath`?")
+        (warning,) = (await running.logged("policy_names_unknown"))["warnings"]
+        assert warning.endswith("did you mean `core/fs.deletePath`?")
         many = ", ".join(f"'core/x{index}'" for index in range(50))
         (tmp_path / "policy.yaml").write_text(f"rules: [{{id: never, effect: DENY, tools: [{many}]}}]")
         running.signal(signal.SIGHUP)
-        told = await running.logged("policy_names_unknown", 2)
-        assert (len(told["warnings"]), told["are_all"]) == (20, False)
+        warning = await running.logged("policy_names_unknown", 2)
+        assert (len(warning["warnings"]), warning["are_all"]) == (20, False)
 
 
 @pytest.mark.promise("policy.atomic-reload")

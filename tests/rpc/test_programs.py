@@ -163,11 +163,11 @@ REFUSED: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
 async def test_what_is_wrong_with_a_program_is_said_with_its_line(hub: RunningHub) -> None:
     for code, args, kind, words, details in REFUSED:
         result = await run(hub, code, **args)
-        said = f"{code!r}: {result.error.message} {result.error.details}"
-        assert KINDS.Name(result.error.kind).removeprefix("ERROR_KIND_") == kind, said
-        assert words in result.error.message, said
-        told = dict(result.error.details)
-        assert {key: told.get(key) for key in details} == details, said
+        shown = f"{code!r}: {result.error.message} {result.error.details}"
+        assert KINDS.Name(result.error.kind).removeprefix("ERROR_KIND_") == kind, shown
+        assert words in result.error.message, shown
+        details_of = dict(result.error.details)
+        assert {key: details_of.get(key) for key in details} == details, shown
 
 
 async def test_large_values_are_artifacts_and_long_output_is_cut(hub: RunningHub) -> None:

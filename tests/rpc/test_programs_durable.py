@@ -21,7 +21,7 @@ first = [random.random(), time.time()]
 a, b = await asyncio.gather(held.effect_do(marker="beside"), call("held/effect.asked", {"marker": "asked"}))
 await held.effect_do(marker="after")
 print("done")
-[first, [random.random(), time.time()], a["said"], b["said"]]
+[first, [random.random(), time.time()], a["text"], b["text"]]
 """
 
 

@@ -193,12 +193,12 @@ async def test_continuation_and_answer_are_shown_to_nobody(office: AskingOffice,
     page = await office.approvals.ListApprovals(pb.ListApprovalsRequest(), metadata=office.by("judge"), timeout=60)
     watch = office.approvals.WatchApprovals(pb.WatchApprovalsRequest(), metadata=office.by("judge"), timeout=60)
     job = await office.submitted()
-    told = (await anext(aiter(watch))).approval
+    notified = (await anext(aiter(watch))).approval
     watch.cancel()
     await office.paint(approval_id)
     waiting = await office.waiting(job.job_id)
     events = await office.running.events()
-    seen = [result, decided, page, told, waiting, await office.shown(approval_id, "robot"), events]
+    seen = [result, decided, page, notified, waiting, await office.shown(approval_id, "robot"), events]
     text = " ".join(repr(each) for each in seen) + "".join(capfd.readouterr())
     assert CANARY not in text
     assert "answer-canary" not in text

@@ -91,9 +91,9 @@ async def a_process(folder: Path, *names: str) -> AsyncIterator[Process]:
     assert process.stdout is not None
     try:
         async with asyncio.timeout(60):
-            said = json.loads(await process.stdout.readline())
-        async with channel_to(said["address"]) as channel:
-            yield Process(process, channel, said["keys"])
+            ready = json.loads(await process.stdout.readline())
+        async with channel_to(ready["address"]) as channel:
+            yield Process(process, channel, ready["keys"])
     finally:
         if process.returncode is None:
             process.kill()

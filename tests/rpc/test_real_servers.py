@@ -359,10 +359,10 @@ async def test_progress_is_seen_on_a_stream(harness: RealServerHarness) -> None:
 
 async def test_progress_is_seen_on_a_job(harness: RealServerHarness) -> None:
     job = await harness.hub.submit("everything/trigger-long-running-operation", {"duration": 1.0, "steps": 2})
-    told = await harness.hub.watched(job.job_id)
-    assert JobState.Name(told[-1].state) == "JOB_STATE_SUCCEEDED"
-    assert told[-1].result.ok
-    assert {1, 2} & {status.progress.step for status in told}
+    statuses = await harness.hub.watched(job.job_id)
+    assert JobState.Name(statuses[-1].state) == "JOB_STATE_SUCCEEDED"
+    assert statuses[-1].result.ok
+    assert {1, 2} & {status.progress.step for status in statuses}
 
 
 async def test_task_of_a_server_is_a_job(harness: RealServerHarness) -> None:
@@ -370,12 +370,12 @@ async def test_task_of_a_server_is_a_job(harness: RealServerHarness) -> None:
     answer = await harness.hub.invoke("everything/simulate-research-query", {"topic": "tool hubs"})
     other = await harness.hub.invoke("everything/simulate-research-query", {"topic": "nothing"})
     assert answer.job.job_id
-    told = asyncio.create_task(harness.hub.watched(answer.job.job_id))
+    watching = asyncio.create_task(harness.hub.watched(answer.job.job_id))
     await _until(harness, other.job.job_id, "Gathering")
     await harness.hub.jobs.CancelJob(jobs_pb.CancelJobRequest(job_id=other.job.job_id))
     last = (await harness.hub.watched(other.job.job_id))[-1]
     assert JobState.Name(last.state) == "JOB_STATE_CANCELLED"
-    statuses = await told
+    statuses = await watching
     assert JobState.Name(statuses[-1].state) == "JOB_STATE_SUCCEEDED"
     assert "tool hubs" in statuses[-1].result.result_json.decode()
     stages = " ".join(status.progress.message for status in statuses)

@@ -16,7 +16,7 @@ from tests.fakes.job_server import JobServer, job_server
 from tests.fakes.job_server_faults import How, Op
 from tests.hub import channel_to, request
 from tests.overtaken import overtaken
-from tests.rpc.job_client import JobClient, state, tells
+from tests.rpc.job_client import JobClient, has_message, state
 from tests.rpc.remote_hub import TOOL, HubProcess, remote_hub
 from toolhub.v1 import error_pb2, job_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -114,7 +114,7 @@ async def test_a_deadline_ends_it_and_asks_the_remote_side_to_stop(agent: Agent,
     async def late(timeout_s: float) -> list[job_pb2.JobStatus]:
         return await agent.ended(await agent.begin(budget={"timeout_s": timeout_s}))
 
-    history = await overtaken(late, tells("step"), first_s=0.5)
+    history = await overtaken(late, has_message("step"), first_s=0.5)
     assert state(history[-1]) == "TIMED_OUT"
     assert list(server.memory.tasks.values())[-1].state == "cancelling"
 

@@ -34,7 +34,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
-    ("tool", "args", "tells"),
+    ("tool", "args", "remedies"),
     [
         ("read_file", {"path": "a"}, ["core/fs.readText"]),
         ("core/files.write_file", {"path": "a"}, ["core/fs.writeText"]),
@@ -61,11 +61,11 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     ],
 )
 async def test_message_alone_tells_what_to_send_instead(
-    hub: RunningHub, tool: str, args: dict[str, Any], tells: list[str]
+    hub: RunningHub, tool: str, args: dict[str, Any], remedies: list[str]
 ) -> None:
     answer = await hub.invoke(tool, args, request_id=ONE)
     assert not answer.ok
-    for words in tells:
+    for words in remedies:
         assert words in answer.error.message
 
 

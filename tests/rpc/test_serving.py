@@ -121,9 +121,9 @@ async def test_programs_find_every_method_by_reflection(hub: RunningHub, program
     if shutil.which(program[0]) is None:
         pytest.skip(f"no {program[0]} on the path")
     command = [word.format(hub.address) for word in program]
-    told = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    assert shown in told.stdout
+    result = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert shown in result.stdout
 
 
 def trusting(authority: Authority, client: Signed | None = None) -> grpc.ChannelCredentials:

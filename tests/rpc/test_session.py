@@ -15,7 +15,7 @@ import pytest
 from tests.hub import OPEN_POLICY, RunningHub, channel_to, request, running_hub
 from tests.overtaken import overtaken
 from tests.rpc.props import Crashes, Echo, Waits, WaitsToWrite
-from tests.rpc.statuses import Failed, in_time, told
+from tests.rpc.statuses import Failed, failure_of, in_time
 from toolhub.v1 import call_pb2, error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -76,7 +76,7 @@ class Client:
     async def failure(self) -> Failed:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await self.rest()
-        return told(raised.value)
+        return failure_of(raised.value)
 
 
 class SessionHarness:
@@ -167,7 +167,7 @@ async def test_bytes_that_are_no_request_end_the_session_with_a_reason(hub: Runn
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         async for _ in stream:
             pass
-    assert told(raised.value).reason == "UNREADABLE_REQUEST"
+    assert failure_of(raised.value).reason == "UNREADABLE_REQUEST"
 
 
 async def test_progress_and_output_come_as_they_happen_and_results_out_of_order(harness: SessionHarness) -> None:

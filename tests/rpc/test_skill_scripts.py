@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.fakes.langchain_source import gone
 from tests.hub import RunningHub, request
-from tests.rpc.skill_runs import OBJECT, POLICY, running_with, script_skill, skill_hub, told
+from tests.rpc.skill_runs import OBJECT, POLICY, running_with, script_skill, skill_hub, text_of
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.event import EventType
 
@@ -65,7 +65,7 @@ async def test_a_script_is_run_on_its_arguments_and_what_it_made_is_proven_by_th
     script_skill(skills, "shell", SHELL, argv=["{sh}", "run.py"], tools=["core/fs.readText"])
     async with skill_hub(tmp_path, skills) as hub:
         result = await hub.invoke("skill/count", {"text": "one two three"})
-        assert result.ok, told(result)
+        assert result.ok, text_of(result)
         assert json.loads(result.result_json) == {"words": 3, "ok": False, "approved": True, "evidence": ["mine"]}
         (artifact,) = result.artifacts
         assert (artifact.name, artifact.media_type, artifact.size_bytes) == ("words.csv", "text/csv", 17)
@@ -82,7 +82,7 @@ async def test_a_script_is_run_on_its_arguments_and_what_it_made_is_proven_by_th
 
         again = await hub.invoke("skill/count", {"file": artifact.artifact_id})
         assert json.loads(again.result_json)["words"] == 3
-        assert "NOT_FOUND" in told(await hub.invoke("skill/count", {"file": "art_none"}))
+        assert "NOT_FOUND" in text_of(await hub.invoke("skill/count", {"file": "art_none"}))
 
         await put(hub, "a.txt", "forty-two")
         value = await hub.value("skill/calls", request_id="work")
@@ -152,9 +152,11 @@ async def test_a_script_that_does_not_do_what_its_sidecar_says_has_failed_and_it
         script_skill(tmp_path / "skills", name, code, **manifest)
     async with skill_hub(tmp_path, tmp_path / "skills") as hub:
         results = await asyncio.gather(*(hub.invoke(f"skill/{name}") for name in FAILURES))
-        said = dict(zip(FAILURES, map(told, results), strict=True))
-        assert not {name: said[name] for name, (_, _, expected) in FAILURES.items() if expected not in said[name]}
-        assert "No such page: 7" in said["exits"]
+        messages = dict(zip(FAILURES, map(text_of, results), strict=True))
+        assert not {
+            name: messages[name] for name, (_, _, expected) in FAILURES.items() if expected not in messages[name]
+        }
+        assert "No such page: 7" in messages["exits"]
         assert not any(result.artifacts for result in results)
 
 
@@ -164,8 +166,8 @@ async def test_what_a_script_says_on_standard_error_is_heard_while_it_runs_and_a
     async with skill_hub(tmp_path, tmp_path / "skills") as hub:
         asked = pb.InvokeStreamRequest(intent=request("skill/slow").intent)
         stream = hub.stub.InvokeStream(asked, timeout=60)
-        heard = [event.chunk.data async for event in until(stream, "chunk")]
-        assert heard == [b"begun\n"]
+        chunks = [event.chunk.data async for event in until(stream, "chunk")]
+        assert chunks == [b"begun\n"]
         running = running_with(str(tmp_path))
         assert running
         stream.cancel()
@@ -184,4 +186,4 @@ async def test_policy_can_demand_a_better_sandbox_of_a_skill_than_this_machine_h
     script_skill(tmp_path / "skills", "says", "print('{}')")
     policy, settings = POLICY + "sandbox: {minimum: bubblewrap}\n", {"tools": {"bubblewrap": "off"}}
     async with skill_hub(tmp_path, tmp_path / "skills", policy=policy, settings=settings) as hub:
-        assert "skill/says starts only what bubblewrap holds" in told(await hub.invoke("skill/says"))
+        assert "skill/says starts only what bubblewrap holds" in text_of(await hub.invoke("skill/says"))

@@ -83,11 +83,11 @@ async def test_tool_is_unavailable_while_its_source_connects_again_and_its_job_w
             shown = await hub.stub.GetTool(tools_pb.GetToolRequest(name="slow/echo"))
             assert shown.tool.state == tool_pb2.TOOL_STATE_UNAVAILABLE
         assert (await hub.invoke("slower/echo", {})).error.kind == error_pb2.ERROR_KIND_TOOL_NOT_FOUND
-        told = asyncio.create_task(hub.watched(job.job_id))
-        await asyncio.wait({told}, timeout=0.5)
-        assert not told.done()
+        watching = asyncio.create_task(hub.watched(job.job_id))
+        await asyncio.wait({watching}, timeout=0.5)
+        assert not watching.done()
         gate.open()
-        last = (await told)[-1]
+        last = (await watching)[-1]
         assert state(last) == "SUCCEEDED", last.result.error.message
         await settled(hub)
         assert (await hub.invoke("slow/echo", {"message": "x"})).ok

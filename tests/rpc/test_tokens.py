@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from tests.hub import RunningHub, request, running_hub, settings_of
-from tests.rpc.statuses import failed, told
+from tests.rpc.statuses import failed, failure_of
 from tests.servers.issuer import RealIssuer, real_issuer
 from toolhub.v1 import error_pb2, registry_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
@@ -115,7 +115,7 @@ async def test_tokens_of_a_real_issuer_open_the_hub_as_far_as_policy_and_token_b
         await session.write(_session_call("b"))
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await session.read()
-        assert told(ended.value).metadata["problem"] == "expired"
+        assert failure_of(ended.value).metadata["problem"] == "expired"
         assert await problem(hub, brief) == (*refused, "expired")
 
         # The issuer withdraws its keys: a token of the new ones is accepted at once, one of the old ones no longer.

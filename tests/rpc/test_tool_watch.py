@@ -37,7 +37,7 @@ async def watching(hub: RunningHub, **fields: Any) -> AsyncIterator[Any]:
         watch.cancel()
 
 
-def told(message: pb.WatchToolsResponse | ToolServiceWatchToolsResponse) -> list[tuple[int, str]]:
+def changes_of(message: pb.WatchToolsResponse | ToolServiceWatchToolsResponse) -> list[tuple[int, str]]:
     return [(change.type, change.name) for change in message.changes]
 
 
@@ -51,7 +51,7 @@ async def test_first_message_has_the_revision_and_says_whether_the_callers_is_an
     for known, reset in (("", True), ("older", True), (revision, False)):
         async with watching(hub, known_revision=known) as watch:
             first = await watch.read()
-            assert (first.revision, told(first), first.reset) == (revision, [], reset)
+            assert (first.revision, changes_of(first), first.reset) == (revision, [], reset)
 
 
 async def test_every_change_is_reported_with_the_tool_as_it_now_stands(hub: RunningHub) -> None:
@@ -59,16 +59,16 @@ async def test_every_change_is_reported_with_the_tool_as_it_now_stands(hub: Runn
         await watch.read()
         await register(hub, "acme/b", "acme/a")
         added = await watch.read()
-        assert told(added) == [(ADDED, "acme/a"), (ADDED, "acme/b")], "ordered by name"
+        assert changes_of(added) == [(ADDED, "acme/a"), (ADDED, "acme/b")], "ordered by name"
         assert added.changes[0].tool.description
         assert not added.changes[0].tool.input_schema_json, "BASIC unless asked for otherwise"
         hub.hub.toolbox.catalog.set_state("acme/a", ToolState.QUARANTINED, "drifted")
         changed = await watch.read()
-        assert told(changed) == [(CHANGED, "acme/a")]
+        assert changes_of(changed) == [(CHANGED, "acme/a")]
         assert changed.changes[0].tool.state == tool_pb2.TOOL_STATE_QUARANTINED
         answer = await hub.registry.UnregisterTool(pb.UnregisterToolRequest(name="acme/b"))
         removed = await watch.read()
-        assert told(removed) == [(REMOVED, "acme/b")]
+        assert changes_of(removed) == [(REMOVED, "acme/b")]
         assert not removed.changes[0].HasField("tool")
         assert removed.revision == answer.revision
 
@@ -94,10 +94,10 @@ async def test_watch_counts_as_a_watch_and_leaves_room_when_it_ends(tmp_path: Pa
 async def test_watch_ends_with_a_time_to_come_again_when_the_hub_leaves(tmp_path: Path) -> None:
     async with running_hub(tmp_path) as hub:
         watch = hub.registry.WatchTools(pb.WatchToolsRequest(), timeout=CALL_TIMEOUT_S)
-        told_by = aiter(watch)
-        await anext(told_by)
+        messages = aiter(watch)
+        await anext(messages)
         leaving = asyncio.ensure_future(hub.hub.server.drain(0, 5))
-        failure = await failed(anext(told_by))
+        failure = await failed(anext(messages))
         assert (failure.code, failure.reason, failure.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
         assert failure.retry_after_s
         await leaving
@@ -115,22 +115,24 @@ roles:
 @pytest.mark.promise("watch.tools")
 async def test_agent_hears_of_the_tools_that_it_may_see_and_goes_on_after_its_token(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=MINE % '"read:fs", "mcp:acme"') as hub, connect(hub.address) as client:
-        told_by = client.watch_tools(names=["acme/*"])
-        first = await anext(told_by)
-        assert (first.reset, told(first)) == (True, [])
+        messages = client.watch_tools(names=["acme/*"])
+        first = await anext(messages)
+        assert (first.reset, changes_of(first)) == (True, [])
         await register(hub, "acme/a", capabilities=["mcp:acme"])
-        added = await anext(told_by)
-        assert (told(added), added.reset) == ([(ADDED, "acme/a")], False)
+        added = await anext(messages)
+        assert (changes_of(added), added.reset) == ([(ADDED, "acme/a")], False)
         hub.hub.toolbox.catalog.set_state("acme/a", ToolState.QUARANTINED, "drifted")
-        assert told(await anext(told_by)) == [(REMOVED, "acme/a")], "what waits for an operator is shown to nobody else"
+        assert changes_of(await anext(messages)) == [(REMOVED, "acme/a")], (
+            "what waits for an operator is shown to nobody else"
+        )
         await register(hub, "acme/secret", capabilities=["mcp:other"])
         hub.hub.toolbox.catalog.set_state("acme/a", ToolState.ACTIVE)
-        last = await anext(told_by)
-        assert told(last) == [(ADDED, "acme/a")], "and nothing of what policy would never allow"
+        last = await anext(messages)
+        assert changes_of(last) == [(ADDED, "acme/a")], "and nothing of what policy would never allow"
         resumed = client.watch_tools(names=["acme/*"], resume_token=last.resume_token)
         assert not (await anext(resumed)).reset
         assert hub.hub.policy.replace(MINE % '"read:fs"').applied
-        assert (await anext(told_by)).reset, "under another policy other tools may be seen"
+        assert (await anext(messages)).reset, "under another policy other tools may be seen"
         assert (await anext(client.watch_tools(resume_token=last.resume_token))).reset
 
 
@@ -143,8 +145,8 @@ class TestSlowWatcher:
 
     async def test_gets_several_changes_of_a_tool_as_one(self, catalog: ToolCatalog) -> None:
         catalog.register_all([to_spec(a_tool("acme/old")), to_spec(a_tool("acme/gone"))])
-        told_by = ToolWatches(catalog).messages(pb.WatchToolsRequest(), OPERATOR, full=False)
-        await anext(told_by)
+        messages = ToolWatches(catalog).messages(pb.WatchToolsRequest(), OPERATOR, full=False)
+        await anext(messages)
         catalog.register(to_spec(a_tool("acme/new")))
         catalog.set_state("acme/new", ToolState.UNAVAILABLE, "down")
         catalog.register(to_spec(a_tool("acme/came-and-went")))
@@ -152,30 +154,30 @@ class TestSlowWatcher:
         catalog.unregister("acme/gone")
         catalog.unregister("acme/old")
         catalog.register(to_spec(a_tool("acme/old")))
-        message = await anext(told_by)
-        assert told(message) == [(REMOVED, "acme/gone"), (ADDED, "acme/new"), (CHANGED, "acme/old")]
+        message = await anext(messages)
+        assert changes_of(message) == [(REMOVED, "acme/gone"), (ADDED, "acme/new"), (CHANGED, "acme/old")]
         assert message.changes[1].tool.state == tool_pb2.TOOL_STATE_UNAVAILABLE
         assert message.revision == catalog.revision
-        await told_by.aclose()
+        await messages.aclose()
 
     @pytest.mark.promise("catalog.watch-bounded")
     async def test_is_told_to_read_anew_when_it_lags_too_far_behind(self, catalog: ToolCatalog) -> None:
         news = ToolWatches(catalog)
-        told_by = news.messages(pb.WatchToolsRequest(), OPERATOR, full=False)
-        await anext(told_by)
+        messages = news.messages(pb.WatchToolsRequest(), OPERATOR, full=False)
+        await anext(messages)
         catalog.register_all(to_spec(a_tool(f"acme/t{number}")) for number in range(CHANGES_MAX + 1))
-        message = await anext(told_by)
-        assert (message.reset, told(message), message.revision) == (True, [], catalog.revision)
+        message = await anext(messages)
+        assert (message.reset, changes_of(message), message.revision) == (True, [], catalog.revision)
         catalog.unregister("acme/t0")
-        assert told(await anext(told_by)) == [(REMOVED, "acme/t0")], "from there on it goes on"
-        await told_by.aclose()
+        assert changes_of(await anext(messages)) == [(REMOVED, "acme/t0")], "from there on it goes on"
+        await messages.aclose()
         assert news.watchers == 0
 
     async def test_is_told_to_read_anew_when_a_message_would_be_too_large(self, catalog: ToolCatalog) -> None:
-        told_by = ToolWatches(catalog).messages(pb.WatchToolsRequest(), OPERATOR, full=False)
-        await anext(told_by)
+        messages = ToolWatches(catalog).messages(pb.WatchToolsRequest(), OPERATOR, full=False)
+        await anext(messages)
         large = a_tool("acme/large")
         large.description = "long " * 600_000
         catalog.register(to_spec(large))
-        assert (await anext(told_by)).reset
-        await told_by.aclose()
+        assert (await anext(messages)).reset
+        await messages.aclose()

@@ -51,8 +51,12 @@ async def test_trace_of_the_caller_goes_on_in_one_tree(traced: Traced) -> None:
     ids = {f"{span.context.span_id:016x}" for span in spans}
     assert all(parent_of(span) in ids for span in spans[1:])
     assert any(TOOL in span.name for span in spans[1:])
-    told = root.attributes or {}
-    assert (told["toolhub.principal"], told["gen_ai.tool.name"], told["toolhub.outcome"]) == ("local", TOOL, "ok")
+    attributes = root.attributes or {}
+    assert (attributes["toolhub.principal"], attributes["gen_ai.tool.name"], attributes["toolhub.outcome"]) == (
+        "local",
+        TOOL,
+        "ok",
+    )
 
 
 async def test_caller_that_does_not_record_is_not_recorded(traced: Traced) -> None:
@@ -70,6 +74,6 @@ async def test_broken_trace_context_starts_a_trace_of_its_own(traced: Traced, br
 
 async def test_refused_call_marks_its_spans_with_the_kind(traced: Traced) -> None:
     await traced.running.invoke("core/fs.readText", {"path": "missing"})
-    told = [value for span in traced.spans() for value in (span.attributes or {}).values()]
-    assert "NOT_FOUND" in told
+    values = [value for span in traced.spans() for value in (span.attributes or {}).values()]
+    assert "NOT_FOUND" in values
     assert (traced.spans()[0].attributes or {})["toolhub.outcome"] == "NOT_FOUND"

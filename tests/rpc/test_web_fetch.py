@@ -290,5 +290,5 @@ async def test_a_reader_opens_no_file_and_no_connection() -> None:
             done = await run_process(program, deadline_s=deadline_s, keep_bytes=1_000, on_output=lambda *_: None)
             return done.stdout.text(1_000)[0]
 
-        assert (await overtaken(attempt, lambda said: said.count("\n") == 3, first_s=10)).split() == ["refused"] * 3
+        assert (await overtaken(attempt, lambda text: text.count("\n") == 3, first_s=10)).split() == ["refused"] * 3
         assert forbidden.connections == 0

@@ -113,7 +113,7 @@ async def test_the_engines_answer_leads_nowhere_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "kind", "retryable", "said"),
+    ("raw", "kind", "retryable", "expected"),
     [
         (json_answer({}, 429, retry_after="7"), error_pb2.ERROR_KIND_RATE_LIMITED, True, "no more searches"),
         (json_answer({}, 401), error_pb2.ERROR_KIND_TOOL_UNAVAILABLE, False, "API key"),
@@ -125,13 +125,13 @@ async def test_the_engines_answer_leads_nowhere_else(tmp_path: Path) -> None:
     ids=["rate", "key", "down", "invalid", "html", "shape"],
 )
 async def test_every_failure_of_an_engine_has_its_kind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, kind: int, retryable: bool, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, kind: int, retryable: bool, expected: str
 ) -> None:
     monkeypatch.setenv("SEARCH_KEY", KEY)
     async with searching(tmp_path, raw, provider="brave", api_key_env="SEARCH_KEY") as (hub, _):
         result = await hub.invoke("core/web.search", {"query": "x"}, budget={"max_retries": 0})
         assert (result.error.kind, result.error.retryable) == (kind, retryable)
-        assert said in result.error.message
+        assert expected in result.error.message
         if kind == error_pb2.ERROR_KIND_RATE_LIMITED:
             assert result.error.retry_after.seconds == 7
 

@@ -92,8 +92,8 @@ async def hostile_hub(
             elif over == "stdio":
                 control = folder / f"{name}.words"
                 control.write_text(" ".join(words))
-                said_by = str(control) if entry.pop("may_become", False) else ""
-                entry["command"], *entry["args"] = stdio_command(*words, generation=generation, control=said_by)
+                control_file = str(control) if entry.pop("may_become", False) else ""
+                entry["command"], *entry["args"] = stdio_command(*words, generation=generation, control=control_file)
                 entry["env"] = {STAGE: str(folder)}
             entries[name] = entry
         (folder / "hub").mkdir()

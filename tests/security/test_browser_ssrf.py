@@ -155,9 +155,9 @@ async def test_no_way_of_a_page_leads_inside(tmp_path: Path, chromium: str, monk
         args = {"url": site.url("/attack"), "timeoutMs": 60_000}
         result = await hub.invoke("core/web.screenshot", args)
         assert result.ok, result.error.message
-        told = {asked.target.partition("?")[2] for asked in site.asked if asked.target.startswith("/told?")}
-        assert set(WAYS) <= told
-        assert "everything" in told
+        reached = {asked.target.partition("?")[2] for asked in site.asked if asked.target.startswith("/told?")}
+        assert set(WAYS) <= reached
+        assert "everything" in reached
         assert result.evidence[0].summary.split()[-5] != "0", "the proxy refused nothing"
         assert forbidden.connections == 0
         with pytest.raises(BlockingIOError):

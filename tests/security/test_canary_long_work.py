@@ -56,14 +56,14 @@ class Gossip(Tool["Gossip.In", "Gossip.Out"]):
         token: str
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        told = f"login with password={args.api_key} and {SHAPED}"
-        context.sink.progress(Progress(1, 2, f"token={args.api_key}", told))
-        context.sink.chunk(Chunk(told.encode()))
+        leak = f"login with password={args.api_key} and {SHAPED}"
+        context.sink.progress(Progress(1, 2, f"token={args.api_key}", leak))
+        context.sink.chunk(Chunk(leak.encode()))
         if args.how == "crash":
-            raise RuntimeError(told)
+            raise RuntimeError(leak)
         if args.how == "refuse":
-            raise refuse(ErrorKind.EXECUTION_ERROR, told, answer={"token": args.api_key})
-        context.sink.progress(Progress(2, 2, "", told))
+            raise refuse(ErrorKind.EXECUTION_ERROR, leak, answer={"token": args.api_key})
+        context.sink.progress(Progress(2, 2, "", leak))
         return self.Out(token=RESULT)
 
 
@@ -90,13 +90,13 @@ async def work(hub: RunningHub, exits: Exits) -> None:
             asked = await client.submit(
                 tool, {"how": how, "apiKey": CANARY}, purpose=f"log in with password={CANARY}", labels={"token": CANARY}
             )
-            exits.keep(f"accepted {tool} {how}", told(asked.status))
+            exits.keep(f"accepted {tool} {how}", decoded(asked.status))
             await decide(hub, exits, asked.approval_id)
             for entry in await client.ended(asked.job_id):
-                exits.keep(f"entry of {tool} {how}", told(entry))
+                exits.keep(f"entry of {tool} {how}", decoded(entry))
     for wrong in ({"how": 5, "apiKey": CANARY}, {"apiKey": CANARY, "secret": CANARY}):
         job = await client.submit(Gossip.name, wrong)
-        exits.keep("refused", told(job.status))
+        exits.keep("refused", decoded(job.status))
     exits.keep("jobs", await client.page())
 
 
@@ -120,7 +120,7 @@ async def approve(hub: RunningHub, approval_id: str, comment: str) -> None:
     await hub.hub.long_work.approvals.decide(judge, approval_id, ApprovalState.APPROVED, comment)
 
 
-def told(status: Any) -> Any:
+def decoded(status: Any) -> Any:
     """An entry without what its owner is owed: the value, and what is told to the caller alone."""
     shown = type(status)()
     shown.CopyFrom(status)

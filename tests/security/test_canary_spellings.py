@@ -103,9 +103,9 @@ def test_password_in_a_url_of_the_settings_is_shown_by_no_command_and_known_ever
     secret = "c4naryOfTheUrl" + "9" * 8
     monkeypatch.setenv(name, url.format(secret))
     for form in ([], ["--json"]):
-        told = CliRunner().invoke(toolhub, ["config", "show", "--data-dir", str(tmp_path), *form])
-        assert told.exit_code == 0, told.output
-        assert "***" in told.output
-        assert secret not in told.output
+        result = CliRunner().invoke(toolhub, ["config", "show", "--data-dir", str(tmp_path), *form])
+        assert result.exit_code == 0, result.output
+        assert "***" in result.output
+        assert secret not in result.output
     settings = load_settings(None, {name: url.format(secret)})
     assert secret not in Redactor(known_secrets(settings, {})).text(f"it is {secret}, they say")

@@ -64,14 +64,14 @@ class Leaky(Tool["Leaky.In", "Leaky.Out"]):
         self._api_key = api_key
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        told = f"login with {self._api_key} failed; password={args.api_key}; {SHAPED}"
+        leak = f"login with {self._api_key} failed; password={args.api_key}; {SHAPED}"
         if args.how == "crash":
-            raise RuntimeError(told)
+            raise RuntimeError(leak)
         if args.how == "refuse":
-            raise refuse(ErrorKind.EXECUTION_ERROR, told, retry_after_s=1.0, answer={"token": args.api_key, "t": told})
+            raise refuse(ErrorKind.EXECUTION_ERROR, leak, retry_after_s=1.0, answer={"token": args.api_key, "t": leak})
         logging.getLogger("acme").warning("calling with %s and %s", self._api_key, {"api_key": args.api_key})
-        structlog.get_logger("acme").debug("calling", api_key=args.api_key, text=told)
-        context.proves(EvidenceType.TOOL, f"acme:{self._api_key}", told, login=told, token=args.api_key)
+        structlog.get_logger("acme").debug("calling", api_key=args.api_key, text=leak)
+        context.proves(EvidenceType.TOOL, f"acme:{self._api_key}", leak, login=leak, token=args.api_key)
         return self.Out(done=True)
 
 
@@ -165,7 +165,7 @@ commands:
         yield hub
 
 
-async def tell(hub: RunningHub, exits: Exits, tool: str, args: Mapping[str, Any], **fields: Any) -> None:
+async def invoke(hub: RunningHub, exits: Exits, tool: str, args: Mapping[str, Any], **fields: Any) -> None:
     """The call and its plan; what came back is kept, but for what is owed: value, raw and the name of the tool."""
     metadata = fields.pop("metadata", ())
     for mode in (call_pb2.INVOKE_MODE_EXECUTE, call_pb2.INVOKE_MODE_DRY_RUN):
@@ -214,7 +214,7 @@ ARGUMENTS: list[tuple[str, Mapping[str, Any]]] = [
 async def test_a_canary_in_arguments_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
     async with talkative_hub(tmp_path) as hub:
         for tool, args in ARGUMENTS:
-            await tell(hub, exits, tool, args)
+            await invoke(hub, exits, tool, args)
         assert len({chained.event.call_id for chained in await hub.events()}) == 2 * len(ARGUMENTS)
         await exits.assert_clean(hub, CANARY, SHAPED, HUB_KEY)
 
@@ -241,13 +241,13 @@ async def test_a_canary_in_urls_headers_and_bodies_comes_out_nowhere(tmp_path: P
         ):
             for tool in ("core/http.fetchJson", "core/http.fetchText", "core/http.head", "core/http.downloadFile"):
                 args = {"url": where, "headers": headers}
-                await tell(hub, exits, tool, args if tool != "core/http.downloadFile" else args | {"path": "x"})
+                await invoke(hub, exits, tool, args if tool != "core/http.downloadFile" else args | {"path": "x"})
         for body in (json.dumps({"password": CANARY}), f"grant_type=password&password={CANARY}", SHAPED):
             asked = {"url": server.url("/"), "method": "POST", "body": body, "headers": headers}
-            await tell(hub, exits, "core/http.request", asked)
+            await invoke(hub, exits, "core/http.request", asked)
         asked = {"url": server.url("/"), "headers": {"Authorization": f"Basic {basic}"}}
-        await tell(hub, exits, "core/http.fetchText", asked)
-        await tell(hub, exits, "core/http.fetchText", {"url": server.url("/"), "headers": {"X-A": f"\r\n{SHAPED}"}})
+        await invoke(hub, exits, "core/http.fetchText", asked)
+        await invoke(hub, exits, "core/http.fetchText", {"url": server.url("/"), "headers": {"X-A": f"\r\n{SHAPED}"}})
         assert server.asked
         assert mover.asked
         await exits.assert_clean(hub, CANARY, SHAPED)
@@ -262,14 +262,14 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
             [("x-api-key", HUB_KEY)],
             [("x-secret-token", CANARY), ("baggage", f"token={CANARY}"), ("x-note-bin", CANARY.encode())],
         ):
-            await tell(hub, exits, "core/util.time.now", {}, metadata=metadata)
-        await tell(hub, exits, "core/util.time.now", {}, labels={"api_key": CANARY, "note": SHAPED})
-        await tell(hub, exits, "core/util.time.now", {}, purpose=f"log in with password={CANARY} and {SHAPED}")
+            await invoke(hub, exits, "core/util.time.now", {}, metadata=metadata)
+        await invoke(hub, exits, "core/util.time.now", {}, labels={"api_key": CANARY, "note": SHAPED})
+        await invoke(hub, exits, "core/util.time.now", {}, purpose=f"log in with password={CANARY} and {SHAPED}")
         # The answer names the request, which its caller has named so, to that caller alone.
         named = await hub.invoke("core/util.time.now", {}, request_id=SHAPED, session_id=SHAPED, task_id=SHAPED)
         assert named.request_id == SHAPED
-        await tell(hub, exits, "core/util.time.now", {}, agent_id=SHAPED)
-        await tell(hub, exits, "core/util.time.now", {}, plan_digest=f"v1.{SHAPED}")
+        await invoke(hub, exits, "core/util.time.now", {}, agent_id=SHAPED)
+        await invoke(hub, exits, "core/util.time.now", {}, plan_digest=f"v1.{SHAPED}")
         for ask in (
             hub.stub.GetTool(pb.GetToolRequest(name=SHAPED)),
             hub.stub.ListTools(pb.ListToolsRequest(page_token=SHAPED)),
@@ -286,7 +286,7 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
 async def test_what_a_custom_tool_tells_in_its_failures_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
     async with talkative_hub(tmp_path) as hub:
         for how in ("crash", "refuse", "talk"):
-            await tell(hub, exits, "acme/leaky.call", {"how": how, "apiKey": CANARY})
+            await invoke(hub, exits, "acme/leaky.call", {"how": how, "apiKey": CANARY})
         assert "calling with" in exits.text.getvalue()
         assert "RuntimeError" in exits.text.getvalue(), "operators find the failure in the log"
         await exits.assert_clean(hub, CANARY, SHAPED, CONFIGURED)
@@ -296,8 +296,8 @@ async def test_a_secret_of_the_environment_comes_out_nowhere_even_under_an_innoc
     tmp_path: Path, exits: Exits
 ) -> None:
     async with talkative_hub(tmp_path) as hub:
-        await tell(hub, exits, "core/util.hash.sha256Text", {"text": f"the word is {IN_ENVIRONMENT}"})
-        await tell(hub, exits, "core/fs.readText", {"path": f"{IN_ENVIRONMENT}.txt"})
-        await tell(hub, exits, "acme/leaky.call", {"how": "talk", "apiKey": IN_ENVIRONMENT})
+        await invoke(hub, exits, "core/util.hash.sha256Text", {"text": f"the word is {IN_ENVIRONMENT}"})
+        await invoke(hub, exits, "core/fs.readText", {"path": f"{IN_ENVIRONMENT}.txt"})
+        await invoke(hub, exits, "acme/leaky.call", {"how": "talk", "apiKey": IN_ENVIRONMENT})
         keys = [Paths(hub.hub.settings).audit_key.read_text().split()[-1], Paths(hub.hub.settings).plan_key.read_text()]
         await exits.assert_clean(hub, IN_ENVIRONMENT, *keys)

@@ -45,21 +45,21 @@ _SETTINGS = {
     "results": {"show_raw": True},
     "stores": {"kind": "sqlite"},
 }
-Says = Callable[[str, Asked, str], Any]
+Respond = Callable[[str, Asked, str], Any]
 """(method and path below the base, request, all that it was sent) to status and value."""
 
 
 @asynccontextmanager
-async def repeating(says: Says, *more: str) -> AsyncIterator[str]:
+async def repeating(respond: Respond, *more: str) -> AsyncIterator[str]:
     """A server that knows what it was sent, and `more`; its URL."""
 
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
-        heard = [value for name, value in asked.headers.items() if name not in ("host", "content-length")]
-        told = says(f"{asked.method} {asked.target}", asked, " ".join([*heard, *more]))
-        if isinstance(told, bytes):
-            writer.write(response(told))
+        headers = [value for name, value in asked.headers.items() if name not in ("host", "content-length")]
+        answer = respond(f"{asked.method} {asked.target}", asked, " ".join([*headers, *more]))
+        if isinstance(answer, bytes):
+            writer.write(response(answer))
         else:
-            status, value = told
+            status, value = answer
             writer.write(response(json.dumps(value).encode(), status=status))
         await writer.drain()
         return False
@@ -68,83 +68,83 @@ async def repeating(says: Says, *more: str) -> AsyncIterator[str]:
         yield raw.url("").rstrip("/")
 
 
-def n8n_says(place: str, asked: Asked, heard: str) -> Any:
+def n8n_response(place: str, asked: Asked, echoed: str) -> Any:
     if found := re.search(r"/api/v1/workflows(?:/(\w+))?(?:$|\?)", place):
-        rows = [_row(name, heard) for name in ("say", "boom", "late")]
+        rows = [_row(name, echoed) for name in ("say", "boom", "late")]
         return 200, next((row for row in rows if row["id"] == found[1]), {"data": rows, "nextCursor": None})
     if "/api/v1/executions/" in place:
-        trouble = {"message": f"it knows {heard}", "stack": heard, "node": {"name": f"at {heard}"}}
-        data = {"resultData": {"error": trouble, "lastNodeExecuted": heard, "runData": {heard: []}}}
-        return 200, {"id": "7", "status": "error", "workflowId": "late", "waitTill": heard, "data": data}
+        trouble = {"message": f"it knows {echoed}", "stack": echoed, "node": {"name": f"at {echoed}"}}
+        data = {"resultData": {"error": trouble, "lastNodeExecuted": echoed, "runData": {echoed: []}}}
+        return 200, {"id": "7", "status": "error", "workflowId": "late", "waitTill": echoed, "data": data}
     if "/api/" in place:
-        return 500, {"message": heard, "hint": heard}
+        return 500, {"message": echoed, "hint": echoed}
     if place.endswith("/boom"):
-        return 500, {"message": f"boom {heard}", "stacktrace": heard}
-    return 200, {"executionId": "7", "said": heard, heard: [heard]} if place.endswith("/late") else {"said": heard}
+        return 500, {"message": f"boom {echoed}", "stacktrace": echoed}
+    return 200, {"executionId": "7", "said": echoed, echoed: [echoed]} if place.endswith("/late") else {"said": echoed}
 
 
-def _row(name: str, heard: str) -> dict[str, Any]:
+def _row(name: str, echoed: str) -> dict[str, Any]:
     mode = "responseNode" if name == "late" else "lastNode"
-    webhook = {"httpMethod": "POST", "path": name, "responseMode": mode, "authentication": heard}
+    webhook = {"httpMethod": "POST", "path": name, "responseMode": mode, "authentication": echoed}
     respond = {"responseBody": "={{ $execution.id }}"}
     nodes = [
-        {"type": "n8n-nodes-base.webhook", "name": "Webhook", "parameters": webhook, "notes": heard},
+        {"type": "n8n-nodes-base.webhook", "name": "Webhook", "parameters": webhook, "notes": echoed},
         {"type": "n8n-nodes-base.respondToWebhook", "name": "Respond", "parameters": respond},
     ]
     wires = {"Respond": {"main": [[{"node": "Later"}]]}}
-    more = {"description": f"Says {heard}", "tags": [{"name": heard}], "connections": wires}
+    more = {"description": f"Says {echoed}", "tags": [{"name": echoed}], "connections": wires}
     return {"id": name, "name": name, "active": True, "nodes": nodes, **more}
 
 
-def comfy_says(place: str, asked: Asked, heard: str) -> Any:
+def comfy_response(place: str, asked: Asked, echoed: str) -> Any:
     if "/system_stats" in place:
-        return 200, {"system": {"comfyui_version": heard}, "devices": [{"name": heard}]}
+        return 200, {"system": {"comfyui_version": echoed}, "devices": [{"name": echoed}]}
     if found := re.search(r"/object_info/(\w+)", place):
-        terms = {"required": {"text": ["STRING", {"tooltip": heard}]}}
-        return 200, {found[1]: {"input": terms, "output": [], "output_node": True, "description": heard}}
+        terms = {"required": {"text": ["STRING", {"tooltip": echoed}]}}
+        return 200, {found[1]: {"input": terms, "output": [], "output_node": True, "description": echoed}}
     if place.startswith("POST") and place.endswith("/prompt"):
-        return _submitted(json.loads(asked.body), heard)
+        return _submitted(json.loads(asked.body), echoed)
     if found := re.search(r"/history/([\w-]+)", place):
-        return 200, {found[1]: _ended(_SUBMITTED.get(found[1], ""), found[1], heard)}
+        return 200, {found[1]: _ended(_SUBMITTED.get(found[1], ""), found[1], echoed)}
     if "/view" in place:
-        return _picture(heard)
-    return 404, {"error": heard}
+        return _picture(echoed)
+    return 404, {"error": echoed}
 
 
 _SUBMITTED: dict[str, str] = {}
 
 
-def _submitted(body: Mapping[str, Any], heard: str) -> Any:
+def _submitted(body: Mapping[str, Any], echoed: str) -> Any:
     kind, prompt_id = body["prompt"]["1"]["class_type"], body["prompt_id"]
     _SUBMITTED[prompt_id] = kind
-    fault = {"type": heard, "message": heard, "details": heard, "extra_info": {"input_name": heard}}
-    errors = {heard: {"class_type": heard, "errors": [fault]}, "1": {"class_type": kind, "errors": [fault]}}
+    fault = {"type": echoed, "message": echoed, "details": echoed, "extra_info": {"input_name": echoed}}
+    errors = {echoed: {"class_type": echoed, "errors": [fault]}, "1": {"class_type": kind, "errors": [fault]}}
     if kind == "Refuse":
-        return 400, {"error": {"type": heard, "message": heard}, "node_errors": errors}
+        return 400, {"error": {"type": echoed, "message": echoed}, "node_errors": errors}
     return 200, {"prompt_id": prompt_id, "number": 1, "node_errors": errors if kind == "Half" else {}}
 
 
-def _ended(kind: str, prompt_id: str, heard: str) -> Any:
-    told = {"node_id": heard, "node_type": heard, "exception_type": heard, "exception_message": heard}
-    messages: list[Any] = [["execution_cached", {"nodes": [heard]}]]
+def _ended(kind: str, prompt_id: str, echoed: str) -> Any:
+    fault = {"node_id": echoed, "node_type": echoed, "exception_type": echoed, "exception_message": echoed}
+    messages: list[Any] = [["execution_cached", {"nodes": [echoed]}]]
     if kind in ("Fail", "Half"):
-        status: Any = {"status_str": "error", "messages": [*messages, ["execution_error", told]]}
+        status: Any = {"status_str": "error", "messages": [*messages, ["execution_error", fault]]}
         return {"status": status, "outputs": {}, "prompt": [1, prompt_id, {}, {}, []]}
     outputs: dict[str, Any] = {
-        "text": [f"it was sent {heard}"],
+        "text": [f"it was sent {echoed}"],
         "images": [{"filename": "a.png", "subfolder": "", "type": "output"}],
     }
     status = {"status_str": "success", "messages": messages}
     return {"status": status, "outputs": {"1": outputs}, "prompt": [1, prompt_id, {}, {}, []]}
 
 
-def _picture(heard: str) -> bytes:
+def _picture(echoed: str) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     shape = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
     pixels = chunk(b"IDAT", zlib.compress(b"\0\0"))
-    return b"\x89PNG\r\n\x1a\n" + shape + chunk(b"tEXt", f"prompt\0{heard}".encode()) + pixels + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + shape + chunk(b"tEXt", f"prompt\0{echoed}".encode()) + pixels + chunk(b"IEND", b"")
 
 
 def write_templates(folder: Path) -> str:
@@ -229,19 +229,19 @@ async def test_what_an_n8n_was_given_comes_out_nowhere(
     key, token, basic, own, path = secrets = tuple(map(canary, ("key", "token", "basic", "own", "path")))
     monkeypatch.setenv("INNOCENT", token)
     (tmp_path / "key").write_text(f"{key}\n")
-    async with repeating(n8n_says, *secrets) as url:
+    async with repeating(n8n_response, *secrets) as url:
         (tmp_path / "url").write_text(f"{url}/{path}\n")
         headers = {
             "X-Hub": {"env": "INNOCENT", "prefix": "Token "},
             "Authorization": f"Basic {base64.b64encode(f'me:{basic}'.encode()).decode()}",
         }
-        told = {"webhook": "say", "headers": {"X-Secret-Token": own}, "description": "Say it again."}
+        workflow = {"webhook": "say", "headers": {"X-Secret-Token": own}, "description": "Say it again."}
         source = {
             "kind": "n8n",
             "url": {"file": str(tmp_path / "url")},
             "api_key": {"file": str(tmp_path / "key")},
             "headers": headers,
-            "workflows": {"mine": told, "fails": {**told, "webhook": "boom"}},
+            "workflows": {"mine": workflow, "fails": {**workflow, "webhook": "boom"}},
             "discover": {},
             "trust": "always",
         }
@@ -261,7 +261,7 @@ async def test_what_a_comfyui_was_given_comes_out_nowhere(
 ) -> None:
     token, key, password, path = secrets = tuple(map(canary, ("token", "key", "pass", "path")))
     monkeypatch.setenv("INNOCENT", token)
-    async with repeating(comfy_says, *secrets) as url:
+    async with repeating(comfy_response, *secrets) as url:
         (tmp_path / "url").write_text(f"{named(url, password)}/{path}\n")
         source = {
             "kind": "comfyui",

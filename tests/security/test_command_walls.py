@@ -270,14 +270,14 @@ def test_a_serving_hub_shows_its_memory_and_environment_to_nobody_of_its_user(tm
     assert (read.stdout, read.returncode) == (b"", 1)
 
 
-@pytest.mark.parametrize(("abi", "bubblewrap", "told"), [(0, "off", 1), (7, "off", 0), (0, "", 0)])
+@pytest.mark.parametrize(("abi", "bubblewrap", "warnings"), [(0, "off", 1), (7, "off", 0), (0, "", 0)])
 async def test_a_hub_says_at_its_start_that_nothing_holds_commands(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     abi: int,
     bubblewrap: str,
-    told: int,
+    warnings: int,
 ) -> None:
     """`told`: warnings. Nothing was told at befa727."""
     if not bubblewrap:
@@ -287,4 +287,4 @@ async def test_a_hub_says_at_its_start_that_nothing_holds_commands(
     async with founded(tmp_path, tools={"bubblewrap": bubblewrap}, logs={"level": "warning"}) as town:
         capfd.readouterr()
         await serving.warn_of_commands(town.hub.hub)
-        assert capfd.readouterr().err.count("commands_unconfined") == told
+        assert capfd.readouterr().err.count("commands_unconfined") == warnings

@@ -60,9 +60,9 @@ async def client_at(url: str, *, read_timeout_s: float = 5.0) -> AsyncIterator[C
     await guarded.aclose()
 
 
-@pytest.mark.parametrize("said", HOSTILE_FILES, ids=lambda said: repr(said)[:40])
-async def test_a_hostile_name_ends_the_job_and_nothing_is_written_by_it(harness: ComfyHarness, said: Any) -> None:
-    harness.comfy.claim("SaveImage", {"images": [said]})
+@pytest.mark.parametrize("claimed", HOSTILE_FILES, ids=lambda claimed: repr(claimed)[:40])
+async def test_a_hostile_name_ends_the_job_and_nothing_is_written_by_it(harness: ComfyHarness, claimed: Any) -> None:
+    harness.comfy.claim("SaveImage", {"images": [claimed]})
     error = await harness.error("blur")
     assert error.kind is ErrorKind.EXECUTION_ERROR
     assert str(error.details["cause"]).startswith("OUTPUT_")
@@ -171,7 +171,7 @@ async def test_a_server_at_a_metadata_address_is_never_dialled() -> None:
 
 
 async def test_a_flood_of_news_delays_nobody_and_moves_nothing_back() -> None:
-    told: list[Progress] = []
+    reported: list[Progress] = []
     over = asyncio.Event()
     nodes = {"1": {"value": 1, "max": 2, "state": "running"}}
     state = json.dumps({"type": "progress_state", "data": {"prompt_id": "p", "nodes": nodes}})
@@ -193,12 +193,12 @@ async def test_a_flood_of_news_delays_nobody_and_moves_nothing_back() -> None:
     async with answering(flood) as url:
         connector = WebSocketConnector(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
         events = EventFeed(connector, LoopClock(), FixedRandomness(), lambda _: over.set())
-        events.follow("p", NodeProgress({"1": {"class_type": "A", "inputs": {}}}, told.append))
+        events.follow("p", NodeProgress({"1": {"class_type": "A", "inputs": {}}}, reported.append))
         async with asyncio.timeout(60):
             await over.wait()
         await events.close()
-    assert len(told) == 300
-    assert {progress.step for progress in told} == {0.5}
+    assert len(reported) == 300
+    assert {progress.step for progress in reported} == {0.5}
 
 
 @pytest.mark.parametrize("fragments", [1, 0], ids=["one message", "a message without end"])
@@ -253,12 +253,12 @@ async def test_a_deadline_asks_the_server_to_stop_what_runs(harness: ComfyHarnes
 
 @pytest.mark.parametrize("words", ["traceback", "path", "secret"])
 async def test_what_failed_is_reported_without_paths_secrets_and_tracebacks(harness: ComfyHarness, words: str) -> None:
-    said = {
+    claimed = {
         "traceback": "it broke",
         "path": "cannot open /opt/comfyui/models/secret.safetensors or C:\\models\\x.bin",
         "secret": f"the key {SECRET} is wrong",
     }[words]
-    harness.comfy.fail("ImageBlur", said, "ValueError")
+    harness.comfy.fail("ImageBlur", claimed, "ValueError")
     error = await harness.error("blur")
     assert error.kind is ErrorKind.EXECUTION_ERROR
     assert (error.details["node"], error.details["node_class"]) == ("2", "ImageBlur")

@@ -37,20 +37,20 @@ class Attack(NamedTuple):
     tool: str
     kind: int
     """What becomes of the call: a kind of error, or OK."""
-    told: str
+    message: str
     within_s: float
     args: Mapping[str, Any]
     otherwise: Mapping[str, int]
     """What becomes of it where the SDK, and not the hub, reads the answer, or matches it to its call."""
 
 
-def attack(tool: str, kind: int, told: str = "", within_s: float = ANSWERED_S, **args: Any) -> Attack:
-    return Attack(tool, kind, told, within_s, args, {})
+def attack(tool: str, kind: int, expected: str = "", within_s: float = ANSWERED_S, **args: Any) -> Attack:
+    return Attack(tool, kind, expected, within_s, args, {})
 
 
-def garbage(what: str, kind: int, told: str = "", **otherwise: int) -> Attack:
+def garbage(what: str, kind: int, expected: str = "", **otherwise: int) -> Attack:
     ways = {way.replace("_", "-"): other for way, other in otherwise.items()}
-    return Attack("garbage", kind, told, SHORT_S, {"kind": what}, ways)
+    return Attack("garbage", kind, expected, SHORT_S, {"kind": what}, ways)
 
 
 ATTACKS = (
@@ -115,12 +115,12 @@ async def test_a_tool_that_misbehaves_fails_typed_and_the_next_call_works(
             return await harness.call(f"{way}/{attack.tool}", dict(attack.args), timeout_s)
 
         if expected == UNKNOWN:
-            result = await overtaken(result_of, lambda it: attack.told in it.error.message, first_s=attack.within_s)
+            result = await overtaken(result_of, lambda it: attack.message in it.error.message, first_s=attack.within_s)
         else:
             result = await result_of(ANSWERED_S)
         assert (way, result.error.kind) == (way, expected), result.error.message
         assert result.ok == (expected == OK)
-        assert attack.told in result.error.message
+        assert attack.message in result.error.message
         assert (await harness.call(f"{way}/add", {"a": 2, "b": 3})).result_json == b'{"sum":5}'
         assert (await harness.call(f"{way}/echo", {"text": "é"})).result_json == '{"text":"é"}'.encode()
 

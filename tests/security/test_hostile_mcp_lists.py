@@ -35,7 +35,7 @@ WAYS = {
 
 class Fate(NamedTuple):
     state: int
-    told: str = ""
+    message: str = ""
     """Part of the source's message."""
     bad: Mapping[str, str] = MappingProxyType({})
     """Tools that are quarantined, and part of the reason."""
@@ -120,7 +120,7 @@ def cases() -> dict[str, tuple[str, str, Fate]]:
     }
     for word, fates in (("deep", DEEP), ("nan", NAN)):
         found |= {a_name(word, way): (word, way, fate) for way, fate in fates.items()}
-    found |= {a_name(word, "web"): (word, "web", Fate(DOWN, told, good=())) for word, told in HTTP.items()}
+    found |= {a_name(word, "web"): (word, "web", Fate(DOWN, expected, good=())) for word, expected in HTTP.items()}
     return found
 
 
@@ -159,11 +159,11 @@ async def test_a_server_that_lies_about_its_tools_is_reported_as_what_it_is(
 ) -> None:
     harness, (_, _, fate) = stages[name], CASES[name]
     status = await harness.status(name)
-    if status.state != fate.state or fate.told not in status.message:  # sixty servers have started at once
+    if status.state != fate.state or fate.message not in status.message:  # sixty servers have started at once
         (status,) = await harness.read(name)
     assert_status_fit([status])
     assert status.state == fate.state, status.message
-    assert fate.told in status.message
+    assert fate.message in status.message
     tools = await harness.tools(name, is_fresh=False)
     for tool, why in fate.bad.items():
         assert tools[tool].state == QUARANTINED

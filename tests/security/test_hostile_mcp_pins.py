@@ -87,8 +87,8 @@ async def test_a_changed_definition_is_not_called_until_somebody_has_looked_at_i
     assert (await harness.call(f"{source}/echo", {"text": "x", "also": "y"})).ok
     await become(harness, source)
     assert (await harness.tools(source))["echo"].state == QUARANTINED  # superseded
-    told = await audited(harness, f"{source}/echo")
-    assert told[:3] == [EventType.PIN_CREATED, EventType.PIN_DRIFTED, EventType.PIN_DECIDED]
+    events = await audited(harness, f"{source}/echo")
+    assert events[:3] == [EventType.PIN_CREATED, EventType.PIN_DRIFTED, EventType.PIN_DECIDED]
 
 
 @pytest.mark.parametrize("way", WAYS)

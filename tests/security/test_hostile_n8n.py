@@ -28,15 +28,15 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.egress.transport import SystemResolver
 
 KEY = "n8n_api_0123456789abcdef"
-Says = Callable[[Asked], bytes]
+Respond = Callable[[Asked], bytes]
 
 
 @asynccontextmanager
-async def hostile(says: Says, **more: Any) -> AsyncIterator[tuple[RawServer, N8nHarness]]:
+async def hostile(respond: Respond, **more: Any) -> AsyncIterator[tuple[RawServer, N8nHarness]]:
     """A source before a server that says what it likes."""
 
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
-        writer.write(says(asked))
+        writer.write(respond(asked))
         await writer.drain()
         return False
 
@@ -114,9 +114,9 @@ class TestItsAnswers:
     async def test_traces_hints_paths_and_secrets_do_not_get_through(self) -> None:
         body = {"message": "broken by s3cret at /home/node/x.js:1:2\n    at run (/opt/n8n/a.ts:3)", "hint": "set PATH"}
         async with hostile(lambda _: _json({**body, "stacktrace": "/opt/n8n/secret.ts"}, 500)) as (_, harness):
-            told = repr(await harness.failure("tool"))
+            text = repr(await harness.failure("tool"))
         for leaked in ("s3cret", "/home", "/opt", "set PATH", "stacktrace"):
-            assert leaked not in told
+            assert leaked not in text
 
     async def test_words_without_end_are_cut(self) -> None:
         async with hostile(lambda _: _json({"message": "x" * 1_000_000}, 500)) as (_, harness):
@@ -129,10 +129,10 @@ class TestItsExecutions:
         "name", ["../workflows/1", "1/stop", "1?x=y", "", " ", "1\r\nx: y", "x" * 65, 1.5, True, {}]
     )
     async def test_an_id_that_is_none_never_gets_into_a_url(self, name: Any) -> None:
-        def says(asked: Asked) -> bytes:
+        def respond(asked: Asked) -> bytes:
             return _json({"data": []}) if _is_api(asked) else _json({"executionId": name})
 
-        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
+        async with hostile(respond, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
             call = await harness.call("tool", job_id=JOB_ID)
             error = await harness.ended(harness.adapter.execute(call, RecordingSink()))
         assert isinstance(error, ToolError)
@@ -141,12 +141,12 @@ class TestItsExecutions:
         assert paths == {"/webhook/tool", "/api/v1/executions", "/api/v1/workflows"}
 
     async def test_another_execution_than_was_asked_for_is_no_answer(self) -> None:
-        def says(asked: Asked) -> bytes:
+        def respond(asked: Asked) -> bytes:
             if _is_api(asked):
                 return _json({"id": "2", "status": "success", "data": {}})
             return _json({"executionId": "1"})
 
-        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
+        async with hostile(respond, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
             call = await harness.call("tool", job_id=JOB_ID)
             running = asyncio.create_task(harness.adapter.execute(call, RecordingSink()))
             while len(raw.asked) < 6:
@@ -158,12 +158,12 @@ class TestItsExecutions:
 
     @pytest.mark.promise("workflow.never-false-done")
     async def test_a_status_that_nobody_knows_is_never_taken_for_done(self) -> None:
-        def says(asked: Asked) -> bytes:
+        def respond(asked: Asked) -> bytes:
             if _is_api(asked):
                 return _json({"id": "1", "status": "SUCCEEDED!", "finished": True, "data": {}})
             return _json({"executionId": "1"})
 
-        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (_, harness):
+        async with hostile(respond, api_key=KEY, workflows={"tool": ASYNC}) as (_, harness):
             sink = RecordingSink()
             call = await harness.call("tool", job_id=JOB_ID)
             running = asyncio.create_task(harness.adapter.execute(call, sink))
@@ -184,12 +184,12 @@ class TestItsExecutions:
         ],
     )
     async def test_a_success_without_a_result_that_can_be_read_is_lost(self, data: Any) -> None:
-        def says(asked: Asked) -> bytes:
+        def respond(asked: Asked) -> bytes:
             if _is_api(asked):
                 return _json({"id": "1", "status": "success", "data": data})
             return _json({"executionId": "1"})
 
-        async with hostile(says, api_key=KEY, workflows={"tool": ASYNC}) as (_, harness):
+        async with hostile(respond, api_key=KEY, workflows={"tool": ASYNC}) as (_, harness):
             call = await harness.call("tool", job_id=JOB_ID)
             error = await harness.ended(harness.adapter.execute(call, RecordingSink()))
         assert isinstance(error, ToolError)
@@ -198,12 +198,12 @@ class TestItsExecutions:
 
 class TestItsWorkflows:
     async def _found(self, *rows: Any, **page: Any) -> Any:
-        def says(asked: Asked) -> bytes:
+        def respond(asked: Asked) -> bytes:
             if "/workflows/" in asked.target:
                 return _json({"message": "Not Found"}, 404)
             return _json({"data": list(rows), "nextCursor": None, **page})
 
-        async with hostile(says, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, harness):
+        async with hostile(respond, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, harness):
             return await harness.discover()
 
     @pytest.mark.parametrize("path", ["../rest/login", "a/../../rest", "a b", "a?b", ":id", "", 5, "x" * 600, "ü"])
@@ -231,19 +231,19 @@ class TestItsWorkflows:
         cursors = iter(range(1_000_000))
         asked_for: list[int] = []
 
-        def says(asked: Asked) -> bytes:
+        def respond(asked: Asked) -> bytes:
             asked_for.append(1)
             return _json({"data": [], "nextCursor": str(next(cursors))})
 
-        async with hostile(says, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, harness):
+        async with hostile(respond, api_key=KEY, workflows={}, discover=N8nDiscovery()) as (_, harness):
             assert "the rest was not read" in (await harness.discover()).problems[0]
         assert len(asked_for) == 50
 
     async def test_it_cannot_take_the_place_of_a_named_one(self) -> None:
-        def says(asked: Asked) -> bytes:
+        def respond(asked: Asked) -> bytes:
             return _json({"data": [_row("tool", path="evil")], "nextCursor": None})
 
-        async with hostile(says, api_key=KEY, discover=N8nDiscovery()) as (raw, harness):
+        async with hostile(respond, api_key=KEY, discover=N8nDiscovery()) as (raw, harness):
             found = await harness.discover()
             assert [(made.spec.name, made.is_operators) for made in found.definitions] == [("flows/tool", True)]
             raw.asked.clear()

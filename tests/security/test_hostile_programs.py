@@ -135,9 +135,9 @@ async def test_no_program_gets_out_of_its_interpreter(hub: RunningHub) -> None:
 async def test_a_program_that_takes_too_much_is_ended_and_the_next_one_runs(hub: RunningHub) -> None:
     for code, kinds in MUCH.items():
         result = await run(hub, code)
-        said = f"{code[:80]!r}: {kind_of(result)} {result.error.message[:200]}"
-        assert ("OK" if result.ok else kind_of(result)) in (*kinds.split("|"), "TIMEOUT"), said
-        assert len(result.result_json) < 100_000, said
+        shown = f"{code[:80]!r}: {kind_of(result)} {result.error.message[:200]}"
+        assert ("OK" if result.ok else kind_of(result)) in (*kinds.split("|"), "TIMEOUT"), shown
+        assert len(result.result_json) < 100_000, shown
     assert json.loads((await run(hub, "1 + 1")).result_json)["value"] == 2
 
 

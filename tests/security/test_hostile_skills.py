@@ -17,7 +17,7 @@ from tests.fakes.langchain_source import gone
 from tests.hub import RunningHub, channel_to, request
 from tests.processes import served
 from tests.rpc import real_servers as real
-from tests.rpc.skill_runs import OBJECT, POLICY, plan_skill, running_with, script_skill, skill_hub, source_of, told
+from tests.rpc.skill_runs import OBJECT, POLICY, plan_skill, running_with, script_skill, skill_hub, source_of, text_of
 from toolhub.v1.registry_service_pb2 import RefreshSourcesRequest
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -29,7 +29,7 @@ from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 PYTHON = "/usr/bin/python3"
 """What any user may read and run, for the level that has no mounts."""
-SAYS = "from toolhub_tools import ToolError, call\nimport json, os, socket, sys\ngiven = json.load(sys.stdin)\n"
+IMPORTS = "from toolhub_tools import ToolError, call\nimport json, os, socket, sys\ngiven = json.load(sys.stdin)\n"
 CALL = """
 def tried(name, args):
     try:
@@ -159,21 +159,23 @@ def write_all(skills: Path) -> None:
     script_skill(
         skills,
         "rises",
-        SAYS + CALL + "json.dump({name: tried(name, args) for name, args in given.items()}, sys.stdout)",
+        IMPORTS + CALL + "json.dump({name: tried(name, args) for name, args in given.items()}, sys.stdout)",
         tools=["core/fs.*", "core/exec.*"],
     )
     script_skill(skills, "finishes", FINISHES)
     script_skill(
         skills,
         "spends",
-        SAYS + CALL + "json.dump({'kinds': [str(tried('core/util.time.now', {}))[:15] for _ in range(9)]}, sys.stdout)",
+        IMPORTS
+        + CALL
+        + "json.dump({'kinds': [str(tried('core/util.time.now', {}))[:15] for _ in range(9)]}, sys.stdout)",
         tools=["core/util.time.now"],
         limits={"calls": 7},
     )
     script_skill(
         skills,
         "again",
-        SAYS + CALL + "json.dump({'deeper': tried('skill/again', {})}, sys.stdout)",
+        IMPORTS + CALL + "json.dump({'deeper': tried('skill/again', {})}, sys.stdout)",
         tools=["skill/again"],
     )
     plan_skill(
@@ -186,23 +188,23 @@ def write_all(skills: Path) -> None:
     script_skill(
         skills,
         "peeks",
-        SAYS + CALL + "json.dump({'by call': tried('skill/reads', {'file': given['id']})}, sys.stdout)",
+        IMPORTS + CALL + "json.dump({'by call': tried('skill/reads', {'file': given['id']})}, sys.stdout)",
         tools=["skill/reads"],
     )
     of_artifact = {**OBJECT, "properties": {"file": {"type": "string", "format": "hub-artifact"}}}
     script_skill(
-        skills, "reads", SAYS + "print(json.dumps({'text': open(given['file']).read()}))", input_schema=of_artifact
+        skills, "reads", IMPORTS + "print(json.dumps({'text': open(given['file']).read()}))", input_schema=of_artifact
     )
-    script_skill(skills, "writes", SAYS + WRITES, tools=["core/util.time.now"])
+    script_skill(skills, "writes", IMPORTS + WRITES, tools=["core/util.time.now"])
     script_skill(skills, "floods", "import sys\nwhile True: sys.stdout.write('x' * 1_000_000)")
     script_skill(skills, "idles", "while True: pass", limits={"timeout_s": 1}, annotations={"read_only": True})
     script_skill(
-        skills, "forks", SAYS + LEAVES + FORKS, argv=argv, limits={"processes": 20}, tools=["core/util.time.now"]
+        skills, "forks", IMPORTS + LEAVES + FORKS, argv=argv, limits={"processes": 20}, tools=["core/util.time.now"]
     )
-    script_skill(skills, "keeps", SAYS + LEAVES + KEEPS, argv=argv, tools=["core/util.time.now"])
-    script_skill(skills, "reuses", SAYS + REUSES, tools=["core/util.time.now"])
-    script_skill(skills, "gate", SAYS + GATE, tools=["held/gate.wait"])
-    script_skill(skills, "swaps", SAYS + "print('{}')", tools=["core/util.time.now"])
+    script_skill(skills, "keeps", IMPORTS + LEAVES + KEEPS, argv=argv, tools=["core/util.time.now"])
+    script_skill(skills, "reuses", IMPORTS + REUSES, tools=["core/util.time.now"])
+    script_skill(skills, "gate", IMPORTS + GATE, tools=["held/gate.wait"])
+    script_skill(skills, "swaps", IMPORTS + "print('{}')", tools=["core/util.time.now"])
 
 
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
@@ -245,7 +247,7 @@ async def rises(hub: RunningHub) -> None:
 
 async def finishes(hub: RunningHub) -> None:
     result = await hub.invoke("skill/finishes")
-    assert "EXECUTION_ERROR: The skill finishes failed with exit code 3" in told(result)
+    assert "EXECUTION_ERROR: The skill finishes failed with exit code 3" in text_of(result)
     assert all(proof.sha256 != "0" for proof in result.evidence)
 
 
@@ -259,7 +261,7 @@ async def spends(hub: RunningHub) -> None:
     while isinstance(value, dict):
         value, depth = value["deeper"], depth + 1
     assert (value, depth <= 4) == ("BUDGET_EXCEEDED", True)
-    assert told(await hub.invoke("skill/circles")).startswith("BUDGET_EXCEEDED")
+    assert text_of(await hub.invoke("skill/circles")).startswith("BUDGET_EXCEEDED")
 
 
 async def peeks(hub: RunningHub) -> None:
@@ -268,9 +270,9 @@ async def peeks(hub: RunningHub) -> None:
 
     others = await hub.hub.artifacts.write("other", ArtifactHeader(), secret())
     assert await hub.value("skill/peeks", {"id": others.artifact_id}) == {"by call": "NOT_FOUND"}
-    assert told(await hub.invoke("skill/reads", {"file": others.artifact_id})).startswith("NOT_FOUND")
+    assert text_of(await hub.invoke("skill/reads", {"file": others.artifact_id})).startswith("NOT_FOUND")
     named = {"id": {"$artifact": others.artifact_id}}
-    assert told(await hub.invoke("skill/peeks", named)).startswith("NOT_FOUND")
+    assert text_of(await hub.invoke("skill/peeks", named)).startswith("NOT_FOUND")
 
 
 async def writes(hub: RunningHub, home: Path) -> None:
@@ -286,8 +288,8 @@ async def writes(hub: RunningHub, home: Path) -> None:
 
 async def never_ends(hub: RunningHub) -> None:
     floods, idles = await asyncio.gather(hub.invoke("skill/floods"), hub.invoke("skill/idles"))
-    assert "wrote without end and was killed" in told(floods)
-    assert told(idles).startswith("TIMEOUT: The skill idles did not end within")
+    assert "wrote without end and was killed" in text_of(floods)
+    assert text_of(idles).startswith("TIMEOUT: The skill idles did not end within")
 
 
 async def keeps_nothing(hub: RunningHub, home: Path) -> None:
@@ -307,8 +309,8 @@ async def lends_no_socket(hub: RunningHub, gate: Gate) -> None:
     user = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups") if os.geteuid() == 0 else ()
     words = (*user, PYTHON, "-c", OTHER, brought.socket, brought.token)
     other = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, cwd="/")
-    heard, _ = await other.communicate()
-    assert (heard.strip(), other.returncode) == (b"0", 0)
+    printed, _ = await other.communicate()
+    assert (printed.strip(), other.returncode) == (b"0", 0)
     gate.opened.set()
     result = await call
     assert json.loads(result.result_json) == {"done": True}
@@ -320,7 +322,7 @@ async def swaps(hub: RunningHub, home: Path) -> None:
     assert (await hub.invoke("skill/swaps")).ok
     script = home / "skills" / "swaps" / "run.py"
     script.write_text(script.read_text().replace("'{}'", "'{\"evil\": 1}'"))
-    refused = told(await hub.invoke("skill/swaps"))
+    refused = text_of(await hub.invoke("skill/swaps"))
     assert refused.startswith("TOOL_QUARANTINED"), refused
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.hub import request
-from tests.rpc.replaying import ASKED, AWAITING, EFFECT, SCRIPT, Said, Stage, a_stage, told
+from tests.rpc.replaying import ASKED, AWAITING, EFFECT, SCRIPT, Stage, TextOutput, a_stage, text_of
 from toolhub.v1 import error_pb2
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.tool import Annotations
@@ -20,38 +20,38 @@ LOOP, BIG = "held/loop.turn", "held/big.read"
 MIB = 1024 * 1024
 
 
-class Loop(Tool["Loop.In", Said]):
+class Loop(Tool["Loop.In", TextOutput]):
     """Calls itself, with other arguments each time where it counts."""
 
     name = LOOP
     description = "Turn."
     annotations = Annotations(read_only=True)
-    Out = Said
+    Out = TextOutput
 
     class In(ToolInput, frozen=True):
         count: int = 0
         step: int = 0
 
-    async def run(self, args: In, context: ToolContext) -> Said:
+    async def run(self, args: In, context: ToolContext) -> TextOutput:
         assert context.calls is not None
         handle = context.calls()
         if handle.depth < 4:
             handle = handle.narrowed([LOOP], 10_000)
         asked = {"count": args.count + args.step, "step": args.step}
-        return Said(said=f"> {told(await handle.invoke(LOOP, asked, purpose='for ever'))}")
+        return TextOutput(text=f"> {text_of(await handle.invoke(LOOP, asked, purpose='for ever'))}")
 
 
-class Big(Tool["Big.In", Said]):
+class Big(Tool["Big.In", TextOutput]):
     name = BIG
     description = "Say much."
     annotations = Annotations(read_only=True)
-    Out = Said
+    Out = TextOutput
 
     class In(ToolInput, frozen=True):
         pass
 
-    async def run(self, args: In, context: ToolContext) -> Said:
-        return Said(said="x" * (MIB - 100))
+    async def run(self, args: In, context: ToolContext) -> TextOutput:
+        return TextOutput(text="x" * (MIB - 100))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def script(*steps: Any, **args: Any) -> dict[str, Any]:
     return {"steps": [[[tool, given] for tool, given in step] for step in steps], **args}
 
 
-async def said(stage: Stage, *steps: Any, context: dict[str, Any] | None = None, **args: Any) -> list[str]:
+async def results_of(stage: Stage, *steps: Any, context: dict[str, Any] | None = None, **args: Any) -> list[str]:
     value = await stage.running.value(SCRIPT, script(*steps, **args), metadata=stage.by("robot"), **(context or {}))
     found: list[str] = value["answers"]
     return found
@@ -73,12 +73,12 @@ async def said(stage: Stage, *steps: Any, context: dict[str, Any] | None = None,
 @pytest.mark.promise("inner.bounded", "agent.narrowed-by-the-hub")
 async def test_rights_are_no_more_than_the_running_calls(stage: Stage) -> None:
     one = (EFFECT, {"marker": "m"})
-    (refused,) = await said(stage, [one], lent=["core/util.time.now"])
+    (refused,) = await results_of(stage, [one], lent=["core/util.time.now"])
     assert refused.startswith("POLICY_DENIED")
     within = script([one], lent=[EFFECT, SCRIPT])
-    (inner,) = await said(stage, [(SCRIPT, within)], lent=[SCRIPT])
+    (inner,) = await results_of(stage, [(SCRIPT, within)], lent=[SCRIPT])
     assert inner == "ok", "the inner script runs, and what it lends itself it has not got"
-    (copied,) = await said(
+    (copied,) = await results_of(
         stage, [("core/fs.writeText", {"path": "a", "text": "b"})], lent=["*"], context={"permissions": ["read:*"]}
     )
     assert copied.startswith("POLICY_DENIED")
@@ -88,18 +88,18 @@ async def test_rights_are_no_more_than_the_running_calls(stage: Stage) -> None:
 @pytest.mark.promise("inner.bounded")
 async def test_the_whole_budget_is_one_for_all_calls_within_calls(stage: Stage) -> None:
     effects = [[(EFFECT, {"marker": f"m{number}"})] for number in range(5)]
-    answers = await said(stage, *effects, maxCalls=3)
+    answers = await results_of(stage, *effects, maxCalls=3)
     assert [answer.split(":")[0] for answer in answers[3:]] == ["BUDGET_EXCEEDED"] * 2
     stage.effect.done.clear()
     within = (SCRIPT, script(*effects, maxCalls=100))
-    answers = await said(stage, [within], [(EFFECT, {"marker": "last"})], maxCalls=4)
+    answers = await results_of(stage, [within], [(EFFECT, {"marker": "last"})], maxCalls=4)
     assert (answers[0], answers[1].split(":")[0]) == ("ok", "BUDGET_EXCEEDED"), "what is within was taken for good"
     assert stage.effect.done == ["m0", "m1", "m2"]
     stage.effect.done.clear()
-    answers = await said(stage, [within, within], [within], maxCalls=9)
+    answers = await results_of(stage, [within, within], [within], maxCalls=9)
     assert len(stage.effect.done) == 7, "two at once have the same remainder, and not each one of its own"
 
-    answers = await said(stage, *[[(BIG, {})]] * 10, [(EFFECT, {"marker": "after"})], lent=[BIG, EFFECT])
+    answers = await results_of(stage, *[[(BIG, {})]] * 10, [(EFFECT, {"marker": "after"})], lent=[BIG, EFFECT])
     kinds = [answer.split(":")[0][:15] for answer in answers]
     assert kinds == ["x" * 15] * 8 + ["BUDGET_EXCEEDED"] * 3
     assert "the call was made, and its answer is" in answers[8].lower()
@@ -109,10 +109,10 @@ async def test_the_whole_budget_is_one_for_all_calls_within_calls(stage: Stage) 
 @pytest.mark.promise("inner.bounded")
 async def test_a_call_that_calls_itself_comes_to_an_end(stage: Stage) -> None:
     value = await stage.running.value(LOOP, {"count": 0, "step": 0}, metadata=stage.by("robot"))
-    assert value["said"].count(">") < 5
-    assert f"BUDGET_EXCEEDED: {LOOP} > {LOOP}" in value["said"]
+    assert value["text"].count(">") < 5
+    assert f"BUDGET_EXCEEDED: {LOOP} > {LOOP}" in value["text"]
     value = await stage.running.value(LOOP, {"count": 0, "step": 1}, metadata=stage.by("robot"))
-    assert value["said"].startswith("> > > > > BUDGET_EXCEEDED: Calls are nested 4 deep")
+    assert value["text"].startswith("> > > > > BUDGET_EXCEEDED: Calls are nested 4 deep")
 
 
 async def test_artifacts_of_others_are_not_there(stage: Stage) -> None:
@@ -121,7 +121,7 @@ async def test_artifacts_of_others_are_not_there(stage: Stage) -> None:
 
     owner = Call("call-1", "t", {}, Principal("other"))
     artifact = await stage.running.hub.artifacts.keep(chunks(), call=owner, media_type="text/plain")
-    (refused,) = await said(stage, [(EFFECT, {"marker": artifact.artifact_id})])
+    (refused,) = await results_of(stage, [(EFFECT, {"marker": artifact.artifact_id})])
     assert refused.startswith("NOT_FOUND")
     assert stage.effect.done == []
 

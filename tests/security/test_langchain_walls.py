@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-async def said(desk: Opened, tool: str, **args: str) -> str:
+async def output_of(desk: Opened, tool: str, **args: str) -> str:
     return str((await desk(tool, **args))["text"])
 
 
@@ -42,15 +42,15 @@ async def test_workers_see_no_file_of_the_data_folder_and_write_none(tmp_path: P
     hides = HiddenPaths([str(data)], bubblewrap)
     async with opened(FILES, trusted=("langchain_community",), processes=1, hides=hides) as desk:
         for path in (data / "audit.key", tmp_path / "papers" / "link", Path(f"/proc/self/root{data}/audit.key")):
-            assert "c4nary" not in await said(desk, "read_file", file_path=str(path))
-        await said(desk, "write_file", file_path=str(data / "policy.yaml"), text="grants: []")
-        await said(
+            assert "c4nary" not in await output_of(desk, "read_file", file_path=str(path))
+        await output_of(desk, "write_file", file_path=str(data / "policy.yaml"), text="grants: []")
+        await output_of(
             desk, "copy_file", source_path=str(data / "audit.key"), destination_path=str(tmp_path / "papers" / "k")
         )
-        await said(desk, "move_file", source_path=str(data), destination_path=str(tmp_path / "papers" / "moved"))
-        await said(desk, "file_delete", file_path=str(data / "audit.key"))
-        assert await said(desk, "read_file", file_path=str(tmp_path / "papers" / "a.txt")) == "paper"
-        await said(desk, "write_file", file_path=str(tmp_path / "papers" / "b.txt"), text="B")
+        await output_of(desk, "move_file", source_path=str(data), destination_path=str(tmp_path / "papers" / "moved"))
+        await output_of(desk, "file_delete", file_path=str(data / "audit.key"))
+        assert await output_of(desk, "read_file", file_path=str(tmp_path / "papers" / "a.txt")) == "paper"
+        await output_of(desk, "write_file", file_path=str(tmp_path / "papers" / "b.txt"), text="B")
     assert [path.name for path in data.iterdir()] == ["audit.key"]
     assert (tmp_path / "papers" / "b.txt").read_text() == "B"
     brought_out = [path for path in (tmp_path / "papers").rglob("*") if path.is_file() and not path.is_symlink()]

@@ -113,10 +113,10 @@ async def outcome(calls: FileCalls, tool: str, args: dict[str, object]) -> str:
     if kind is not None:
         assert kind in LOST, (tool, args)
         return kind.value
-    told = msgspec.json.encode([result, [(e.sha256, e.summary) for e in calls.context.evidence]]).decode()
-    assert CANARY not in told
-    assert CANARY_SHA256 not in told
-    assert "only-outside" not in told
+    exposed = msgspec.json.encode([result, [(e.sha256, e.summary) for e in calls.context.evidence]]).decode()
+    assert CANARY not in exposed
+    assert CANARY_SHA256 not in exposed
+    assert "only-outside" not in exposed
     return "ok"
 
 

@@ -38,7 +38,7 @@ rules:
 """
 ECHO, WRITE = "test/text.echo", "core/fs.writeText"
 QUICK: Mapping[str, Any] = {"jobs": {"heartbeat_s": 0.05, "dead_after_s": 0.5}}
-TOLD = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE)
+DATA_FAULTS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE)
 """Of a record that cannot be read: that the hub is at fault, never that there is none."""
 GARBAGE = (b"\xc1", b"\x00" * 100, b"\xdf\xff\xff\xff\xff", b"\x90" * 5_000, b"\x81\xa1v\x63", b"null")
 Damage = Callable[[str, str, bytes], Awaitable[int]]
@@ -116,7 +116,7 @@ async def test_damaged_jobs_cost_nobody_else_their_list_nor_their_run(store: Sto
             await alice.ended(broken.job_id)
             assert await store.damage(kind, broken.job_id, data)
             refused = await failed(alice.job(broken.job_id))
-            assert refused.code in TOLD
+            assert refused.code in DATA_FAULTS
             assert "msgpack" not in refused.message
     good = await alice.submit(ECHO, {"text": "good"})
     assert state((await alice.ended(good.job_id))[-1]) == "SUCCEEDED"
@@ -146,7 +146,7 @@ async def test_damaged_approvals_hide_no_other_and_hold_up_no_decision(store: St
         assert await store.damage("approval", broken.approval_id, data)
         asked = approval_service_pb2.GetApprovalRequest(approval_id=broken.approval_id)
         refused = await failed(stub.GetApproval(asked, metadata=store.by("judge").metadata, timeout=CALL_TIMEOUT_S))
-        assert refused.code in TOLD
+        assert refused.code in DATA_FAULTS
     good = await alice.submit(WRITE, {"path": "good.txt", "text": "x"}, request_id="work")
     listed = await stub.ListApprovals(
         approval_service_pb2.ListApprovalsRequest(), metadata=store.by("judge").metadata, timeout=CALL_TIMEOUT_S
@@ -171,7 +171,7 @@ async def test_damaged_artifacts_cost_nobody_else_theirs(store: Store) -> None:
     for data in GARBAGE:
         assert await store.damage("artifact", broken, data)
         asked = artifact_service_pb2.GetArtifactRequest(artifact_id=broken)
-        assert (await failed(stub.GetArtifact(asked, metadata=store.by("alice").metadata))).code in TOLD
+        assert (await failed(stub.GetArtifact(asked, metadata=store.by("alice").metadata))).code in DATA_FAULTS
     swept = await store.running.hub.long_work.stores.artifacts.expired(2**62, 100)
     assert [artifact.artifact_id for artifact in swept] == [good]
 

@@ -165,18 +165,18 @@ async def test_no_credential_but_a_key_lets_anybody_in(town: Town, metadata: Any
         town.hub.audit.VerifyAudit(audit_service_pb2.VerifyAuditRequest(), metadata=metadata),
         town.hub.registry.GetSnapshot(registry_service_pb2.GetSnapshotRequest(), metadata=metadata),
     ):
-        code, told = await status(call)
+        code, message = await status(call)
         assert code is grpc.StatusCode.UNAUTHENTICATED
-        assert "toolhub keys create" in told or "unknown or was revoked" in told, "what to do is said, unredacted"
+        assert "toolhub keys create" in message or "unknown or was revoked" in message, "what to do is said, unredacted"
     assert await town.hub.events() == []
 
 
 @pytest.mark.parametrize("sent", ["Basic bG9jYWw6", "Bearer", "thk_0a1b2c3d_" + "a" * 43, "Negotiate x", "bearer  x"])
 async def test_a_credential_that_was_sent_is_judged_even_where_none_is_needed(hub: RunningHub, sent: str) -> None:
     assert (await hub.invoke("core/util.time.now")).ok
-    code, told = await status(hub.stub.Invoke(request("core/util.time.now"), metadata=(("authorization", sent),)))
+    code, message = await status(hub.stub.Invoke(request("core/util.time.now"), metadata=(("authorization", sent),)))
     assert code is grpc.StatusCode.UNAUTHENTICATED
-    assert sent not in told or sent == "Bearer"
+    assert sent not in message or sent == "Bearer"
 
 
 async def test_a_wrong_name_is_compared_with_few_even_among_thousands(
@@ -203,9 +203,9 @@ async def test_a_key_with_one_other_letter_anywhere_is_refused(town: Town) -> No
     key = town.keys["alice"]
     for at in range(4, len(key), 5):
         forged = key[:at] + ("x" if key[at] != "x" else "y") + key[at + 1 :]
-        code, told = await status(town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
+        code, message = await status(town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
         assert code is grpc.StatusCode.UNAUTHENTICATED
-        assert forged not in told
+        assert forged not in message
     for forged in (key.upper(), key + "x", key[:-1], key.replace("_", "-")):
         code, _ = await status(town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
         assert code is grpc.StatusCode.UNAUTHENTICATED
@@ -223,8 +223,8 @@ async def test_roles_part_agents_operators_and_auditors(town: Town) -> None:
     may = {"alice": {"agent", "auditor"}, "bob": {"agent"}, "ops": {"operator"}}
     for who, roles in may.items():
         for role, ask in asks.items():
-            told = await words_of(ask(who))
-            assert ("lacks the role" in told) == (role not in roles), (who, role, told)
+            message = await words_of(ask(who))
+            assert ("lacks the role" in message) == (role not in roles), (who, role, message)
     assert town.hub.hub.toolbox.catalog.get("core/fs.stat") is not None, "not even an operator removes a built-in tool"
 
 

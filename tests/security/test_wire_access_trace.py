@@ -70,10 +70,10 @@ async def test_bad_keys_of_one_peer_are_one_event_a_minute_that_counts_them(watc
     failures = await asyncio.gather(*(watched.invoke(wrong) for _ in range(BAD_KEYS)))
     assert {failure.reason for failure in failures} == {"CREDENTIAL_REFUSED"}
     (event,) = await watched.minute(FAILED)
-    told = dict(event.attributes)
-    assert int(told.pop("first_unix_ms")) <= event.at_unix_ms
+    attributes = dict(event.attributes)
+    assert int(attributes.pop("first_unix_ms")) <= event.at_unix_ms
     assert (event.principal, event.outcome) == ("", "refused")
-    assert told == {
+    assert attributes == {
         "peer": "127.0.0.1",
         "reason": "CREDENTIAL_REFUSED",
         "method": "/toolhub.v1.ToolService/Invoke",

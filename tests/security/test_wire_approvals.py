@@ -41,8 +41,8 @@ async def test_nobody_approves_what_a_gateway_asks_for_in_their_name(court: Cour
     approval_id = await court.ask("gateway", **names)
     failure = await failed(court.decide("alice", approval_id))
     assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "OWN_REQUEST")
-    told = (await court.decide("judge", approval_id)).approval
-    assert (told.principal, told.user_id, told.agent_id) == (
+    decided = (await court.decide("judge", approval_id)).approval
+    assert (decided.principal, decided.user_id, decided.agent_id) == (
         "gateway",
         names.get("user_id", ""),
         names.get("agent_id", ""),
@@ -270,18 +270,18 @@ async def test_hostile_texts_are_kept_as_text_and_shown_as_such(court: Court) ->
         print_approval(await court.get("judge", approval_id))
         print_approvals([approval])
         click.echo(line(await court.get("judge", approval_id)))
-    told = shown.getvalue()
+    printed = shown.getvalue()
     for char in "\x1b\r\x07\x9b\u202e\u202c\u200b\u2066\u2069\U000e0041":
-        assert char not in told, hex(ord(char))
-    assert "\\u202e" in told
+        assert char not in printed, hex(ord(char))
+    assert "\\u202e" in printed
 
 
 async def test_secrets_in_texts_are_hidden_from_approvers(court: Court) -> None:
     secret = "ghp_" + "a1b2c3d4" * 5
     args = {"path": "a.txt", "text": f"API_KEY={secret}"}
     approval_id = await court.ask("robot", args, purpose=f"with password={secret}")
-    told = (await court.decide("judge", approval_id, comment=f"token={secret}")).approval
-    assert secret not in str(told)
+    decided = (await court.decide("judge", approval_id, comment=f"token={secret}")).approval
+    assert secret not in str(decided)
     assert secret not in str(await court.page("judge"))
     assert secret not in str(await court.running.events())
     refused = await court.call("robot", args)

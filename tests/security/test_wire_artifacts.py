@@ -276,8 +276,8 @@ OUTSIDE: list[dict[str, int]] = [
 async def test_reads_outside_of_an_artifact_are_refused(depot: Depot) -> None:
     for part in OUTSIDE:
         art = (await depot.write("alice", b"bytes")).artifact_id
-        told = await failed_stream(depot.read("alice", art, **part))
-        assert told.code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE)
+        failure = await failed_stream(depot.read("alice", art, **part))
+        assert failure.code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE)
         huge = [piece.chunk async for piece in depot.read("alice", art, offset_bytes=1, limit_bytes=2**63 - 1)]
         assert b"".join(huge) == b"ytes"
 
@@ -337,8 +337,8 @@ async def test_links_and_devices_in_the_place_of_bytes_are_not_followed(depot: D
     )
     for plant in plants:
         plant()
-        told = await failed_stream(depot.read("alice", art.artifact_id))
-        assert str(tmp_path) not in told.message
+        failure = await failed_stream(depot.read("alice", art.artifact_id))
+        assert str(tmp_path) not in failure.message
         assert b"c4nary" not in (await depot.echo("alice", refer(art))).SerializeToString()
         blob.rmdir() if blob.is_dir() and not blob.is_symlink() else blob.unlink()
     shard = blob.parent

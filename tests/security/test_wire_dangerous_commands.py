@@ -95,9 +95,9 @@ async def test_a_refusal_never_tells_an_agent_how_to_allow_a_program_that_can_ru
     """Fails at befa727: the refusal printed a grammar with the program's path, ready to be pasted."""
     result = await bare_hub.invoke("core/exec.run", {"argv": [name, "-c", "x"]})
     assert result.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
-    told = result.error.message + str(result.error.details)
-    assert "path:" not in told
-    assert "/usr/bin" not in told
+    message = result.error.message + str(result.error.details)
+    assert "path:" not in message
+    assert "/usr/bin" not in message
 
 
 async def test_an_operator_is_told_the_grammar_and_the_danger(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ async def test_only_an_operator_is_told_the_lines_that_would_open_the_policy(tmp
     async with founded(tmp_path, "alice") as town:
         fetch = {"url": "http://intranet.example/x"}
         for tool, args in (("core/http.fetchText", fetch), ("core/exec.run", {"argv": ["jq", "."]})):
-            told = str((await town.invoke("alice", tool, args)).error)
-            assert not any(line in told for line in ("policy.yaml", "egress:", "commands:", "grants:")), told
+            message = str((await town.invoke("alice", tool, args)).error)
+            assert not any(line in message for line in ("policy.yaml", "egress:", "commands:", "grants:")), message
         refused = await town.invoke("alice", "core/http.fetchText", fetch)
         assert "Ask an operator to allow it, and name rule_id capabilities." in refused.error.message
         (denied,) = await town.hub.events(call_id=refused.call_id, types=frozenset({EventType.POLICY_DENIED}))

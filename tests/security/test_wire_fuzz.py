@@ -80,10 +80,10 @@ class Serving:
     schemas: Mapping[str, dict[str, Any]]
     kinds: set[str] = field(default_factory=set)
 
-    def tell(self, tool: str, args: Mapping[str, Any], mode: int) -> Any:
-        return asyncio.run_coroutine_threadsafe(self._tell(tool, args, mode), self.loop).result(30)
+    def invoke(self, tool: str, args: Mapping[str, Any], mode: int) -> Any:
+        return asyncio.run_coroutine_threadsafe(self._invoke(tool, args, mode), self.loop).result(30)
 
-    async def _tell(self, tool: str, args: Mapping[str, Any], mode: int) -> Any:
+    async def _invoke(self, tool: str, args: Mapping[str, Any], mode: int) -> Any:
         if mode == call_pb2.INVOKE_MODE_DRY_RUN:
             return await self.hub.plan(tool, args, request_id="fuzz")
         return await self.hub.invoke(tool, args, request_id="fuzz", budget={"timeout_s": 2.0, "max_retries": 0})
@@ -186,11 +186,11 @@ def check(answer: Any, args: Mapping[str, Any], folder: str) -> None:
     assert error.kind != error_pb2.ERROR_KIND_INTERNAL, (args, error)
     assert dict(error.details).get("cause") != "INTERNAL", (args, error)
     assert error.message.strip(), args
-    told = f"{error.message} {error.details} {error.violations}"
-    assert folder not in told, told
+    shown = f"{error.message} {error.details} {error.violations}"
+    assert folder not in shown, shown
     sent = json.dumps(args, ensure_ascii=False)
-    for word in _HOST_WORDS.findall(told):
-        assert word in sent, (word, told)
+    for word in _HOST_WORDS.findall(shown):
+        assert word in sent, (word, shown)
 
 
 @pytest.mark.promise("pipeline.always-a-result")
@@ -206,7 +206,7 @@ def test_any_arguments_are_answered_by_a_typed_result(serving: Serving, tool: st
     )
     @given(calls(tool, schema), modes)
     def attack(args: dict[str, Any], mode: int) -> None:
-        answer = serving.tell(tool, args, mode)
+        answer = serving.invoke(tool, args, mode)
         check(answer, args, folder)
         outcomes.add(bool(answer.evidence) if mode == call_pb2.INVOKE_MODE_EXECUTE else bool(answer.steps))
 
@@ -275,10 +275,10 @@ def test_any_request_about_long_work_is_answered_by_a_status_that_says_what_is_w
     @given(messages(kind.DESCRIPTOR) | st.binary(max_size=60))
     def attack(made: dict[str, Any] | bytes) -> None:
         data = made if isinstance(made, bytes) else _bytes_of(kind, made)
-        code, told = asyncio.run_coroutine_threadsafe(ask(data), serving.loop).result(30)
-        assert code in _FINE, (made, code, told)
-        assert folder not in told
-        assert not _HOST_WORDS.search(told) or _HOST_WORDS.search(str(made)), (made, told)
+        code, message = asyncio.run_coroutine_threadsafe(ask(data), serving.loop).result(30)
+        assert code in _FINE, (made, code, message)
+        assert folder not in message
+        assert not _HOST_WORDS.search(message) or _HOST_WORDS.search(str(made)), (made, message)
 
     attack()
 

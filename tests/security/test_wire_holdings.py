@@ -138,11 +138,11 @@ async def test_health_and_reflection_tell_the_contract_and_no_more(town: Town) -
     ask = reflection_pb2.ServerReflectionRequest(list_services="")
     stub = reflection_pb2_grpc.ServerReflectionStub(town.hub.channel)
     call = stub.ServerReflectionInfo(iter([ask]), timeout=CALL_TIMEOUT_S)
-    told = str(await call.read())
+    text = str(await call.read())
     call.cancel()
-    assert "toolhub.v1.ToolService" in told
+    assert "toolhub.v1.ToolService" in text
     for secret in ("alice", "core/", str(Paths(town.hub.hub.settings).data_dir)):
-        assert secret not in told
+        assert secret not in text
     assert await town.hub.events() == []
 
 

@@ -232,8 +232,8 @@ async def test_one_key_stands_for_one_job_however_often_it_is_sent(yard: Yard) -
 async def test_cancels_sent_a_hundredfold_stop_the_job_once(yard: Yard) -> None:
     job = await yard.by("alice").submit(WAIT)
     await asyncio.wait_for(yard.waits.started.wait(), CALL_TIMEOUT_S)
-    told = await asyncio.gather(*(yard.by("alice").cancel(job.job_id, "\x1b[2K" * 500) for _ in range(100)))
-    assert set(told) <= {"CANCELLING", "CANCELLED"}
+    states = await asyncio.gather(*(yard.by("alice").cancel(job.job_id, "\x1b[2K" * 500) for _ in range(100)))
+    assert set(states) <= {"CANCELLING", "CANCELLED"}
     history = await yard.by("alice").ended(job.job_id)
     assert state(history[-1]) == "CANCELLED"
     assert len(history) < 10

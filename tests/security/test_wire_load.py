@@ -60,7 +60,7 @@ class Flooding(Tool["Flooding.In", "Flooding.Out"]):
         pass
 
     class Out(ToolOutput, frozen=True):
-        told: int
+        sent_mib: int
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
@@ -70,7 +70,7 @@ class Flooding(Tool["Flooding.In", "Flooding.Out"]):
             context.sink.chunk(Chunk(data=bytes([number % 256]) * MEBIBYTE))
             await asyncio.sleep(0)
         self.done.set()
-        return self.Out(told=512)
+        return self.Out(sent_mib=512)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ async def test_a_stream_that_nobody_reads_holds_a_bounded_amount(tmp_path: Path)
         before_mib = resident_mib()
         call = hub.stub.InvokeStream(request(flood.name, message=pb.InvokeStreamRequest), timeout=CALL_TIMEOUT_S)
         await flood.done.wait()
-        assert resident_mib() - before_mib < 100, "512 MiB were told"
+        assert resident_mib() - before_mib < 100, "512 MiB were sent"
         assert (await hub.invoke("core/util.time.now")).ok, "others are served meanwhile"
         last = [event async for event in call][-1]
         assert last.result.ok, "a late reader gets the newest output and the result"

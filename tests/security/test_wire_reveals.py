@@ -40,10 +40,10 @@ async def test_payload_that_looks_like_a_credential_is_revealed_to_an_approver_o
         assert await court.reveals() == []
         answer = await court.reveal("judge", approval_id)
         assert await court.reveals() == [("judge", approval_id)]
-        told = answer.revealed_args_json.decode()
-        assert "battery" not in told
-        assert "\\u202egnp.exe\\u001b[2K" in told, "what shows nothing of itself is written out"
-        seen = json.loads(told)
+        revealed = answer.revealed_args_json.decode()
+        assert "battery" not in revealed
+        assert "\\u202egnp.exe\\u001b[2K" in revealed, "what shows nothing of itself is written out"
+        seen = json.loads(revealed)
         assert seen["path"] == "a.sh"
         assert seen["text"] == f"API_KEY={PAYLOAD} [secret of 23 characters] \u202egnp.exe\x1b[2K"
         assert answer.approval == await court.get("judge", approval_id)

@@ -156,11 +156,11 @@ async def test_words_that_nobody_has_accepted_reach_no_agent(far: Far) -> None:
 async def test_what_a_source_says_of_its_troubles_is_no_word_to_agents(far: Far) -> None:
     far.script.pages[:] = [[tool(f"{POISON}{'x' * 300}")]]
     assert POISON[:20] in (await far.read()).message
-    for who, is_told in (("robot", False), ("boss", True)):
+    for who, is_shown in (("robot", False), ("boss", True)):
         listed = await far.hub.stub.ListTools(pb.ListToolsRequest(), **far.by(who))
         (silent,) = listed.sources
         assert silent.state == source_pb2.SOURCE_STATE_PARTIAL
-        assert (POISON[:20] in silent.message) is is_told
+        assert (POISON[:20] in silent.message) is is_shown
         assert (silent.endpoint, silent.server, list(silent.diagnostics)) == ("", "", [])
 
 

@@ -20,7 +20,7 @@ from tests.fakes.mcp_servers.scripted import Script, serving, tool
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from tests.rpc.props import Waits
 from tests.rpc.sharing import BY_KEY, WAIT, Client, People
-from tests.rpc.statuses import told
+from tests.rpc.statuses import failure_of
 from toolhub.v1 import (
     approval_pb2,
     approval_service_pb2,
@@ -171,7 +171,7 @@ class Town:
             read = await call.read()
             return answer.FromString(read) if read is not grpc.aio.EOF else answer()
         except grpc.aio.AioRpcError as refused:
-            failed = told(refused)
+            failed = failure_of(refused)
             return failed.code, failed.message, failed.reason
         finally:
             call.cancel()
@@ -395,7 +395,7 @@ async def test_what_is_everybody_s_is_changed_by_operators_of_the_whole_hub_alon
     assert isinstance(await town.first("globex-boss", "RegistryService.DecidePin", _pin(mine)), Message)
 
 
-async def _told_until(call: Any, answer: type[Message], mark: bytes) -> list[bytes]:
+async def _messages_until(call: Any, answer: type[Message], mark: bytes) -> list[bytes]:
     """What a stream tells up to the first message that has the mark."""
     seen: list[bytes] = []
     while mark not in (seen[-1] if seen else b""):
@@ -427,7 +427,7 @@ async def test_watches_tell_nothing_of_what_happens_at_another_tenant(town: Town
         await bot.call(WRITE, {"path": "new.txt", "text": tenant})
         jobs[tenant] = (await bot.submit(WAIT, {"text": tenant})).job_id
     for method, (_, mark) in asks.items():
-        seen = await _told_until(*streams[method], mark)
+        seen = await _messages_until(*streams[method], mark)
         assert not any(b"acme" in message or jobs["acme"].encode() in message for message in seen), method
 
 
@@ -440,8 +440,11 @@ async def test_a_policy_that_moves_a_principal_ends_its_streams_and_shows_what_i
         assert town.hub.hub.policy_file.load().applied
         await town.by("globex-bot").submit(WAIT, {"text": "one more"})
         with pytest.raises(grpc.aio.AioRpcError) as ended:
-            await _told_until(watch, answer, b"never")
-        assert (ended.value.code(), told(ended.value).reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
+            await _messages_until(watch, answer, b"never")
+        assert (ended.value.code(), failure_of(ended.value).reason) == (
+            grpc.StatusCode.PERMISSION_DENIED,
+            "ROLE_MISSING",
+        )
         refused = await town.first("globex-boss", "ToolService.GetTool", _T.GetToolRequest(name="globex-crm/echo"))
         assert isinstance(refused, tuple)
         assert refused[0] is grpc.StatusCode.NOT_FOUND
@@ -461,7 +464,7 @@ async def test_a_narrower_key_leaves_no_tenant_and_one_of_another_tenant_is_no_k
         try:
             answer = await town.hub.invoke("core/util.time.now", metadata=(("authorization", f"Bearer {key}"),))
         except grpc.aio.AioRpcError as refused:
-            return told(refused).reason, str(told(refused).metadata.get("problem"))
+            return failure_of(refused).reason, str(failure_of(refused).metadata.get("problem"))
         return ("ok", "") if answer.ok else ("denied", str(answer.error.details["rule_id"]))
 
     denied = ("denied", "acme-has-no-clock")

@@ -18,7 +18,7 @@ import pytest
 from tests.hub import CALL_TIMEOUT_S, request
 from tests.rpc.props import Echo
 from tests.rpc.sharing import WAIT, WRITE, Client, CountedWaits, CountedWrites, People, hubs_of, state
-from tests.rpc.statuses import Failed, failed, told
+from tests.rpc.statuses import Failed, failed, failure_of
 from tests.rpc.test_registry import a_tool
 from toolhub.v1 import (
     approval_service_pb2,
@@ -88,7 +88,7 @@ async def broken(read: Any) -> Failed:
     """What a stream that must not tell more tells instead."""
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await read
-    return told(refused.value)
+    return failure_of(refused.value)
 
 
 # Streams

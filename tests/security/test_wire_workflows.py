@@ -63,7 +63,7 @@ class TestOtherPeoplesExecutions:
             execution = await n8n.began(victims)
             stolen = await agent.begin("parrot", {"executionId": execution.id})
             await n8n.began("parrot", 2 if victims == "parrot" else 1)
-            await agent.said(stolen, "running")
+            await agent.reported(stolen, "running")
             await agent.cancel(stolen)
             n8n.release(execution.id)
             (*_, end) = await agent.ended(own)
@@ -94,18 +94,18 @@ class TestOtherPeoplesExecutions:
         planted = {"headers": {"x-idempotency-key": "victims"}}
         runs = {"Webhook": run(sent), "Body": run(planted, "Webhook")}
         data: Any = {"resultData": {"runData": runs}, "executionData": {"nodeExecutionStack": [*run(planted, "Body")]}}
-        told = execution_of({"id": "1", "status": "success", "workflowId": "w", "data": data})
-        assert told is not None
-        assert has_key(told, "mallorys")
-        assert not has_key(told, "victims")
-        assert is_of_another_call(told, "victims", "w")
-        assert is_of_another_call(told, "mallorys", "other")
-        assert not is_of_another_call(told, "mallorys", "")
+        execution = execution_of({"id": "1", "status": "success", "workflowId": "w", "data": data})
+        assert execution is not None
+        assert has_key(execution, "mallorys")
+        assert not has_key(execution, "victims")
+        assert is_of_another_call(execution, "victims", "w")
+        assert is_of_another_call(execution, "mallorys", "other")
+        assert not is_of_another_call(execution, "mallorys", "")
 
 
 class TestArgumentsOfWorkflows:
     async def test_names_and_values_stay_in_their_places_of_a_query(self, tmp_path: Path) -> None:
-        told = {
+        arguments = {
             "a&admin": "true",
             "__proto__": "x",
             "X-Idempotency-Key": "mine",
@@ -114,9 +114,9 @@ class TestArgumentsOfWorkflows:
             "large": 2**70,
         }
         async with hub_over(tmp_path, FLOWS, {"asks": {"method": "GET"}}) as (n8n, hub, _):
-            value = await hub.value(f"{SOURCE}/asks", told)
+            value = await hub.value(f"{SOURCE}/asks", arguments)
             (asked,) = n8n.asked("GET", "/webhook/*")
-        assert value["query"] == {**told, "large": str(2**70)}
+        assert value["query"] == {**arguments, "large": str(2**70)}
         assert asked.path == "/webhook/asks"
         assert asked.headers["x-idempotency-key"] != "mine"
         assert "evil" not in asked.headers["host"]

@@ -47,17 +47,17 @@ class TestFilesOfAFolder:
     def test_a_file_that_means_harm_takes_no_other_with_it(self, tmp_path: Path, text: str) -> None:
         write(tmp_path)
         (tmp_path / "evil.yaml").write_text(text)
-        found, told = load_templates([str(tmp_path)])
+        found, problems_found = load_templates([str(tmp_path)])
         assert [template.name for template in found] == ["scale_image"]
-        assert told
-        assert all(problem.startswith(str(tmp_path / "evil.yaml")) for problem in told)
+        assert problems_found
+        assert all(problem.startswith(str(tmp_path / "evil.yaml")) for problem in problems_found)
 
     def test_a_large_file_is_not_read_to_its_end(self, tmp_path: Path) -> None:
         write(tmp_path)
         (tmp_path / "evil.yaml").write_text("a: " + "x" * YAML_MAX_BYTES)
-        found, (told,) = load_templates([str(tmp_path)])
+        found, (problem,) = load_templates([str(tmp_path)])
         assert len(found) == 1
-        assert f"more than {YAML_MAX_BYTES:,} bytes" in told
+        assert f"more than {YAML_MAX_BYTES:,} bytes" in problem
 
     def test_what_is_no_file_is_not_opened(self, tmp_path: Path) -> None:
         """Reading a pipe would wait for ever, reading a device without end."""
@@ -66,8 +66,8 @@ class TestFilesOfAFolder:
         (tmp_path / "zero.yaml").symlink_to("/dev/zero")
         (tmp_path / "gone.yaml").symlink_to("nowhere")
         (tmp_path / "circle.yaml").symlink_to("circle.yaml")
-        found, told = load_templates([str(tmp_path)])
-        assert (len(found), told) == (1, [])
+        found, problems_found = load_templates([str(tmp_path)])
+        assert (len(found), problems_found) == (1, [])
         for name in ("pipe.yaml", "zero.yaml", "circle.yaml"):
             with pytest.raises(TemplateInvalid):
                 read_value(tmp_path / name, max_bytes=100, max_depth=8)
@@ -76,10 +76,10 @@ class TestFilesOfAFolder:
     def test_a_graph_is_a_file_of_its_own(self, tmp_path: Path, graph: str) -> None:
         os.mkfifo(tmp_path.parent / "pipe")
         try:
-            told = problems(tmp_path, workflow={"file": graph})
+            problems_found = problems(tmp_path, workflow={"file": graph})
         finally:
             (tmp_path.parent / "pipe").unlink()
-        assert told[0].startswith("workflow.file: ")
+        assert problems_found[0].startswith("workflow.file: ")
 
     def test_of_another_file_that_is_named_as_the_graph_no_value_is_shown(self, tmp_path: Path) -> None:
         (tmp_path / "credentials.json").write_text(
@@ -91,16 +91,16 @@ class TestFilesOfAFolder:
 class TestWhatAnAuthorMayNotMean:
     @pytest.mark.parametrize("prefix", ["../x", "/abs", "a/../../b", "a\\..\\b", "\\\\host\\x", "a\u202eb", "a\nb"])
     def test_prefixes_that_lead_out_of_the_output_folder_are_refused(self, tmp_path: Path, prefix: str) -> None:
-        (told,) = problems(tmp_path, forced=[{"to": "/3/inputs/filename_prefix", "value": prefix}])
-        assert "must stay below" in told
+        (problem,) = problems(tmp_path, forced=[{"to": "/3/inputs/filename_prefix", "value": prefix}])
+        assert "must stay below" in problem
 
     @pytest.mark.parametrize("name", ["__proto__", "constructor", "a\u200bb", " a", "..", "a\nb", "x" * 65, "api_key"])
     def test_names_of_arguments_that_mean_something_else_are_refused(self, tmp_path: Path, name: str) -> None:
         binding = {"from": f"/{name}", "to": "/4/inputs/text", "expect_class": "Noise"}
-        told = problems(
+        problems_found = problems(
             tmp_path, input_schema=property_of(name, type="string"), bindings=[*SIDECAR["bindings"], binding]
         )
-        assert told
+        assert problems_found
 
     def test_a_pattern_that_would_backtrack_is_matched_in_linear_time_or_refused(self, tmp_path: Path) -> None:
         schema = property_of("method", type="string", pattern="^(a+)+$")

@@ -65,16 +65,16 @@ def _folder(name: str) -> Path:
 def _run(*command: str) -> None:
     ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
-        said = (ran.stderr + ran.stdout).strip().splitlines()
-        raise Unavailable(f"{Path(command[0]).name}: {said[-1] if said else f'exit {ran.returncode}'}")
+        lines = (ran.stderr + ran.stdout).strip().splitlines()
+        raise Unavailable(f"{Path(command[0]).name}: {lines[-1] if lines else f'exit {ran.returncode}'}")
 
 
 def node() -> str:
     """The path of a Node that is new enough. Raises Unavailable."""
     path = program("node")
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    if int(said.removeprefix("v").partition(".")[0]) < NODE_MIN:
-        raise Unavailable(f"node is {said.strip()}, and {NODE_MIN} or later is needed: `make setup` brings one")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(version.removeprefix("v").partition(".")[0]) < NODE_MIN:
+        raise Unavailable(f"node is {version.strip()}, and {NODE_MIN} or later is needed: `make setup` brings one")
     return path
 
 

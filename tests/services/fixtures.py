@@ -138,8 +138,8 @@ def display() -> Iterator[str]:
     server = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(writing)
     try:
-        with os.fdopen(reading) as told:
-            number = told.readline().strip()
+        with os.fdopen(reading) as output:
+            number = output.readline().strip()
         if not number:
             give_up("Xvfb did not start")
         yield f":{number}"

@@ -89,13 +89,13 @@ class ServerProcess:
             text=True,
             errors="replace",
         )
-        said: deque[str] = deque(maxlen=3)
-        heard = threading.Event()
-        self._reader = threading.Thread(target=_read, args=(process, said, heard, self._ready), daemon=True)
+        lines: deque[str] = deque(maxlen=3)
+        is_ready = threading.Event()
+        self._reader = threading.Thread(target=_read, args=(process, lines, is_ready, self._ready), daemon=True)
         self._reader.start()
-        if not heard.wait(WITHIN_S) or not (said and self._ready in said[-1].lower()):
+        if not is_ready.wait(WITHIN_S) or not (lines and self._ready in lines[-1].lower()):
             self.stop(signal.SIGKILL)
-            raise Unavailable(f"{Path(self._command[0]).name} did not start: {' | '.join(said)}")
+            raise Unavailable(f"{Path(self._command[0]).name} did not start: {' | '.join(lines)}")
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None, "it was never started"
@@ -117,13 +117,13 @@ class ServerProcess:
         self._reader.join()
 
 
-def _read(process: subprocess.Popen[str], said: deque[str], heard: threading.Event, ready: str) -> None:
+def _read(process: subprocess.Popen[str], lines: deque[str], is_ready: threading.Event, ready: str) -> None:
     """Everything it says, to its end, so that it never waits for a reader."""
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:
-            if not heard.is_set():
-                said.append(line.strip())
+            if not is_ready.is_set():
+                lines.append(line.strip())
                 if ready in line.lower():
-                    heard.set()
-    heard.set()
+                    is_ready.set()
+    is_ready.set()

@@ -199,9 +199,9 @@ async def test_a_sampler_tells_its_steps_previews_and_notices_an_interrupt(clien
 async def test_a_node_fails_with_the_words_given_once(client: Client, class_type: str, message: str, kind: str) -> None:
     client.comfy.fail(class_type, message, kind)
     status = (await client.entry(sample_graph()))["status"]
-    told = status["messages"][-1][1]
-    assert (status["status_str"], told["node_type"]) == ("error", class_type)
-    assert (told["exception_message"], told["exception_type"]) == (message, kind)
+    error = status["messages"][-1][1]
+    assert (status["status_str"], error["node_type"]) == ("error", class_type)
+    assert (error["exception_message"], error["exception_type"]) == (message, kind)
     assert (await client.entry(sample_graph()))["status"]["completed"]
 
 

@@ -37,7 +37,7 @@ def connect(request: pytest.FixtureRequest) -> Connect:
     return connected
 
 
-def said(result: Any) -> str:
+def text_of(result: Any) -> str:
     return str(result.content[0].text)
 
 
@@ -46,7 +46,7 @@ async def test_good_tools_work_and_change_when_it_is_told_to(connect: Connect, g
     async with asyncio.timeout(60), connect("calls", generation=generation) as client:
         assert client.protocol_version == GENERATIONS[generation]
         before = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert said(await client.call_tool("echo", {"text": "é"})) == "é"
+        assert text_of(await client.call_tool("echo", {"text": "é"})) == "é"
         assert (await client.call_tool("add", {"a": 2, "b": 3})).structured_content == {"sum": 5}
         await client.call_tool("become", {"words": ["changed", "added"]})
         after = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -59,11 +59,11 @@ async def test_who_listens_is_told_of_a_change() -> None:
         asyncio.timeout(60),
         hostile_http() as (server, url),
         Client(url) as client,
-        client.listen(tools_list_changed=True) as heard,
+        client.listen(tools_list_changed=True) as notices,
     ):
         await server.become("storm")
-        told = [type(await anext(heard)).__name__ for _ in range(5)]
-    assert told == ["ToolsListChanged"] * 5
+        kinds = [type(await anext(notices)).__name__ for _ in range(5)]
+    assert kinds == ["ToolsListChanged"] * 5
 
 
 async def test_words_are_read_from_a_file_at_each_list(tmp_path: Path) -> None:

@@ -132,10 +132,10 @@ async def test_audit_log_goes_on_and_is_verified_over_the_seam(laid: Laid) -> No
     assert differences(laid.expected["wire"]["events"], [by_place[each] for each in before]) == []
     assert any("after the upgrade" in event.get("args_summary", "") for event in events)
     if (laid.data / "audit.db").exists():
-        told = await in_thread(
+        completed = await in_thread(
             [sys.executable, "-m", "toolhub_service", "audit", "verify", "--data-dir", str(laid.data), "--json"]
         )
-        assert json.loads(told.stdout)["ok"], told.stdout + told.stderr
+        assert json.loads(completed.stdout)["ok"], completed.stdout + completed.stderr
 
 
 async def ended(hub: Running, job_id: str, state: str) -> dict[str, Any]:

@@ -71,11 +71,11 @@ class Run:
         """Everything up to and with the last message of the run; its history entry."""
         shop = self._shop
         shop.interrupted, shop.client_id, shop.last_node = False, self._client, None
-        self._tell("execution_start", {})
+        self._publish("execution_start", {})
         keys = {node_id: signature(self._graph, node_id, shop.folders.changed) for node_id in self._valid()}
         cached = {node_id for node_id, key in keys.items() if key in shop.cache}
         shop.cache = {key: ran for key, ran in shop.cache.items() if key in keys.values()}
-        self._tell("execution_cached", {"nodes": [node_id for node_id in self._graph if node_id in cached]})
+        self._publish("execution_cached", {"nodes": [node_id for node_id in self._graph if node_id in cached]})
         self._outputs = {node_id: shop.cache[keys[node_id]] for node_id in cached}
         succeeded = await self._all_nodes(keys, cached)
         shop.last_node = None
@@ -101,14 +101,14 @@ class Run:
             try:
                 ran = await self._one_node(node_id)
             except InterruptedRun:
-                self._tell("execution_interrupted", self._where(node_id))
+                self._publish("execution_interrupted", self._where(node_id))
                 return False
             except (BrokenNode, RuntimeError, TypeError, ValueError, KeyError, OSError) as broken:
-                self._tell("execution_error", self._where(node_id) | self._why(node_id, broken))
+                self._publish("execution_error", self._where(node_id) | self._why(node_id, broken))
                 return False
             self._outputs[node_id] = self._shop.cache[keys[node_id]] = ran
             self._executed.append(node_id)
-        self._tell("execution_success", {})
+        self._publish("execution_success", {})
         return True
 
     async def _one_node(self, node_id: str) -> Ran:
@@ -116,7 +116,7 @@ class Run:
         self._now = node_id
         self._advance(node_id, "running", 0.0, 1.0)
         shop.last_node = node_id
-        self._say("executing", {"node": node_id, "display_node": node_id, "prompt_id": self._id})
+        self._send("executing", {"node": node_id, "display_node": node_id, "prompt_id": self._id})
         self._look_for_interrupt()
         await shop.pace.take_time(RunningNode(self._id, node_id, kind.name, self._graph))
         shop.break_node(kind.name)
@@ -165,13 +165,13 @@ class Run:
 
     # what is told
 
-    def _tell(self, kind: str, data: dict[str, Any]) -> None:
+    def _publish(self, kind: str, data: dict[str, Any]) -> None:
         """To the history, and to the client that submitted."""
-        told = {"prompt_id": self._id, **data, "timestamp": now_ms()}
-        self._messages.append([kind, told])
-        self._say(kind, told)
+        payload = {"prompt_id": self._id, **data, "timestamp": now_ms()}
+        self._messages.append([kind, payload])
+        self._send(kind, payload)
 
-    def _say(self, kind: str, data: dict[str, Any]) -> None:
+    def _send(self, kind: str, data: dict[str, Any]) -> None:
         if self._client is not None:
             self._shop.sockets.send(kind, data, self._client)
 
@@ -179,7 +179,7 @@ class Run:
         if ran.ui is not None:
             self._shown[node_id] = ran.ui
             about = {"node": node_id, "display_node": node_id, "output": ran.ui, "prompt_id": self._id}
-            self._say("executed", about)
+            self._send("executed", about)
 
     def _advance(self, node_id: str, state: str, value: float, of: float) -> None:
         """All nodes so far, each time: to the client, or to everybody when the prompt has none."""

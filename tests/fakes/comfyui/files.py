@@ -26,9 +26,9 @@ OUTSIDE = """**** ERROR: Saving image outside the output folder is not allowed.
 class Folders:
     """`input`, `output` and `temp` below `root`."""
 
-    def __init__(self, root: Path, *, tells_common_path: bool) -> None:
+    def __init__(self, root: Path, *, shows_common_path: bool) -> None:
         self.root = root
-        self._tells_common_path = tells_common_path
+        self._shows_common_path = shows_common_path
         self._letters = "".join(random.choices(string.ascii_lowercase, k=5))
         self.disk_is_full = False
         for kind in (*KINDS, "web"):
@@ -49,7 +49,7 @@ class Folders:
         prefix = f"{prefix}_temp_{self._letters}" if kind == "temp" else prefix
         path = self.inside(kind, prefix)
         if path is None:
-            common = f"         commonpath: {SHOWN_ROOT}\n" if self._tells_common_path else ""
+            common = f"         commonpath: {SHOWN_ROOT}\n" if self._shows_common_path else ""
             raise BrokenNode("Exception", OUTSIDE.format(root=SHOWN_ROOT) + common)
         if self.disk_is_full:
             raise OSError(28, "No space left on device")

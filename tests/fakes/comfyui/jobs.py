@@ -59,7 +59,7 @@ def _ended(prompt_id: str, entry: Entry) -> dict[str, Any]:
         "outputs_count": len(shown),
         "previewable_outputs_count": len(previews),
     }
-    job["execution_end_time"] = next(told["timestamp"] for kind, told in messages.items() if kind in _ENDS)
+    job["execution_end_time"] = next(data["timestamp"] for kind, data in messages.items() if kind in _ENDS)
     if "execution_error" in messages:
         job["execution_error"] = messages["execution_error"]
     if previews:

@@ -155,8 +155,8 @@ class Routes:
     async def all_jobs(self, request: web.Request) -> web.Response:
         statuses = request.query["status"].split(",") if "status" in request.query else jobs.STATUSES
         if bad := [status for status in statuses if status not in jobs.STATUSES]:
-            said = f"Invalid status value(s): {', '.join(bad)}. Valid values: {', '.join(jobs.STATUSES)}"
-            return web.json_response({"error": said}, status=400)
+            message = f"Invalid status value(s): {', '.join(bad)}. Valid values: {', '.join(jobs.STATUSES)}"
+            return web.json_response({"error": message}, status=400)
         limit = int(request.query["limit"]) if "limit" in request.query else None
         offset = int(request.query.get("offset", 0))
         return web.json_response(jobs.listed(self._comfy.queue, statuses, offset, limit))
@@ -203,11 +203,11 @@ class Routes:
         if not isinstance(ids, list):
             return web.json_response({"error": "job_ids must be a list"}, status=400)
         if bad := [each for each in ids if not is_canonical(each)]:
-            said = {"error": "job_ids contains invalid id(s)", "invalid_ids": bad}
-            return web.json_response(said, status=400)
+            refusal = {"error": "job_ids contains invalid id(s)", "invalid_ids": bad}
+            return web.json_response(refusal, status=400)
         cancelled = [self._cancel(each) for each in ids]
         # recorded: one more status broadcast than there were deletions
-        self._comfy.tell_status()
+        self._comfy.send_status()
         return web.json_response({"cancelled": any(cancelled)})
 
     def _cancel(self, prompt_id: str) -> bool:

@@ -43,7 +43,7 @@ class FakeComfy:
         self.pulse = Pulse()
         self.pace = Pace(self.pulse)
         self.faults = Faults()
-        self.folders = Folders(root, tells_common_path=not self.version.is_new)
+        self.folders = Folders(root, shows_common_path=not self.version.is_new)
         self.classes: dict[str, NodeClass] = {kind.name: kind for kind in [*diffusion_classes(), *image_classes()]}
         self.asked: list[Asked] = []
         self.submitted: list[Submitted] = []
@@ -68,7 +68,7 @@ class FakeComfy:
         self._create_time_ms = 0
         self.worker_is_dead = False
         self.sockets = Sockets(self.pulse, self.features)
-        self.queue = WorkQueue(self.pulse, self.tell_status, self._history_cap)
+        self.queue = WorkQueue(self.pulse, self.send_status, self._history_cap)
         self.shop = Workshop(
             version=self.version,
             classes=self.classes,
@@ -151,7 +151,7 @@ class FakeComfy:
                 self.sockets.send("executing", {"node": None, "prompt_id": item[1]}, client_id)
             self.pulse.beat()
 
-    def tell_status(self) -> None:
+    def send_status(self) -> None:
         """The broadcast after every change of the queue."""
         self.sockets.send("status", {"status": self.queue.status})
 

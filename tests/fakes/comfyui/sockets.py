@@ -106,14 +106,14 @@ class Sockets:
             self._pulse.beat()
             async for message in ws:
                 if message.type is WSMsgType.TEXT:
-                    self._heard(socket, message.data)
+                    self._on_message(socket, message.data)
         finally:
             self._by_sid.pop(socket.sid, None)
             socket.ended = True
             self._pulse.beat()
         return socket
 
-    def _heard(self, socket: Socket, text: str) -> None:
+    def _on_message(self, socket: Socket, text: str) -> None:
         with contextlib.suppress(ValueError, AttributeError):
             message = json.loads(text)
             if message.get("type") == "feature_flags":

@@ -70,16 +70,16 @@ class Validation:
             return None
         where = f"Node ID '#{node_id}'"
         if not self._version.names_missing_nodes:
-            said = "a node is missing the class_type property." if name is None else f"node {name} does not exist."
-            return reason("invalid_prompt", f"Cannot execute because {said}", where)
+            fault = "a node is missing the class_type property." if name is None else f"node {name} does not exist."
+            return reason("invalid_prompt", f"Cannot execute because {fault}", where)
         title = node.get("_meta", {}).get("title") or name
-        said = "has no class_type. The workflow may be corrupted or a custom node is missing."
-        said = said if name is None else "not found. The custom node may not be installed."
+        fault = "has no class_type. The workflow may be corrupted or a custom node is missing."
+        fault = fault if name is None else "not found. The custom node may not be installed."
         about = {"node_id": node_id, "class_type": name, "node_title": title}
-        return reason("missing_node_type", f"Node '{title}' {said}", where, **about)
+        return reason("missing_node_type", f"Node '{title}' {fault}", where, **about)
 
     def _branches(self, outputs: list[str]) -> Verdict:
-        verdict, told = Verdict(), []
+        verdict, faults = Verdict(), []
         for output in outputs:
             try:
                 good = self._may_run(output, ())
@@ -89,11 +89,11 @@ class Validation:
             if good:
                 verdict.outputs.append(output)
                 continue
-            told += [f"{each['message']}: {each['details']}" for each in self._seen[output] or []]
+            faults += [f"{each['message']}: {each['details']}" for each in self._seen[output] or []]
             self._blame(output, verdict.node_errors)
         if not verdict.outputs:
             message = "Prompt outputs failed validation"
-            verdict.error = reason("prompt_outputs_failed_validation", message, "\n".join(told))
+            verdict.error = reason("prompt_outputs_failed_validation", message, "\n".join(faults))
         return verdict
 
     def _blame(self, output: str, node_errors: dict[str, Any]) -> None:
@@ -123,9 +123,9 @@ class Validation:
             else:
                 wrong = self._bad_value(kind, name, inputs)
                 errors += [wrong] if wrong else []
-        if not errors and kind.seen is not None and (said := kind.seen(inputs, self._bench)):
+        if not errors and kind.seen is not None and (fault := kind.seen(inputs, self._bench)):
             message = "Custom validation failed for node"
-            errors.append(reason("custom_validation_failed", message, f"image - {said}", input_name="image"))
+            errors.append(reason("custom_validation_failed", message, f"image - {fault}", input_name="image"))
         if node_id not in self._seen:
             self._seen[node_id] = None if above_fine and not errors else errors
         return self._seen[node_id] is None
@@ -142,35 +142,40 @@ class Validation:
         for node_id in nodes:
             self._seen[node_id] = []
         if self._version.finds_cycles:
-            told = " -> ".join(f"{each} ({self._graph[each]['class_type']})" for each in (*nodes, nodes[0]))
+            path = " -> ".join(f"{each} ({self._graph[each]['class_type']})" for each in (*nodes, nodes[0]))
             for node_id in nodes:
                 about = {"node_id": node_id, "cycle_nodes": list(nodes)}
-                self._seen[node_id] = [reason("dependency_cycle", "Dependency cycle detected", told, **about)]
+                self._seen[node_id] = [reason("dependency_cycle", "Dependency cycle detected", path, **about)]
 
     def _exception(self, broken: Exception, where: str, **about: Any) -> Reason:
-        told = {
+        raised = {
             "exception_type": type(broken).__name__,
             "traceback": [f'  File ".../execution.py", line 1, in {where}'],
         }
         if about:
-            said = "Exception when validating inner node"
+            summary = "Exception when validating inner node"
             return reason(
-                "exception_during_inner_validation", said, str(broken), **about, exception_message=str(broken), **told
+                "exception_during_inner_validation",
+                summary,
+                str(broken),
+                **about,
+                exception_message=str(broken),
+                **raised,
             )
-        return reason("exception_during_validation", "Exception when validating node", str(broken), **told)
+        return reason("exception_during_validation", "Exception when validating node", str(broken), **raised)
 
     def _bad_link(self, kind: NodeClass, name: str, link: list[Any]) -> Reason | None:
         spec = kind.spec_of(name) or ["*"]
         about = {"input_name": name, "input_config": spec}
         if not is_link(link):
-            said = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
-            return reason("bad_linked_input", said, name, **about, received_value=link)
+            message = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
+            return reason("bad_linked_input", message, name, **about, received_value=link)
         given = self._classes[self._graph[link[0]]["class_type"]].slots(self._version.is_new)[link[1]]
         if str(spec[0]) in {"*", given} or isinstance(spec[0], list):
             return None
-        said = f"{name}, received_type({given}) mismatch input_type({spec[0]})"
+        message = f"{name}, received_type({given}) mismatch input_type({spec[0]})"
         about |= {"received_type": given, "linked_node": link}
-        return reason("return_type_mismatch", "Return type mismatch between linked nodes", said, **about)
+        return reason("return_type_mismatch", "Return type mismatch between linked nodes", message, **about)
 
     def _bad_value(self, kind: NodeClass, name: str, inputs: dict[str, Any]) -> Reason | None:
         spec, value = kind.spec_of(name) or ["*"], inputs[name]
@@ -178,19 +183,19 @@ class Validation:
         try:
             inputs[name] = value = _COERCIONS.get(str(spec[0]), lambda same: same)(value)
         except (TypeError, ValueError) as wrong:
-            said = f"Failed to convert an input value to a {spec[0]} value"
+            message = f"Failed to convert an input value to a {spec[0]} value"
             details = f"{name}, {value}, {wrong}"
-            return reason("invalid_input_type", said, details, **about, exception_message=str(wrong))
+            return reason("invalid_input_type", message, details, **about, exception_message=str(wrong))
         return self._out_of_range(spec, about, value) or self._not_a_choice(kind, spec, about, value)
 
     def _out_of_range(self, spec: Spec, about: dict[str, Any], value: Any) -> Reason | None:
         options = spec[1] if len(spec) > 1 and str(spec[0]) in {"INT", "FLOAT"} else {}
         if value < options["min"] if "min" in options else False:
-            said = f"Value {value} smaller than min of {options['min']}"
-            return reason("value_smaller_than_min", said, about["input_name"], **about)
+            message = f"Value {value} smaller than min of {options['min']}"
+            return reason("value_smaller_than_min", message, about["input_name"], **about)
         if value > options["max"] if "max" in options else False:
-            said = f"Value {value} bigger than max of {options['max']}"
-            return reason("value_bigger_than_max", said, about["input_name"], **about)
+            message = f"Value {value} bigger than max of {options['max']}"
+            return reason("value_bigger_than_max", message, about["input_name"], **about)
         return None
 
     def _not_a_choice(self, kind: NodeClass, spec: Spec, about: dict[str, Any], value: Any) -> Reason | None:

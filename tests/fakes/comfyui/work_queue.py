@@ -21,9 +21,9 @@ Entry = dict[str, Any]
 class WorkQueue:
     """`told`: called after every change, to broadcast `status`."""
 
-    def __init__(self, pulse: Pulse, told: Callable[[], None], history_cap: int) -> None:
+    def __init__(self, pulse: Pulse, on_change: Callable[[], None], history_cap: int) -> None:
         self._pulse = pulse
-        self._told = told
+        self._on_change = on_change
         self._cap = history_cap
         self.pending: list[Item] = []
         """In heap order, which is how GET /queue shows it."""
@@ -40,7 +40,7 @@ class WorkQueue:
         return {"exec_info": {"queue_remaining": self.remaining}}
 
     def _changed(self) -> None:
-        self._told()
+        self._on_change()
         self._pulse.beat()
 
     def put(self, item: Item) -> None:

@@ -78,7 +78,7 @@ class HostileServer:
         """Have these words and no others, and tell who listens."""
         self._take(words)
         for wire, meta in list(self._listeners.items()):
-            await _tell_changed(wire, meta)
+            await _notify_changed(wire, meta)
 
     async def answer(self, request: Message, wire: Wire) -> None:
         method = request["method"]
@@ -109,7 +109,7 @@ class HostileServer:
             while True:
                 if "storm" in self.words:
                     for _ in range(20):
-                        await _tell_changed(wire, meta)
+                        await _notify_changed(wire, meta)
                 await asyncio.sleep(0.02)
         finally:
             del self._listeners[wire]
@@ -183,7 +183,7 @@ async def _refuse_hello(word: str, request: Message, wire: Wire) -> None:
     await asyncio.Event().wait()
 
 
-async def _tell_changed(wire: Wire, meta: Message) -> None:
+async def _notify_changed(wire: Wire, meta: Message) -> None:
     await wire.send(_notification(_CHANGED, {"_meta": meta} if meta else {}))
 
 

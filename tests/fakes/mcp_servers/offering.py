@@ -18,7 +18,7 @@ GREET: dict[str, Any] = {
 }
 
 
-def said(text: str) -> dict[str, Any]:
+def text_content(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
 
 
@@ -59,7 +59,7 @@ class Offering(Script):
         if method == "prompts/get":
             if self.answer_prompt is not None:
                 return self.answer_prompt(params)
-            return said(f"{params['name']}: {params.get('arguments')}")
+            return text_content(f"{params['name']}: {params.get('arguments')}")
         if method == "resources/list":
             return {"resources": self.listed, **cached}
         if method == "resources/templates/list":
@@ -80,10 +80,10 @@ class Offering(Script):
         self.subscribed += asked.get("resourceSubscriptions", [])
         await send({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": ack})
         while True:
-            method, told = await news.get()
-            await send({"jsonrpc": "2.0", "method": method, "params": {**told, **meta}})
+            method, extra = await news.get()
+            await send({"jsonrpc": "2.0", "method": method, "params": {**extra, **meta}})
 
-    def tell(self, kind: str, uri: str = "") -> None:
+    def notify(self, kind: str, uri: str = "") -> None:
         """`kind`: as a subscription filter names it."""
         for asked, news in self._streams:
             if kind == "resourceSubscriptions" and uri in asked.get(kind, ()):
@@ -97,8 +97,8 @@ class Offering(Script):
 
     async def _tool_touch(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
         """Tells of a change on the way (2025-11-25)."""
-        told = {"jsonrpc": "2.0", "method": f"notifications/{args['method']}", "params": args.get("params", {})}
-        await send(told)
+        notification = {"jsonrpc": "2.0", "method": f"notifications/{args['method']}", "params": args.get("params", {})}
+        await send(notification)
         return text("touched")
 
     def _contents(self, uri: str) -> dict[str, Any]:

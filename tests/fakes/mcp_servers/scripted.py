@@ -161,14 +161,14 @@ class Script:
         self.tasks[name] = Task(args.get("polls", 2), result=text(args.get("text", "made")))
         self.tasks[name].result["isError"] = bool(args.get("fails"))
         self.tasks[name].wants = dict(args.get("wants", {}))
-        told = self._told(name)
-        return {"resultType": "task", **told} if self.generation == "modern" else {"task": told}
+        task = self._described(name)
+        return {"resultType": "task", **task} if self.generation == "modern" else {"task": task}
 
-    def _told(self, name: str) -> dict[str, Any]:
+    def _described(self, name: str) -> dict[str, Any]:
         at = "2026-11-22T00:00:00Z"
         interval = "pollIntervalMs" if self.generation == "modern" else "pollInterval"
-        told = {"taskId": name, "status": self.tasks[name].status, "createdAt": at, "lastUpdatedAt": at, "ttl": 60_000}
-        return {**told, interval: 10, "statusMessage": f"{self.tasks[name].polls_left} to go"}
+        task = {"taskId": name, "status": self.tasks[name].status, "createdAt": at, "lastUpdatedAt": at, "ttl": 60_000}
+        return {**task, interval: 10, "statusMessage": f"{self.tasks[name].polls_left} to go"}
 
     def _task(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         name = params["taskId"]
@@ -182,7 +182,7 @@ class Script:
         if method == "tasks/cancel":
             task.status = "cancelled" if self.confirms else task.status
             self.cancelled.append(name)
-            return self._told(name)
+            return self._described(name)
         if method == "tasks/result":
             return task.result
         if task.status == "working":
@@ -194,7 +194,7 @@ class Script:
         over = {"result": task.result} if self.generation == "modern" and task.status == "completed" else {}
         if task.wants and task.status == "input_required":
             over["inputRequests"] = task.wants
-        return {**self._told(name), **over}
+        return {**self._described(name), **over}
 
     async def _tool_unknown(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
         return {**text(f"Unknown tool: {params['name']}"), "isError": True}

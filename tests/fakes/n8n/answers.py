@@ -26,14 +26,14 @@ class GoneError(Exception):
     """There will be no answer: the connection closes."""
 
 
-def told(value: Any, status: int = 200) -> Answer:
+def json_answer(value: Any, status: int = 200) -> Answer:
     """JSON."""
     return Answer(status, json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def message(status: int, text: str) -> Answer:
     """How the public API says no."""
-    return told({"message": text}, status)
+    return json_answer({"message": text}, status)
 
 
 def problem(
@@ -52,7 +52,7 @@ def problem(
     body: dict[str, Any] = {"code": status if code < 0 else code, "message": text}
     if hint:
         body["hint"] = hint
-    return told(body | {"stacktrace": trace(kind, text, *frames)}, status)
+    return json_answer(body | {"stacktrace": trace(kind, text, *frames)}, status)
 
 
 def trace(kind: str, text: str, *frames: str) -> str:

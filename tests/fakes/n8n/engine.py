@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tests.fakes.n8n.answers import Answer, GoneError, message, told
+from tests.fakes.n8n.answers import Answer, GoneError, json_answer, message
 from tests.fakes.n8n.executions import Execution, ExecutionBook
 from tests.fakes.n8n.moments import epoch_ms, iso
 from tests.fakes.n8n.nodes import CodeStandIn, Item, NodeError, Step, act
@@ -28,7 +28,7 @@ class News:
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -89,14 +89,14 @@ class Engine:
         # A failure that nobody asked for is no failure of the test.
         execution.answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._tasks[execution.id] = asyncio.create_task(self._run(execution, todo))
-        self._news.tell()
+        self._news.notify()
 
     async def _run(self, execution: Execution, todo: list[Todo]) -> None:
         try:
             while todo:
                 todo += await self._step(execution, *todo.pop(0))
         except NodeError as error:
-            execution.error = error.told
+            execution.error = error.fields
             self._finish(execution, "error")
         else:
             self._finish(execution, "success")
@@ -113,7 +113,7 @@ class Engine:
             outputs = await act(Step(node, execution, items, self._wait, self.code))
         except NodeError as error:
             noted |= {"hints": [], "executionTime": epoch_ms() - began_ms, "executionStatus": "error"}
-            execution.run_data[name] = [noted | {"error": error.told}]
+            execution.run_data[name] = [noted | {"error": error.fields}]
             execution.left = [execution.at_work]
             raise
         noted |= {"hints": [], "executionTime": epoch_ms() - began_ms, "executionStatus": "success"}
@@ -123,7 +123,7 @@ class Engine:
     async def _wait(self, execution: Execution, seconds: float) -> None:
         if seconds >= PERSISTED_FROM_S:
             execution.status, execution.stopped_at, execution.wait_till = "waiting", iso(), iso(seconds)
-            self._news.tell()
+            self._news.notify()
         scaled_s = None if self.time_scale is None else seconds * self.time_scale
         try:
             async with asyncio.timeout(scaled_s):
@@ -141,7 +141,7 @@ class Engine:
         elif not execution.answer.done():
             execution.answer.set_result(_last_answer(execution))
         execution.has_ended.set()
-        self._news.tell()
+        self._news.notify()
 
     def _hang_up(self, execution: Execution) -> None:
         if not execution.answer.done():
@@ -167,5 +167,5 @@ def _last_answer(execution: Execution) -> Answer:
         return message(500, "Error in workflow")
     values = [item["json"] for item in execution.output]
     if parameters.get("responseData") == "allEntries":
-        return told(values)
-    return told(values[0] if values else {})
+        return json_answer(values)
+    return json_answer(values[0] if values else {})

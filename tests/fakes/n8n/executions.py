@@ -71,42 +71,42 @@ class Execution:
 
     def listed(self, *, with_data: bool) -> dict[str, Any]:
         """A row of `GET /executions`."""
-        told = self._head() | {"startedAt": self.started_at, "stoppedAt": self.stopped_at}
-        told |= {"workflowId": self.workflow.id, "waitTill": self.wait_till}
-        return told | self._inside() if with_data else told
+        fields = self._head() | {"startedAt": self.started_at, "stoppedAt": self.stopped_at}
+        fields |= {"workflowId": self.workflow.id, "waitTill": self.wait_till}
+        return fields | self._inside() if with_data else fields
 
     def got(self, *, with_data: bool) -> dict[str, Any]:
         """`GET /executions/{id}`."""
-        told = self._head() | {"createdAt": self.created_at, "startedAt": self.started_at}
-        told |= {"stoppedAt": self.stopped_at, "deletedAt": None, "workflowId": self.workflow.id}
-        told |= {"waitTill": self.wait_till, "storedAt": "db"}
-        return told | self._inside() if with_data else told
+        fields = self._head() | {"createdAt": self.created_at, "startedAt": self.started_at}
+        fields |= {"stoppedAt": self.stopped_at, "deletedAt": None, "workflowId": self.workflow.id}
+        fields |= {"waitTill": self.wait_till, "storedAt": "db"}
+        return fields | self._inside() if with_data else fields
 
-    def told_stopped(self) -> dict[str, Any]:
+    def as_stopped(self) -> dict[str, Any]:
         """The answer to a stop."""
-        told: dict[str, Any] = {"mode": self.mode, "startedAt": self.started_at, "stoppedAt": self.stopped_at}
-        return told | {"finished": False, "status": self.status}
+        fields: dict[str, Any] = {"mode": self.mode, "startedAt": self.started_at, "stoppedAt": self.stopped_at}
+        return fields | {"finished": False, "status": self.status}
 
-    def told_retried(self) -> dict[str, Any]:
+    def as_retried(self) -> dict[str, Any]:
         """The answer to a retry, in which `retryOf` is a number."""
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id": self.id,
             "mode": self.mode,
             "startedAt": self.started_at,
             "workflowId": self.workflow.id,
         }
-        told |= {"finished": self.status == "success", "retryOf": self.retry_of, "status": self.status}
-        return told | {"data": self._data()}
+        fields |= {"finished": self.status == "success", "retryOf": self.retry_of, "status": self.status}
+        return fields | {"data": self._data()}
 
     def _head(self) -> dict[str, Any]:
         retry_of = None if self.retry_of is None else str(self.retry_of)
-        told = {"id": self.id, "finished": self.status == "success", "mode": self.mode, "retryOf": retry_of}
-        return told | {"retrySuccessId": self.retry_success_id, "status": self.status}
+        fields = {"id": self.id, "finished": self.status == "success", "mode": self.mode, "retryOf": retry_of}
+        return fields | {"retrySuccessId": self.retry_success_id, "status": self.status}
 
     def _inside(self) -> dict[str, Any]:
         kept = self.workflow.begun() if self.status == "running" else self.workflow.kept()
-        told = {"data": self._data(), "workflowData": kept}
-        return told | {"customData": dict(self.custom_data)}
+        fields = {"data": self._data(), "workflowData": kept}
+        return fields | {"customData": dict(self.custom_data)}
 
     def _data(self) -> dict[str, Any]:
         return self._begun() if self.status == "running" else self._done()
@@ -119,9 +119,9 @@ class Execution:
 
     def _waiting(self) -> dict[str, Any]:
         """The run of the node that waits."""
-        told = {"startTime": epoch_ms(), "executionIndex": self.steps - 1, "source": self.at_work["source"]["main"]}
-        told |= {"hints": [], "executionTime": 0, "executionStatus": "waiting"}
-        return told | {"data": self.at_work["data"]}
+        fields = {"startTime": epoch_ms(), "executionIndex": self.steps - 1, "source": self.at_work["source"]["main"]}
+        fields |= {"hints": [], "executionTime": 0, "executionStatus": "waiting"}
+        return fields | {"data": self.at_work["data"]}
 
     def _done(self) -> dict[str, Any]:
         result: dict[str, Any] = {"error": self.error} if self.error else {}
@@ -137,12 +137,12 @@ class Execution:
             "waitingExecution": {},
         }
         inner |= {"waitingExecutionSource": {}, "runtimeData": runtime}
-        told = {"version": 1, "startData": {}, "resultData": result, "executionData": inner}
+        fields = {"version": 1, "startData": {}, "resultData": result, "executionData": inner}
         if self.status != "waiting":
-            return told
+            return fields
         result["runData"] = self.run_data | {self.last_node: [self._waiting()]}
         inner["nodeExecutionStack"] = [self.at_work]
-        return told | {"waitTill": self.wait_till}
+        return fields | {"waitTill": self.wait_till}
 
 
 class ExecutionBook:

@@ -99,17 +99,17 @@ class Faults:
     """In the order in which they were told; the first that fits is it."""
 
     def __init__(self) -> None:
-        self._told: list[Fault] = []
+        self._faults: list[Fault] = []
 
     def add(self, fault: Fault) -> Fault:
-        self._told.append(fault)
+        self._faults.append(fault)
         return fault
 
     def next(self, method: str, path: str) -> Fault | None:
-        return next((fault for fault in self._told if fault.takes(method, path)), None)
+        return next((fault for fault in self._faults if fault.takes(method, path)), None)
 
     def clear(self) -> None:
         """All is well again; what was held goes on."""
-        for fault in self._told:
+        for fault in self._faults:
             fault.let_go()
-        self._told.clear()
+        self._faults.clear()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fakes.n8n.answers import HTML, JSON, Answer, told, trace
+from tests.fakes.n8n.answers import HTML, JSON, Answer, json_answer, trace
 from tests.fakes.n8n.executions import Execution
 from tests.fakes.n8n.expressions import ScriptError, resolved, run_code, stringify
 from tests.fakes.n8n.moments import epoch_ms
@@ -34,9 +34,9 @@ _STOPPED_AT = "ExecuteContext.execute (~/n8n-nodes-base/nodes/StopAndError/StopA
 class NodeError(Exception):
     """A node failed; `told` is how n8n keeps it."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        super().__init__(told["message"])
-        self.told = told
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__(fields["message"])
+        self.fields = fields
 
 
 @dataclass
@@ -73,9 +73,9 @@ class Step:
         }
 
     def failure(self, kind: str, text: str, *frames: str) -> NodeError:
-        told = {"level": "warning", "tags": {}, "timestamp": epoch_ms(), "context": {}, "functionality": "regular"}
-        told |= {"name": kind, "node": with_defaults(self.node), "messages": [], "message": text}
-        return NodeError(told | {"stack": trace(kind, text, *frames, *_FRAMES)})
+        fields = {"level": "warning", "tags": {}, "timestamp": epoch_ms(), "context": {}, "functionality": "regular"}
+        fields |= {"name": kind, "node": with_defaults(self.node), "messages": [], "message": text}
+        return NodeError(fields | {"stack": trace(kind, text, *frames, *_FRAMES)})
 
 
 Outputs = list[list[Item]]
@@ -169,9 +169,9 @@ def _response_body(step: Step, kind: str) -> tuple[bytes, str | None]:
     if kind == "noData":
         return b"", None
     if kind == "allIncomingItems":
-        return told([item["json"] for item in step.items]).body, JSON
+        return json_answer([item["json"] for item in step.items]).body, JSON
     if kind == "firstIncomingItem":
-        return told(step.items[0]["json"]).body, JSON
+        return json_answer(step.items[0]["json"]).body, JSON
     body = step.resolved(step.parameters.get("responseBody", ""))
     text = body if isinstance(body, str) else stringify(body)
     return text.encode(), JSON if kind == "json" else HTML
@@ -179,9 +179,9 @@ def _response_body(step: Step, kind: str) -> tuple[bytes, str | None]:
 
 def _thrown(text: str) -> dict[str, Any]:
     """An error of a Code node: unlike others it names neither itself nor its node, and has the line in its message."""
-    told: dict[str, Any] = {"level": "error", "tags": {}, "description": None, "lineNumber": 1}
-    told |= {"message": f"{text} [line 1]"}
-    return told | {"stack": trace("Error", text, "VmCodeWrapper (evalmachine:1:7)")}
+    fields: dict[str, Any] = {"level": "error", "tags": {}, "description": None, "lineNumber": 1}
+    fields |= {"message": f"{text} [line 1]"}
+    return fields | {"stack": trace("Error", text, "VmCodeWrapper (evalmachine:1:7)")}
 
 
 def _item(value: Any) -> Item:

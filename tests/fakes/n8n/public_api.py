@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.fakes.n8n.answers import Answer, message, told
+from tests.fakes.n8n.answers import Answer, json_answer, message
 from tests.fakes.n8n.executions import Execution, cursor_of, read_cursor
 from tests.fakes.n8n.workflows import Workflow, created, tag_of
 from tests.fakes.n8n.world import Asked, World
@@ -66,7 +66,9 @@ class PublicApi:
         with_pins = asked.query.get("excludePinnedData") != "true"
         page = [row.listed(with_pins=with_pins) for row in rows[offset : offset + limit]]
         more = offset + limit < len(rows)
-        return told({"data": page, "nextCursor": cursor_of(limit=limit, offset=offset + limit) if more else None})
+        return json_answer(
+            {"data": page, "nextCursor": cursor_of(limit=limit, offset=offset + limit) if more else None}
+        )
 
     async def _create_workflow(self, asked: Asked, _: str) -> Answer:
         for wanted in ("name", "nodes", "connections", "settings"):
@@ -74,7 +76,7 @@ class PublicApi:
                 return message(400, f"request/body must have required property '{wanted}'")
         workflow = created(asked.json)
         self._world.workflows[workflow.id] = workflow
-        return told(workflow.told_created())
+        return json_answer(workflow.as_created())
 
     async def _get_workflow(self, _: Asked, workflow_id: str) -> Answer:
         return self._of(workflow_id, Workflow.got)
@@ -100,20 +102,20 @@ class PublicApi:
             self._world.workflows[workflow_id].tags = tags
         return self._of(workflow_id, lambda workflow: workflow.tags)
 
-    def _of(self, workflow_id: str, tell: Callable[[Workflow], Any]) -> Answer:
+    def _of(self, workflow_id: str, as_fields: Callable[[Workflow], Any]) -> Answer:
         workflow = self._world.workflows.get(workflow_id)
-        return message(404, NO_THING) if workflow is None else told(tell(workflow))
+        return message(404, NO_THING) if workflow is None else json_answer(as_fields(workflow))
 
     async def _list_executions(self, asked: Asked, _: str) -> Answer:
         if int(asked.query.get("limit", 100)) > LONGEST_PAGE:
             return message(400, f"request/query/limit must be <= {LONGEST_PAGE}")
-        return told(self._world.book.page(asked.query))
+        return json_answer(self._world.book.page(asked.query))
 
     async def _get_execution(self, asked: Asked, execution_id: str) -> Answer:
         execution = self._known(execution_id)
         if execution is None:
             return message(404, NO_THING)
-        return told(execution.got(with_data=asked.query.get("includeData") == "true"))
+        return json_answer(execution.got(with_data=asked.query.get("includeData") == "true"))
 
     async def _delete_execution(self, _: Asked, execution_id: str) -> Answer:
         execution = self._known(execution_id)
@@ -122,7 +124,7 @@ class PublicApi:
         if execution.status == "running":
             return message(400, "Cannot delete a running execution")
         self._world.book.forget(execution_id)
-        return told(execution.got(with_data=False) | {"id": execution.number})
+        return json_answer(execution.got(with_data=False) | {"id": execution.number})
 
     async def _retry(self, _: Asked, execution_id: str) -> Answer:
         """Answered at the end of the new execution."""
@@ -133,7 +135,7 @@ class PublicApi:
             return message(409, "The execution succeeded, so it cannot be retried.")
         again = self._world.engine.retry(execution)
         await again.has_ended.wait()
-        return told(again.told_retried())
+        return json_answer(again.as_retried())
 
     async def _stop(self, _: Asked, execution_id: str) -> Answer:
         execution = self._known(execution_id)
@@ -142,7 +144,7 @@ class PublicApi:
         if not execution.is_active:
             return message(500, not_stoppable(execution))
         self._world.engine.stop(execution)
-        return told(execution.got(with_data=False))
+        return json_answer(execution.got(with_data=False))
 
     def _known(self, execution_id: str) -> Execution | None:
         return self._world.book.known.get(execution_id)

@@ -10,7 +10,7 @@ import re
 import secrets
 from typing import Any
 
-from tests.fakes.n8n.answers import Answer, problem, told
+from tests.fakes.n8n.answers import Answer, json_answer, problem
 from tests.fakes.n8n.moments import iso
 from tests.fakes.n8n.public_api import not_stoppable
 from tests.fakes.n8n.workflows import OWNER_ID, new_id
@@ -40,7 +40,7 @@ class InternalApi:
     async def answer(self, asked: Asked) -> Answer:
         match asked.method, asked.path:
             case "GET", "/rest/settings":
-                return told({"data": self._settings()})
+                return json_answer({"data": self._settings()})
             case "POST", "/rest/owner/setup":
                 return self._set_up(asked)
             case "POST", "/rest/login":
@@ -50,7 +50,7 @@ class InternalApi:
     def _signed_in(self, asked: Asked) -> Answer:
         match asked.method, asked.path:
             case "GET", "/rest/api-keys/scopes":
-                return told({"data": list(self._world.scopes)})
+                return json_answer({"data": list(self._world.scopes)})
             case "POST", "/rest/api-keys":
                 return self._make_key(asked)
         stop = re.fullmatch(r"/rest/executions/([^/]+)/stop", asked.path)
@@ -71,9 +71,9 @@ class InternalApi:
     def _set_up(self, asked: Asked) -> Answer:
         given = asked.json
         if not 8 <= len(given["password"]) <= 64:
-            told_wrong = {"code": "too_small", "minimum": 8, "type": "string", "inclusive": True, "exact": False}
-            told_wrong |= {"message": "Password must be 8 to 64 characters long.", "path": ["password"]}
-            return told(told_wrong, 400)
+            fault = {"code": "too_small", "minimum": 8, "type": "string", "inclusive": True, "exact": False}
+            fault |= {"message": "Password must be 8 to 64 characters long.", "path": ["password"]}
+            return json_answer(fault, 400)
         if self._world.owner is not None:
             return problem(400, "Instance owner already setup", *_SETUP)
         self._world.owner = Owner(given["email"], given["firstName"], given["lastName"], given["password"])
@@ -89,7 +89,7 @@ class InternalApi:
         """The user, and a cookie for the browser that asked."""
         cookie = secrets.token_urlsafe(24)
         self._world.sessions[cookie] = asked.headers.get("browser-id", "")
-        answer = told({"data": self._user(owner, last_active_at)})
+        answer = json_answer({"data": self._user(owner, last_active_at)})
         header = f"{COOKIE}={cookie}; Max-Age=604800; Path=/; HttpOnly; SameSite=Lax"
         return Answer(200, answer.body, headers={"Set-Cookie": header})
 
@@ -105,18 +105,18 @@ class InternalApi:
         first = next((row for row in self._world.book.began if row.status == "success"), None)
         if first is None:
             return {"userActivated": False}
-        told_first = {"userActivated": True, "firstSuccessfulWorkflowId": first.workflow.id}
-        return told_first | {"userActivatedAt": first.established_ms}
+        first_fields = {"userActivated": True, "firstSuccessfulWorkflowId": first.workflow.id}
+        return first_fields | {"userActivatedAt": first.established_ms}
 
     def _make_key(self, asked: Asked) -> Answer:
         given = asked.json
         if "expiresAt" not in given:
-            told_wrong = {"code": "invalid_type", "expected": "number", "received": "undefined"}
-            return told(told_wrong | {"path": ["expiresAt"], "message": "Required"}, 400)
+            fault = {"code": "invalid_type", "expected": "number", "received": "undefined"}
+            return json_answer(fault | {"path": ["expiresAt"], "message": "Required"}, 400)
         key, at = self._world.make_key(frozenset(given["scopes"])), iso()
         made = {"updatedAt": at, "createdAt": at, "id": new_id(), "userId": OWNER_ID, "label": given["label"]}
         made |= {"scopes": given["scopes"], "apiKey": f"******{key[-4:]}", "audience": "public-api"}
-        return told({"data": made | {"rawApiKey": key, "expiresAt": given["expiresAt"]}})
+        return json_answer({"data": made | {"rawApiKey": key, "expiresAt": given["expiresAt"]}})
 
     def _stop(self, execution_id: str) -> Answer:
         execution = self._world.book.known.get(execution_id)
@@ -125,19 +125,23 @@ class InternalApi:
         if not execution.is_active:
             return problem(500, not_stoppable(execution), *_STOP, kind="WorkflowOperationError", code=0)
         self._world.engine.stop(execution)
-        return told({"data": execution.told_stopped()})
+        return json_answer({"data": execution.as_stopped()})
 
     def _settings(self) -> dict[str, Any]:
         management = {"authenticationMethod": "email", "showSetupOnFirstLoad": self._world.owner is None}
         oidc = {"loginEnabled": False, "loginUrl": f"{self._world.url}/rest/sso/oidc/login"}
         sso = {"saml": {"loginEnabled": False}, "ldap": {"loginEnabled": False, "loginLabel": ""}, "oidc": oidc}
-        told_all: dict[str, Any] = {"settingsMode": "public", "defaultLocale": "en"}
-        told_all |= {"userManagement": management | {"smtpSetup": False}, "sso": sso, "authCookie": {"secure": False}}
-        told_all |= {"previewMode": False, "enterprise": {"saml": False, "ldap": False, "oidc": False}}
-        return told_all | {"communityNodesEnabled": False}
+        public_settings: dict[str, Any] = {"settingsMode": "public", "defaultLocale": "en"}
+        public_settings |= {
+            "userManagement": management | {"smtpSetup": False},
+            "sso": sso,
+            "authCookie": {"secure": False},
+        }
+        public_settings |= {"previewMode": False, "enterprise": {"saml": False, "ldap": False, "oidc": False}}
+        return public_settings | {"communityNodesEnabled": False}
 
 
 def _dismissed(asked: Asked) -> Answer:
     headers = {"Set-Cookie": f"{COOKIE}=; Max-Age=0; Path=/"} if COOKIE in asked.cookies else {}
-    body = told({"status": "error", "message": "Unauthorized"}).body
+    body = json_answer({"status": "error", "message": "Unauthorized"}).body
     return Answer(401, body, headers=headers)

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.fakes.n8n.answers import Answer, GoneError, message, told
+from tests.fakes.n8n.answers import Answer, GoneError, json_answer, message
 from tests.fakes.n8n.engine import Engine
 from tests.fakes.n8n.executions import Execution, ExecutionBook
 from tests.fakes.n8n.faults import Fault, Faults, How
@@ -166,7 +166,7 @@ class FakeN8n:
         )
         self.requests.append(asked)
         fault = self.faults.next(asked.method, asked.path)
-        self.world.news.tell()
+        self.world.news.notify()
         try:
             return await self._spoiling.sent(request, asked, fault)
         except GoneError:
@@ -186,7 +186,7 @@ class FakeN8n:
         except json.JSONDecodeError:
             return message(400, "Failed to parse request body")
         if asked.path in {"/healthz", "/healthz/readiness"}:
-            return told({"status": "ok"})
+            return json_answer({"status": "ok"})
         return Answer(404, f"Cannot {asked.method} {asked.path}".encode())
 
 

@@ -10,7 +10,7 @@ import json
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tests.fakes.n8n.answers import HTML, Answer, problem, told
+from tests.fakes.n8n.answers import HTML, Answer, json_answer, problem
 from tests.fakes.n8n.executions import Execution
 from tests.fakes.n8n.expressions import resolved, stringify
 from tests.fakes.n8n.workflows import Workflow
@@ -103,7 +103,7 @@ def _received(webhook: dict[str, Any], execution: Execution) -> Answer:
     """The answer before the work."""
     response = webhook["parameters"].get("options", {}).get("responseData")
     if not response:
-        return told({"message": "Workflow was started"})
+        return json_answer({"message": "Workflow was started"})
     names = {"$execution": {"id": execution.id}, "JSON": {"stringify": stringify}}
     return Answer(200, str(resolved(response, names)).encode(), HTML)
 

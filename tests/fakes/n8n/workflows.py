@@ -78,10 +78,10 @@ class Workflow:
         """Take it down; the answer has the counter of before, and no tags."""
         self._note("deactivated")
         self.active = False
-        told = self.got() | {"versionCounter": self.version_counter}
+        fields = self.got() | {"versionCounter": self.version_counter}
         self.version_counter += 1
-        del told["tags"]
-        return told
+        del fields["tags"]
+        return fields
 
     def _note(self, event: str) -> None:
         entry = {"createdAt": iso(), "id": next(_HISTORY_IDS), "workflowId": self.id, "versionId": self.version_id}
@@ -89,41 +89,41 @@ class Workflow:
 
     def listed(self, *, with_pins: bool = True) -> dict[str, Any]:
         """A row of `GET /workflows`."""
-        told = self._head() | self._body(with_pins=with_pins) | {"triggerCount": self.trigger_count}
-        return told | {"shared": [self._share()], "activeVersion": self._version(), "tags": self.tags}
+        fields = self._head() | self._body(with_pins=with_pins) | {"triggerCount": self.trigger_count}
+        return fields | {"shared": [self._share()], "activeVersion": self._version(), "tags": self.tags}
 
     def got(self) -> dict[str, Any]:
         """`GET /workflows/{id}`."""
         shared = self._share() | {"project": _project()}
-        told = self._whole() | {"shared": [shared], "tags": self.tags}
-        return told | {"activeVersion": self._version()}
+        fields = self._whole() | {"shared": [shared], "tags": self.tags}
+        return fields | {"activeVersion": self._version()}
 
-    def told_created(self) -> dict[str, Any]:
+    def as_created(self) -> dict[str, Any]:
         """The answer to `POST /workflows`."""
         return {key: value for key, value in self._whole().items() if key != "tags"}
 
     def begun(self) -> dict[str, Any]:
         """As an execution at work holds it."""
-        told = {"connections": self.connections, "nodes": [with_defaults(node) for node in self.nodes]}
-        return told | {"name": self.name, "settings": self.settings, "id": self.id}
+        fields = {"connections": self.connections, "nodes": [with_defaults(node) for node in self.nodes]}
+        return fields | {"name": self.name, "settings": self.settings, "id": self.id}
 
     def kept(self) -> dict[str, Any]:
         """As an execution keeps it: with the parameters that nobody set."""
-        told = self._head() | {"activeVersionId": self.version_id if self.active else None}
-        told |= {"nodes": [with_defaults(node) for node in self.nodes], "connections": self.connections}
-        return told | {"settings": self.settings, "staticData": None, "pinData": self.pin_data}
+        fields = self._head() | {"activeVersionId": self.version_id if self.active else None}
+        fields |= {"nodes": [with_defaults(node) for node in self.nodes], "connections": self.connections}
+        return fields | {"settings": self.settings, "staticData": None, "pinData": self.pin_data}
 
     def _head(self) -> dict[str, Any]:
-        told = {"updatedAt": self.updated_at, "createdAt": self.created_at, "id": self.id, "name": self.name}
-        return told | {"active": self.active, "isArchived": self.is_archived}
+        fields = {"updatedAt": self.updated_at, "createdAt": self.created_at, "id": self.id, "name": self.name}
+        return fields | {"active": self.active, "isArchived": self.is_archived}
 
     def _body(self, *, with_pins: bool = True) -> dict[str, Any]:
-        told: dict[str, Any] = {"nodes": self.nodes, "connections": self.connections, "settings": self.settings}
-        told |= {"staticData": None, "meta": None}
+        fields: dict[str, Any] = {"nodes": self.nodes, "connections": self.connections, "settings": self.settings}
+        fields |= {"staticData": None, "meta": None}
         if with_pins:
-            told["pinData"] = self.pin_data
+            fields["pinData"] = self.pin_data
         active = self.version_id if self.active else None
-        return told | {"versionId": self.version_id, "activeVersionId": active}
+        return fields | {"versionId": self.version_id, "activeVersionId": active}
 
     def _whole(self) -> dict[str, Any]:
         counted = {"versionCounter": self.version_counter, "triggerCount": self.trigger_count}
@@ -132,14 +132,14 @@ class Workflow:
     def _version(self) -> dict[str, Any] | None:
         if not self.active:
             return None
-        told: dict[str, Any] = {"updatedAt": self.updated_at, "createdAt": self.created_at}
-        told |= {"versionId": self.version_id}
-        told |= {"workflowId": self.id, "nodes": copy.deepcopy(self.nodes), "connections": self.connections}
-        return told | {"authors": self.authors, "name": None, "description": None, "autosaved": False}
+        fields: dict[str, Any] = {"updatedAt": self.updated_at, "createdAt": self.created_at}
+        fields |= {"versionId": self.version_id}
+        fields |= {"workflowId": self.id, "nodes": copy.deepcopy(self.nodes), "connections": self.connections}
+        return fields | {"authors": self.authors, "name": None, "description": None, "autosaved": False}
 
     def _share(self) -> dict[str, Any]:
-        told = {"updatedAt": self.created_at, "createdAt": self.created_at, "role": "workflow:owner"}
-        return told | {"workflowId": self.id, "projectId": _PROJECT_ID}
+        fields = {"updatedAt": self.created_at, "createdAt": self.created_at, "role": "workflow:owner"}
+        return fields | {"workflowId": self.id, "projectId": _PROJECT_ID}
 
 
 def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
@@ -149,8 +149,8 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
 
 def _project() -> dict[str, Any]:
     at = iso()
-    told = {"updatedAt": at, "createdAt": at, "id": _PROJECT_ID, "name": "Lab Owner <lab@example.com>"}
-    return told | {"type": "personal", "icon": None, "description": None, "creatorId": OWNER_ID}
+    fields = {"updatedAt": at, "createdAt": at, "id": _PROJECT_ID, "name": "Lab Owner <lab@example.com>"}
+    return fields | {"type": "personal", "icon": None, "description": None, "creatorId": OWNER_ID}
 
 
 def imported(given: Mapping[str, Any]) -> Workflow:

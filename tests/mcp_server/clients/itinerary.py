@@ -61,7 +61,7 @@ class Person:
         self._control = control
         self.asked: list[str] = []
 
-    async def tell(self, what: str, **query: str) -> Any:
+    async def request(self, what: str, **query: str) -> Any:
         """Ask the test for something."""
         url = f"{self._control}/{what}?{urllib.parse.urlencode(query)}"
         return json.loads(await asyncio.to_thread(_post, url))
@@ -71,7 +71,7 @@ class Person:
         self.asked.append(message)
         if len(self.asked) == 1:
             return False
-        await self.tell("approve", id=next(word for word in message.split() if word.startswith("apr_")).strip(":."))
+        await self.request("approve", id=next(word for word in message.split() if word.startswith("apr_")).strip(":."))
         return True
 
 
@@ -93,13 +93,13 @@ async def _all(connect: Connect, plan: dict[str, Any]) -> dict[str, Any]:
             async with asyncio.timeout(100):
                 seen[name] = await _one(connect, wanted, Person(plan["control"]), f"{os.getpid()}-{name}")
         except BaseException as failed:  # noqa: BLE001 - it is what the user of this client sees
-            seen[name] = {"failed": said(failed)}
+            seen[name] = {"failed": error_text(failed)}
     return seen
 
 
-def said(failed: BaseException) -> str:
+def error_text(failed: BaseException) -> str:
     if isinstance(failed, BaseExceptionGroup):
-        return "; ".join(map(said, failed.exceptions))
+        return "; ".join(map(error_text, failed.exceptions))
     return f"{type(failed).__name__}: {failed}"
 
 
@@ -127,22 +127,22 @@ async def _work(client: Connected, person: Person, key: str, seen: dict[str, Any
 
     async def on_progress(step: float, total: float | None, message: str | None) -> None:
         progress.append([step, total, message])
-        await person.tell("release", key=key)
+        await person.request("release", key=key)
 
     seen["worked"] = await client.call("held__work_on", {"key": key}, on_progress)
     seen["progress"] = progress
     given_up = asyncio.create_task(client.call("held__work_on", {"key": f"{key}-2"}))
-    await person.tell("begun", key=f"{key}-2")
+    await person.request("begun", key=f"{key}-2")
     try:
         await client.cancel(given_up)
     except NotImplementedError:
-        await person.tell("release", key=f"{key}-2")
-    seen["cancelled"] = await person.tell("ended", key=f"{key}-2")
+        await person.request("release", key=f"{key}-2")
+    seen["cancelled"] = await person.request("ended", key=f"{key}-2")
     started = await client.call("job_start", {"name": "held__work_on", "arguments": {"key": f"{key}-3"}})
     job = {"job_id": started["structured"]["job_id"]}
-    await person.tell("begun", key=f"{key}-3")
+    await person.request("begun", key=f"{key}-3")
     status = await client.call("job_status", job)
-    await person.tell("release", key=f"{key}-3")
+    await person.request("release", key=f"{key}-3")
     over = await client.call("job_result", {**job, "wait_s": 50})
     seen["job"] = {"started": started, "status": status, "result": over}
     kept = await client.call("held__thing_keep", {"text": f"kept {key}"})
@@ -153,7 +153,7 @@ async def _approvals(client: Connected, person: Person, key: str, seen: dict[str
     copy = {"source": f"{key}.txt", "destination": f"{key}-1.txt"}
     refused = await client.call("core__fs_copy", copy)
     words = refused["text"].split()
-    await person.tell("approve", id=next(word for word in words if word.startswith("apr_")).strip(":."))
+    await person.request("approve", id=next(word for word in words if word.startswith("apr_")).strip(":."))
     seen["approval"] = {"refused": refused, "repeated": await client.call("core__fs_copy", copy)}
     if person.asked:
         granted = await client.call("core__fs_copy", {**copy, "destination": f"{key}-2.txt"})
@@ -164,7 +164,7 @@ async def _changes(client: Connected, person: Person, seen: dict[str, Any]) -> N
     with suppress(NotImplementedError):
         async with client.changes() as changed:
             while not changed.is_set():  # the stream of the older era opens beside the first requests
-                newcomer = await person.tell("change")
+                newcomer = await person.request("change")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), 2.0)
         seen["changed"] = newcomer in await client.tools()

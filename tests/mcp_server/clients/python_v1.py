@@ -50,7 +50,7 @@ class Connected:
 async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connected]:
     changed = asyncio.Event()
 
-    async def hear(message: Any) -> None:
+    async def on_message(message: Any) -> None:
         if isinstance(getattr(message, "root", None), types.ToolListChangedNotification):
             changed.set()
 
@@ -67,7 +67,7 @@ async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIter
             streams = await opened.enter_async_context(stdio_client(started))
         about = types.Implementation(name="python-v1", version="1")
         session = ClientSession(
-            *streams[:2], timedelta(seconds=90), elicitation_callback=ask, message_handler=hear, client_info=about
+            *streams[:2], timedelta(seconds=90), elicitation_callback=ask, message_handler=on_message, client_info=about
         )
         await opened.enter_async_context(session)
         yield Connected(session, await session.initialize(), changed)

@@ -50,11 +50,11 @@ class Connected:
             yield self._changed
             return
         async with self._client.listen(tools_list_changed=True) as events:
-            hearing = asyncio.create_task(self._hear(events))
+            hearing = asyncio.create_task(self._collect(events))
             yield self._changed
             hearing.cancel()
 
-    async def _hear(self, events: Any) -> None:
+    async def _collect(self, events: Any) -> None:
         async for _ in events:
             self._changed.set()
 
@@ -63,7 +63,7 @@ class Connected:
 async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connected]:
     changed = asyncio.Event()
 
-    async def hear(message: Any) -> None:
+    async def on_message(message: Any) -> None:
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             changed.set()
 
@@ -84,7 +84,7 @@ async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIter
             transport,
             mode=wanted.get("mode", "auto"),
             elicitation_callback=ask,
-            message_handler=hear,
+            message_handler=on_message,
             client_info=Implementation(name="python-v2", version="2"),
             read_timeout_seconds=90,
         )

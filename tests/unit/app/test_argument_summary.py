@@ -10,7 +10,7 @@ from toolhub_service.adapters.source_kind import summary_of
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "expected"),
     [
         ({"type": "string"}, "string"),
         ({"type": ["string", "null"]}, "string/null"),
@@ -26,8 +26,8 @@ from toolhub_service.adapters.source_kind import summary_of
         (True, "anything"),
     ],
 )
-def test_an_argument_is_reported_in_a_few_words(schema: Any, told: str) -> None:
-    assert summary_of({"properties": {"a": schema}}) == {"a": told}
+def test_an_argument_is_reported_in_a_few_words(schema: Any, expected: str) -> None:
+    assert summary_of({"properties": {"a": schema}}) == {"a": expected}
 
 
 def test_what_must_be_given_is_reported_and_what_is_no_schema_of_arguments_has_none() -> None:

@@ -32,7 +32,7 @@ def test_every_path_of_the_hub_is_a_part_of_a_backup(tmp_path: Path) -> None:
 def test_a_manifest_that_somebody_else_has_written_is_refused_in_words_and_moves_no_cursor(tmp_path: Path) -> None:
     policy, version = {"policy.yaml": b"extends: none\n"}, "0.0.1"
 
-    def said(name: str, files: dict[str, bytes], links: list[tuple[str, str]], **more: Any) -> tuple[int, str]:
+    def message(name: str, files: dict[str, bytes], links: list[tuple[str, str]], **more: Any) -> tuple[int, str]:
         backup = tmp_path / name
         entries: list[dict[str, Any]] = [{"name": each, "link": link} for each, link in links]
         for each, data in files.items():
@@ -56,15 +56,15 @@ def test_a_manifest_that_somebody_else_has_written_is_refused_in_words_and_moves
         return ran.exit_code, ran.output
 
     refused = [
-        said("twice", policy, [("workspaces/a", "/etc"), ("workspaces/a", "/tmp")]),
-        said("over", {**policy, "workspaces/a/b": b"x"}, [("workspaces/a", "/etc")]),
-        said("foreign", {"artifacts/aa/bb": b"not what its name says"}, []),
-        said("unlisted", {"hub.db": b"no database"}, []),
-        said("later", policy, [], version="9" * 5_000),
-        said("written", policy, [], version="99\x1b]0;owned\x07"),
+        message("twice", policy, [("workspaces/a", "/etc"), ("workspaces/a", "/tmp")]),
+        message("over", {**policy, "workspaces/a/b": b"x"}, [("workspaces/a", "/etc")]),
+        message("foreign", {"artifacts/aa/bb": b"not what its name says"}, []),
+        message("unlisted", {"hub.db": b"no database"}, []),
+        message("later", policy, [], version="9" * 5_000),
+        message("written", policy, [], version="99\x1b]0;owned\x07"),
     ]
     assert [code for code, _ in refused] == [1] * len(refused), refused
-    shown = said("shown", policy, [], left_out={"x\x1b]0;owned\x07": "y"}, version="0.0.1\x1b]0;owned\x07")
+    shown = message("shown", policy, [], left_out={"x\x1b]0;owned\x07": "y"}, version="0.0.1\x1b]0;owned\x07")
     assert shown[0] == 0, shown
 
 

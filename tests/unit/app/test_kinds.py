@@ -41,8 +41,8 @@ def test_the_list_of_kinds_imports_no_library_of_an_extra_and_no_adapter() -> No
         "print([name for name in sys.modules if name.split('.')[0] in ('mcp', 'langchain_core', 'websockets', 'grpc', "
         "'pydantic', 'httpcore', 'prometheus_client')])"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "[]"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
 
 
 @pytest.mark.parametrize("kind", sorted(BY_NAME))

@@ -65,7 +65,7 @@ async def test_the_port_of_a_hub_with_tls_is_known_by_its_certificate(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("environment", "state", "told"),
+    ("environment", "state", "expected"),
     [
         ({}, State.OK, "sqlite of this hub alone"),
         ({"KIND": "postgres"}, State.FAIL, "stores.postgres_url is empty"),
@@ -73,8 +73,8 @@ async def test_the_port_of_a_hub_with_tls_is_known_by_its_certificate(tmp_path: 
         ({"KIND": "postgres", "POSTGRES_URL": "postgresql://db/hub"}, State.OK, "stores.postgres_url"),
     ],
 )
-def test_which_stores_are_shared_is_reported(environment: dict[str, str], state: State, told: str) -> None:
+def test_which_stores_are_shared_is_reported(environment: dict[str, str], state: State, expected: str) -> None:
     settings = load_settings(None, {f"TOOLHUB_STORES_{name}": value for name, value in environment.items()})
     (finding,) = store_checks(settings)
     assert (finding.name, finding.state) == ("stores", state)
-    assert told in finding.text
+    assert expected in finding.text

@@ -20,7 +20,7 @@ def test_an_n8n_server_with_workflows_or_discovery_is_a_source(entry: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"url": ""}, "crm.url: must not be empty"),
         ({"url": "n8n.example.com"}, "crm.url: must begin with http:// or https://"),
@@ -44,14 +44,14 @@ def test_an_n8n_server_with_workflows_or_discovery_is_a_source(entry: dict[str, 
         ),
     ],
 )
-def test_an_entry_of_n8n_that_cannot_be_meant_is_refused_with_its_place(change: dict[str, Any], told: str) -> None:
+def test_an_entry_of_n8n_that_cannot_be_meant_is_refused_with_its_place(change: dict[str, Any], expected: str) -> None:
     with pytest.raises(SourceInvalid) as refused:
         to_source("crm", N8N | change)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"url": ""}, "images: needs exactly one of `url` and `backends`"),
         ({"backends": {"a": {"url": "http://a"}}}, "images: needs exactly one of `url` and `backends`"),
@@ -65,10 +65,12 @@ def test_an_entry_of_n8n_that_cannot_be_meant_is_refused_with_its_place(change: 
         ({"read_timeout_s": 1}, "images.read_timeout_s"),
     ],
 )
-def test_an_entry_of_comfyui_that_cannot_be_meant_is_refused_with_its_place(change: dict[str, Any], told: str) -> None:
+def test_an_entry_of_comfyui_that_cannot_be_meant_is_refused_with_its_place(
+    change: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(SourceInvalid) as refused:
         to_source("images", COMFYUI | change)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_every_value_that_may_stand_elsewhere_is_known_by_its_place() -> None:

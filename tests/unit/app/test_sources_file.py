@@ -58,7 +58,7 @@ CLIENT = "sources: {far: {url: 'https://a.example/mcp', oauth: {client_id: hub, 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("- a", "top level must be a mapping"),
         ("source: {}", "did you mean `sources`"),
@@ -100,11 +100,11 @@ CLIENT = "sources: {far: {url: 'https://a.example/mcp', oauth: {client_id: hub, 
         ("sources: {files: {command: !!python/object/apply:os.system [id]}}", "not YAML"),
     ],
 )
-def test_what_cannot_be_meant_is_reported_by_its_place(text: str, told: str) -> None:
+def test_what_cannot_be_meant_is_reported_by_its_place(text: str, expected: str) -> None:
     with pytest.raises(SettingsInvalid) as refusal:
         parse_sources(text, "sources.yaml")
     assert str(refusal.value).startswith("sources.yaml: ")
-    assert told in str(refusal.value)
+    assert expected in str(refusal.value)
 
 
 def test_more_sources_than_a_hub_takes_are_refused() -> None:

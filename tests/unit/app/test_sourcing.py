@@ -78,9 +78,9 @@ async def test_invalid_file_keeps_the_sources_there_are(tmp_path: Path, capsys: 
         files = hub.opened("files")
         await hub.write(files={"comand": "x"})
         assert hub.opened("files") is files
-        told = [line for line in capsys.readouterr().err.splitlines() if "sources_rejected" in line]
-        assert len(told) == 1
-        assert "did you mean `command`?" in told[0]
+        logged = [line for line in capsys.readouterr().err.splitlines() if "sources_rejected" in line]
+        assert len(logged) == 1
+        assert "did you mean `command`?" in logged[0]
         await hub.sourcing.reload(asked=False)
         assert "sources_rejected" not in capsys.readouterr().err
         await hub.write(other=NOBODY)

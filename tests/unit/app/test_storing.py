@@ -125,8 +125,8 @@ print([name for name in {EXTRAS!r} if name in sys.modules])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
     )
-    said, _ = await process.communicate()
-    assert said.decode().strip() == "[]"
+    output, _ = await process.communicate()
+    assert output.decode().strip() == "[]"
 
 
 class Opened:

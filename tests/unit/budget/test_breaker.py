@@ -122,7 +122,7 @@ def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "says"),
+    ("outcome", "expected"),
     [
         (None, WELL),
         (ErrorKind.UPSTREAM_ERROR, ILL),
@@ -153,8 +153,8 @@ def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
         (ToolError(ErrorKind.UPSTREAM_ERROR, ""), ILL),
     ],
 )
-def test_only_outcomes_that_blame_the_upstream_count(outcome: ErrorKind | ToolError | None, says: Health) -> None:
-    assert health(outcome) is says
+def test_only_outcomes_that_blame_the_upstream_count(outcome: ErrorKind | ToolError | None, expected: Health) -> None:
+    assert health(outcome) is expected
 
 
 def test_a_timeout_that_the_caller_forced_says_nothing() -> None:

@@ -15,14 +15,14 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream
 from toolhub_service.domain.tool import ToolLimits
 
 TERMS = BreakerTerms(window_s=30.0, min_calls=4, failure_ratio=0.5, cooldown_s=5.0, max_cooldown_s=20.0, probes=2)
-SAID = {".": Health.WELL, "x": Health.ILL, "?": Health.SILENT}
+HEALTH = {".": Health.WELL, "x": Health.ILL, "?": Health.SILENT}
 
 
 def run(breaker: UpstreamBreaker, principal: str, outcomes: str, now_s: float = 0.0) -> None:
     """One call a letter, where it may pass: `.` well, `x` ill, `?` silent."""
     for letter in outcomes:
         if breaker.wait_s(principal, now_s) == 0:
-            breaker.settle(principal, breaker.admit(principal, now_s), SAID[letter], now_s)
+            breaker.settle(principal, breaker.admit(principal, now_s), HEALTH[letter], now_s)
 
 
 def shut() -> UpstreamBreaker:

@@ -89,7 +89,7 @@ async def test_terminal_asks_for_each_field_then_whether_it_may_run(
 
 
 @pytest.mark.parametrize(
-    ("name", "declared", "told"),
+    ("name", "declared", "expected"),
     [
         ("n", {"type": "integer", "description": "How many."}, "n (integer, required): How many."),
         ("n", {"type": ["integer", "string"], "default": 2}, "n (string, optional, default 2)"),
@@ -97,8 +97,8 @@ async def test_terminal_asks_for_each_field_then_whether_it_may_run(
         ("a\x1bb", {"type": "null"}, "a\\u001bb (null, required)"),
     ],
 )
-def test_field_is_described_in_a_line(name: str, declared: Any, told: str) -> None:
-    assert describe_field(name, declared, is_required=True) == told
+def test_field_is_described_in_a_line(name: str, declared: Any, expected: str) -> None:
+    assert describe_field(name, declared, is_required=True) == expected
 
 
 def test_two_answers_are_none() -> None:

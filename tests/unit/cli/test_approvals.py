@@ -118,9 +118,9 @@ class TestShow:
         assert "arguments as sent by the caller" in shown.text
         piped = (await cli(hub, "show", approval_id, "--reveal")).stdout
         assert "\u202e" not in piped
-        told = json.loads(piped)
-        assert told["revealedArgs"] == {"text": f"{run} \u202etxt", "times": 1}
-        assert told["approval"]["approvalId"] == approval_id
+        decoded = json.loads(piped)
+        assert decoded["revealedArgs"] == {"text": f"{run} \u202etxt", "times": 1}
+        assert decoded["approval"]["approvalId"] == approval_id
         assert [event.principal for event in hub.harness.events(EventType.APPROVAL_REVEALED)] == [ANN.id, ANN.id]
         refused = await cli(hub, "show", approval_id, "--reveal", by=LOCAL)
         assert refused.exit_code != 0
@@ -132,16 +132,16 @@ class TestShow:
 
     async def test_json_has_the_arguments_as_json(self, hub: ApprovalHub) -> None:
         approval_id = await hub.harness.ask("hello")
-        told = json.loads((await cli(hub, "show", approval_id)).stdout)
-        assert told["argsSummary"] == {"text": "hello", "times": 1}
-        assert told["state"] == "APPROVAL_STATE_PENDING"
+        decoded = json.loads((await cli(hub, "show", approval_id)).stdout)
+        assert decoded["argsSummary"] == {"text": "hello", "times": 1}
+        assert decoded["state"] == "APPROVAL_STATE_PENDING"
 
 
 class TestDecide:
     async def test_yes_is_kept_with_its_comment(self, hub: ApprovalHub) -> None:
         approval_id = await hub.harness.ask()
-        told = json.loads((await cli(hub, "approve", approval_id, "-m", "agreed")).stdout)
-        assert (told["state"], told["decidedBy"]) == ("APPROVAL_STATE_APPROVED", "ann")
+        decoded = json.loads((await cli(hub, "approve", approval_id, "-m", "agreed")).stdout)
+        assert (decoded["state"], decoded["decidedBy"]) == ("APPROVAL_STATE_APPROVED", "ann")
         kept = await hub.harness.store.get(approval_id)
         assert kept is not None
         assert (kept.state, kept.comment) == (ApprovalState.APPROVED, "agreed")
@@ -194,8 +194,8 @@ def connection_to(address: str, by: Principal = ANN) -> Iterator[Connection]:
 class Follower:
     """`ApprovalWatch`, read in a thread of its own."""
 
-    def __init__(self, connection: Connection, **told: Any) -> None:
-        self._answers = iter(ApprovalWatch(connection, "", **told))
+    def __init__(self, connection: Connection, **callbacks: Any) -> None:
+        self._answers = iter(ApprovalWatch(connection, "", **callbacks))
 
     async def next(self, count: int) -> list[tuple[str, str]]:
         async with asyncio.timeout(60):
@@ -216,28 +216,28 @@ class TestWatch:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(60):
-                told = [json.loads(await process.stdout.readline())]
+                changes = [json.loads(await process.stdout.readline())]
                 await hub.harness.decide(first, REJECTED, comment="no")
-                told.append(json.loads(await process.stdout.readline()))
+                changes.append(json.loads(await process.stdout.readline()))
         finally:
             process.terminate()
             await process.wait()
-        assert [line["approvalId"] for line in told] == [first, first]
-        assert [line["state"].rpartition("_")[2] for line in told] == ["PENDING", "REJECTED"]
+        assert [line["approvalId"] for line in changes] == [first, first]
+        assert [line["state"].rpartition("_")[2] for line in changes] == ["PENDING", "REJECTED"]
 
     async def test_watch_goes_on_when_the_hub_was_started_again(self) -> None:
         """What stayed as it was is not repeated; what was decided meanwhile, also without having been seen, is told."""
         harness, is_back, lost = an_approval_harness(), threading.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def told_lost(_: float) -> None:
+        def on_lost(_: float) -> None:
             loop.call_soon_threadsafe(lost.set)
 
         async with contextlib.AsyncExitStack() as stack:
             port = free_port()
             async with approval_hub(harness, port=port) as hub:
                 connection = stack.enter_context(connection_to(hub.address))
-                follower = Follower(connection, disconnected=told_lost, pause=lambda _: is_back.wait(60))
+                follower = Follower(connection, disconnected=on_lost, pause=lambda _: is_back.wait(60))
                 kept, decided = await harness.ask("kept"), await harness.ask("decided")
                 assert set(await follower.next(2)) == {(kept, "PENDING"), (decided, "PENDING")}
                 going_on = asyncio.create_task(follower.next(3))
@@ -364,13 +364,13 @@ async def test_canary_is_shown_by_no_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "told"),
+    ("left_s", "expected"),
     [(-1, "expired"), (30.4, "30 s"), (119, "119 s"), (150, "2 min"), (7_300, "2 h"), (200_000, "2 d")],
 )
-def test_time_that_is_left_is_told_in_fit_units(left_s: float, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_is_left_is_told_in_fit_units(left_s: float, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
     approval = approval_pb2.Approval(state=approval_pb2.APPROVAL_STATE_PENDING)
     approval.expires_at.FromMilliseconds(round((1_000_000 + left_s) * 1_000))
-    assert time_left(approval) == told
+    assert time_left(approval) == expected
     approval.state = approval_pb2.APPROVAL_STATE_USED
     assert row(approval)[2] == "–"

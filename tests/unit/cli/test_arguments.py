@@ -75,7 +75,7 @@ def test_a_hyphen_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["word"], "is not an argument"),
         (["path=a", "word"], "is not key=value"),
@@ -84,8 +84,8 @@ def test_a_hyphen_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         (["path=@/nowhere/at/all"], "No such file"),
     ],
 )
-def test_what_cannot_be_read_is_wrong_usage(words: list[str], told: str) -> None:
-    with pytest.raises(click.UsageError, match=told):
+def test_what_cannot_be_read_is_wrong_usage(words: list[str], expected: str) -> None:
+    with pytest.raises(click.UsageError, match=expected):
         read_arguments(words, SCHEMA)
 
 

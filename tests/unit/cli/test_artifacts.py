@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def told(address: str, *words: str, stdin: bytes | None = None) -> Result:
+async def run(address: str, *words: str, stdin: bytes | None = None) -> Result:
     """The command runs in a thread, for the server runs on this loop."""
     args = [*words, "--address", address, "--timeout", "10"]
     return await asyncio.to_thread(CliRunner().invoke, toolhub, ["artifacts", *args], input=stdin)
@@ -51,29 +51,29 @@ def names(folder: Path) -> list[str]:
 
 async def test_file_goes_up_and_comes_down_as_it_was(server: ArtifactServer, here: Path) -> None:
     (here / "rows.csv").write_bytes(DATA)
-    up = await told(server.address, "put", "rows.csv", "--task-id", "task-1")
+    up = await run(server.address, "put", "rows.csv", "--task-id", "task-1")
     assert up.exit_code == 0, up.output
     artifact = json.loads(up.stdout)
     assert (artifact["sha256"], artifact["sizeBytes"]) == (sha256(DATA), str(len(DATA)))
     assert (artifact["name"], artifact["mediaType"], artifact["taskId"]) == ("rows.csv", "text/csv", "task-1")
     (here / "rows.csv").unlink()
-    down = await told(server.address, "get", artifact["artifactId"])
+    down = await run(server.address, "get", artifact["artifactId"])
     assert down.exit_code == 0, down.output
     assert json.loads(down.stdout)["file"] == "rows.csv"
     assert (here / "rows.csv").read_bytes() == DATA
     assert names(here) == ["rows.csv"]
-    shown = await told(server.address, "show", artifact["artifactId"])
+    shown = await run(server.address, "show", artifact["artifactId"])
     assert json.loads(shown.stdout) == artifact
 
 
 @pytest.mark.parametrize("data", [b"", b"some", DATA])
 async def test_pipes_go_both_ways(server: ArtifactServer, here: Path, data: bytes) -> None:
-    up = await told(server.address, "put", "-", "--name", "piped.txt", stdin=data)
+    up = await run(server.address, "put", "-", "--name", "piped.txt", stdin=data)
     artifact = json.loads(up.stdout)
     assert (artifact["name"], artifact["sha256"]) == ("piped.txt", sha256(data))
-    down = await told(server.address, "get", artifact["artifactId"], "-o", "-")
+    down = await run(server.address, "get", artifact["artifactId"], "-o", "-")
     assert down.stdout_bytes == data
-    file = await told(server.address, "get", artifact["artifactId"])
+    file = await run(server.address, "get", artifact["artifactId"])
     assert file.exit_code == 0, file.output
     assert (here / "piped.txt").read_bytes() == data
 
@@ -83,11 +83,11 @@ async def test_standing_file_is_replaced_only_with_force(server: ArtifactServer,
     (here / "out").write_text("mine")
     (here / "link").symlink_to("nowhere")
     for name in ("out", "link"):
-        refused = await told(server.address, "get", art, "-o", name)
+        refused = await run(server.address, "get", art, "-o", name)
         assert refused.exit_code == 1
         assert "--force" in refused.stderr
     assert (here / "out").read_text() == "mine"
-    assert (await told(server.address, "get", art, "-o", "out", "--force")).exit_code == 0
+    assert (await run(server.address, "get", art, "-o", "out", "--force")).exit_code == 0
     assert (here / "out").read_bytes() == DATA
     assert names(here) == ["link", "out"]
 
@@ -97,13 +97,13 @@ async def test_name_that_could_lead_astray_is_not_used_for_the_file(
     server: ArtifactServer, here: Path, name: str
 ) -> None:
     art = await kept_by(server, DATA, name)
-    await told(server.address, "get", art)
+    await run(server.address, "get", art)
     assert [found for found in names(here) if found not in (art, "ab")] == []
 
 
 async def test_unknown_artifact_is_refused_and_leaves_nothing(server: ArtifactServer, here: Path) -> None:
     for words in (("get", "art_1"), ("show", "art_1")):
-        refused = await told(server.address, *words)
+        refused = await run(server.address, *words)
         assert refused.exit_code == 1
         assert "NOT_FOUND" in refused.stderr
     assert names(here) == []
@@ -111,22 +111,22 @@ async def test_unknown_artifact_is_refused_and_leaves_nothing(server: ArtifactSe
 
 @pytest.mark.parametrize("words", [("put", "missing"), ("put", ".")])
 async def test_what_cannot_be_read_is_told_as_wrong_usage(server: ArtifactServer, words: tuple[str, ...]) -> None:
-    refused = await told(server.address, *words)
+    refused = await run(server.address, *words)
     assert refused.exit_code == 2
     assert server.kept.records.found == {}
 
 
 async def test_hub_that_is_not_there_is_told(here: Path) -> None:
     (here / "f").write_text("x")
-    assert (await told("127.0.0.1:1", "put", "f")).exit_code == 3
-    assert (await told("127.0.0.1:1", "get", "art_1")).exit_code == 3
+    assert (await run("127.0.0.1:1", "put", "f")).exit_code == 3
+    assert (await run("127.0.0.1:1", "get", "art_1")).exit_code == 3
 
 
 @pytest.mark.promise("artifact.resumed")
 async def test_broken_upload_of_a_file_goes_on_where_it_was(server: ArtifactServer, here: Path) -> None:
     (here / "data.bin").write_bytes(DATA)
     server.breaking.after = [1, 4, 2]
-    up = await told(server.address, "put", "data.bin", "--json")
+    up = await run(server.address, "put", "data.bin", "--json")
     assert up.exit_code == 0, up.stderr
     assert server.breaking.after == []
     ((artifact_id, artifact),) = server.kept.records.found.items()
@@ -136,32 +136,32 @@ async def test_broken_upload_of_a_file_goes_on_where_it_was(server: ArtifactServ
 @pytest.mark.promise("cli.prefixes")
 async def test_the_beginning_of_an_id_is_enough_while_it_fits_one_only(server: ArtifactServer) -> None:
     first, second = await kept_by(server, b"one"), await kept_by(server, b"two")
-    shown = await told(server.address, "show", first[:-1])
+    shown = await run(server.address, "show", first[:-1])
     assert json.loads(shown.stdout)["artifactId"] == first
-    down = await told(server.address, "get", second[:-1], "-o", "-")
+    down = await run(server.address, "get", second[:-1], "-o", "-")
     assert down.stdout == "two"
-    several = await told(server.address, "delete", "art_", "--yes")
+    several = await run(server.address, "delete", "art_", "--yes")
     assert several.exit_code == 2
     assert first in several.stderr
     assert second in several.stderr
-    gone = await told(server.address, "delete", first[:-1], "--yes")
+    gone = await run(server.address, "delete", first[:-1], "--yes")
     assert json.loads(gone.stdout) == {"deleted": [first]}
 
 
 async def test_artifacts_are_listed_and_deleted(server: ArtifactServer) -> None:
     first, second = await kept_by(server, b"first"), await kept_by(server, b"second")
-    listed = await told(server.address, "list", "--json")
+    listed = await run(server.address, "list", "--json")
     assert {one["artifactId"] for one in json.loads(listed.stdout)["artifacts"]} == {first, second}
-    by_content = await told(server.address, "list", "--sha256", sha256(b"first"), "--json")
+    by_content = await run(server.address, "list", "--sha256", sha256(b"first"), "--json")
     assert [one["artifactId"] for one in json.loads(by_content.stdout)["artifacts"]] == [first]
-    mistyped = await told(server.address, "list", "--sha256", "xyz")
+    mistyped = await run(server.address, "list", "--sha256", "xyz")
     assert (mistyped.exit_code, "64 hex digits" in mistyped.stderr) == (2, True)
-    unsure = await told(server.address, "delete", first)
+    unsure = await run(server.address, "delete", first)
     assert (unsure.exit_code, "--yes" in unsure.stderr) == (2, True)
     assert set(server.kept.records.found) == {first, second}
-    gone = await told(server.address, "delete", first, "--yes", "--json")
+    gone = await run(server.address, "delete", first, "--yes", "--json")
     assert (gone.exit_code, json.loads(gone.stdout)) == (0, {"deleted": [first]})
-    assert (await told(server.address, "show", first)).exit_code == 1
+    assert (await run(server.address, "show", first)).exit_code == 1
 
 
 @pytest.mark.parametrize("end", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, None])
@@ -169,7 +169,7 @@ async def test_artifacts_are_listed_and_deleted(server: ArtifactServer) -> None:
 async def test_broken_download_goes_on_where_it_was(here: Path, end: grpc.StatusCode | None, output: str) -> None:
     servicer = Breaking(end)
     server, address = await served(servicer)
-    down = await told(address, "get", "art_1", "-o", output)
+    down = await run(address, "get", "art_1", "-o", output)
     await server.stop(0)
     assert down.exit_code == 0, down.stderr
     assert (down.stdout_bytes if output == "-" else (here / "out").read_bytes()) == DATA
@@ -179,13 +179,13 @@ async def test_broken_download_goes_on_where_it_was(here: Path, end: grpc.Status
 async def test_download_given_up_is_continued_by_the_next_command(here: Path) -> None:
     servicer = Breaking(grpc.StatusCode.UNAVAILABLE, streams_max=2)
     server, address = await served(servicer)
-    given_up = await told(address, "get", "art_1")
+    given_up = await run(address, "get", "art_1")
     assert given_up.exit_code == 3
     (part,) = names(here)
     assert part.startswith(".data.bin.")
     servicer._streams_max = 10**9
     servicer.offsets.clear()
-    down = await told(address, "get", "art_1")
+    down = await run(address, "get", "art_1")
     await server.stop(0)
     assert down.exit_code == 0, down.stderr
     assert servicer.offsets[0] == 1_200_000
@@ -195,7 +195,7 @@ async def test_download_given_up_is_continued_by_the_next_command(here: Path) ->
 
 async def test_content_that_does_not_match_its_digest_is_not_written(here: Path) -> None:
     server, address = await served(Breaking(None, lies=True))
-    down = await told(address, "get", "art_1")
+    down = await run(address, "get", "art_1")
     await server.stop(0)
     assert down.exit_code == 1
     assert "SHA-256" in down.stderr
@@ -206,10 +206,10 @@ async def test_foreign_beginning_is_found_out_by_the_digest(server: ArtifactServ
     art = await kept_by(server, DATA)
     part = here / f".data.bin.{sha256(DATA)[:16]}.part"
     part.write_bytes(b"not the beginning")
-    assert (await told(server.address, "get", art)).exit_code == 1
+    assert (await run(server.address, "get", art)).exit_code == 1
     assert names(here) == []
     part.write_bytes(DATA + b"longer than the whole")
-    assert (await told(server.address, "get", art)).exit_code == 0
+    assert (await run(server.address, "get", art)).exit_code == 0
     assert (here / "data.bin").read_bytes() == DATA
 
 
@@ -217,7 +217,7 @@ async def test_link_in_the_place_of_the_part_is_not_followed(server: ArtifactSer
     art = await kept_by(server, DATA)
     (here / "precious").write_text("mine")
     (here / f".data.bin.{sha256(DATA)[:16]}.part").symlink_to(here / "precious")
-    assert (await told(server.address, "get", art)).exit_code == 1
+    assert (await run(server.address, "get", art)).exit_code == 1
     assert (here / "precious").read_text() == "mine"
 
 
@@ -233,7 +233,7 @@ async def test_file_that_changes_while_it_goes_up_is_not_kept(
         return seen(*data)
 
     monkeypatch.setattr("toolhub_service.cli.artifact_transfers.hashlib.sha256", sha256_then_grow)
-    refused = await told(server.address, "put", "log")
+    refused = await run(server.address, "put", "log")
     monkeypatch.undo()
     assert refused.exit_code == 1
     assert "SIZE_MISMATCH" in refused.stderr

@@ -54,8 +54,8 @@ def serving(hub: ScriptedHub) -> AbstractContextManager[Connection]:
 def test_tail_goes_on_after_the_last_event_when_the_hub_wants_it() -> None:
     hub, pauses, lost = ScriptedHub([[1, 2], [], [3]]), list[float](), list[float]()
     with serving(hub) as connection:
-        told = followed_events(connection, event_pb2.EventFilter(), disconnected=lost.append, pause=pauses.append)
-        assert [event.sequence for event in islice(told, 3)] == [1, 2, 3]
+        events = followed_events(connection, event_pb2.EventFilter(), disconnected=lost.append, pause=pauses.append)
+        assert [event.sequence for event in islice(events, 3)] == [1, 2, 3]
     assert hub.asked_after == ["", "after-2", "after-2"]
     assert pauses == lost
     assert all(pause_s >= 0.5 for pause_s in pauses)

@@ -15,7 +15,7 @@ OPEN, HALF_OPEN = source_pb2.BREAKER_STATE_OPEN, source_pb2.BREAKER_STATE_HALF_O
 
 
 @pytest.mark.parametrize(
-    ("fields", "state", "told", "advice"),
+    ("fields", "state", "expected", "advice"),
     [
         ({"state": READY, "tools": 3, "quarantined": 1}, State.OK, "3 tools, 1 of them quarantined", ""),
         ({"state": READY, "tools": 3, "breaker": HALF_OPEN}, State.OK, "3 tools", ""),
@@ -29,9 +29,11 @@ OPEN, HALF_OPEN = source_pb2.BREAKER_STATE_OPEN, source_pb2.BREAKER_STATE_HALF_O
         ),
     ],
 )
-def test_a_source_is_well_or_says_what_to_look_at(fields: dict[str, Any], state: State, told: str, advice: str) -> None:
+def test_a_source_is_well_or_says_what_to_look_at(
+    fields: dict[str, Any], state: State, expected: str, advice: str
+) -> None:
     (found,) = _of(source_pb2.SourceStatus(source="far", **fields))
     assert (found.name, found.state) == ("source far", state)
-    assert told in found.text
+    assert expected in found.text
     assert advice in found.advice
     assert bool(found.advice) == (state is State.WARN)

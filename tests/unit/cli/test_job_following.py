@@ -48,7 +48,7 @@ def serving(hub: ScriptedHub) -> AbstractContextManager[Connection]:
     return connection_to(partial(add_JobServiceServicer_to_server, hub))
 
 
-def says(*sequences: int, then: grpc.StatusCode | None = None) -> Watch:
+def statuses(*sequences: int, then: grpc.StatusCode | None = None) -> Watch:
     def watch(context: grpc.ServicerContext) -> Iterator[int]:
         yield from sequences
         if then is not None:
@@ -62,31 +62,31 @@ def says(*sequences: int, then: grpc.StatusCode | None = None) -> Watch:
     [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, None],
 )
 def test_broken_watch_goes_on_after_the_last_status(broken: grpc.StatusCode | None) -> None:
-    hub = ScriptedHub([says(1, 2, then=broken), says(then=broken), says(3, -4)])
+    hub = ScriptedHub([statuses(1, 2, then=broken), statuses(then=broken), statuses(3, -4)])
     pauses: list[float] = []
-    heard: list[str] = []
+    signals: list[str] = []
     with serving(hub) as connection:
         following = JobWatch(
             connection,
             "j",
-            disconnected=lambda _: heard.append("lost"),
-            reconnected=lambda: heard.append("found"),
+            disconnected=lambda _: signals.append("lost"),
+            reconnected=lambda: signals.append("found"),
             pause=pauses.append,
         )
         assert [status.sequence for status in following] == [1, 2, 3, 4]
     assert hub.began_after == [0, 2, 2]
-    assert heard == ["lost", "found", "lost", "found"]
+    assert signals == ["lost", "found", "lost", "found"]
     assert pauses[1] <= 0.5
     assert pauses[0] <= 0.25
 
 
 def test_status_that_comes_twice_is_told_once() -> None:
-    with serving(ScriptedHub([says(1, 2, 2, 1, -3)])) as connection:
+    with serving(ScriptedHub([statuses(1, 2, 2, 1, -3)])) as connection:
         assert [status.sequence for status in JobWatch(connection, "j")] == [1, 2, 3]
 
 
 def test_refusal_is_not_taken_for_an_outage() -> None:
-    with serving(ScriptedHub([says(1, then=grpc.StatusCode.PERMISSION_DENIED)])) as connection:
+    with serving(ScriptedHub([statuses(1, then=grpc.StatusCode.PERMISSION_DENIED)])) as connection:
         following = iter(JobWatch(connection, "j", pause=lambda _: pytest.fail("a refusal was waited for")))
         assert next(following).sequence == 1
         with pytest.raises(grpc.RpcError):
@@ -94,7 +94,7 @@ def test_refusal_is_not_taken_for_an_outage() -> None:
 
 
 def test_job_that_the_hub_has_forgotten_meanwhile_is_not_waited_for() -> None:
-    hub = ScriptedHub([says(1, then=grpc.StatusCode.UNAVAILABLE)])
+    hub = ScriptedHub([statuses(1, then=grpc.StatusCode.UNAVAILABLE)])
     with serving(hub) as connection:
         following = iter(JobWatch(connection, "j", pause=lambda _: setattr(hub, "forgets", True)))
         assert next(following).sequence == 1

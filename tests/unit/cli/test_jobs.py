@@ -193,10 +193,10 @@ class TestWatch:
         watching = asyncio.create_task(someone("watch", job_id, "--json"))
         someone.go()
         done = await watching
-        told = lines(done)
-        sequences = [int(status["sequence"]) for status in told]
+        statuses = lines(done)
+        sequences = [int(status["sequence"]) for status in statuses]
         assert sequences == list(range(sequences[0], sequences[-1] + 1))
-        assert told[-1]["result"]["result"] == {"walked": 4}
+        assert statuses[-1]["result"]["result"] == {"walked": 4}
         assert done.exit_code == 0
 
     async def test_without_a_terminal_it_is_lines_and_the_result(self, someone: Someone) -> None:

@@ -108,8 +108,8 @@ class TestDiff:
         assert "renamed from github/shut" in (await someone.typed("diff", OTHER.tool)).text
 
     async def test_digest_chooses_among_definitions(self, someone: Someone) -> None:
-        told = json.loads((await someone("diff", TOOL, "--digest", OLD.digest[:8])).stdout)
-        assert (told["digest"], told["definition"]) == (OLD.digest, OLD.definition)
+        shown = json.loads((await someone("diff", TOOL, "--digest", OLD.digest[:8])).stdout)
+        assert (shown["digest"], shown["definition"]) == (OLD.digest, OLD.definition)
         for digest, words in (("00000000", "has no definition"), (OLD.digest[:4], "8 characters")):
             assert words in (await someone("diff", TOOL, "--digest", digest, code=1)).stderr
 

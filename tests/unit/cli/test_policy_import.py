@@ -21,9 +21,9 @@ def test_a_permission_file_becomes_a_policy_that_the_check_accepts(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLHUB_DATA_DIR", str(tmp_path / "hub"))
     Path("users.json").write_text('{"users": {"alice": ["read:file"], "bob": ["sudo"]}}')
-    told = ran("policy", "import", "local-tools", "users.json")
-    assert (told.exit_code, told.stdout.splitlines()[0][:36]) == (0, "# Translated from users.json by `too")
-    assert "bob: the permission 'sudo' is left out" in " ".join(told.stderr.split())
+    result = ran("policy", "import", "local-tools", "users.json")
+    assert (result.exit_code, result.stdout.splitlines()[0][:36]) == (0, "# Translated from users.json by `too")
+    assert "bob: the permission 'sudo' is left out" in " ".join(result.stderr.split())
     assert ran("policy", "import", "local-tools", "users.json", "--strict").exit_code == 1
     assert ran("policy", "import", "local-tools", "users.json", "--output", "new.yaml").exit_code == 0
     assert Path("new.yaml").stat().st_mode & 0o777 == 0o600

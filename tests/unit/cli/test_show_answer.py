@@ -36,10 +36,10 @@ def test_a_call_that_became_a_job_says_how_to_follow_it(capsys: pytest.CaptureFi
     assert "null" not in out
 
 
-@pytest.mark.parametrize(("value", "told"), [(None, "null"), ([1, 2], "[\n  1,\n  2\n]"), ("text", '"text"')])
-def test_anything_else_is_shown_as_json(value: object, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("value", "expected"), [(None, "null"), ([1, 2], "[\n  1,\n  2\n]"), ("text", '"text"')])
+def test_anything_else_is_shown_as_json(value: object, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     show_result(result_of(value))
-    assert capsys.readouterr().out == f"{told}\n  call_1 · 0.0 ms\n"
+    assert capsys.readouterr().out == f"{expected}\n  call_1 · 0.0 ms\n"
 
 
 def test_a_very_long_text_is_cut_with_a_word_on_how_to_see_the_rest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def cli(*words: str, code: int = 0, stdin: str = "") -> Result:
     return result
 
 
-def told(*words: str, code: int = 0, stdin: str = "") -> Any:
+def run(*words: str, code: int = 0, stdin: str = "") -> Any:
     return json.loads(cli(*words, code=code, stdin=stdin).stdout)
 
 
@@ -51,13 +51,13 @@ def source(home: Path, name: str) -> McpSource:
 
 def added(home: Path, server: dict[str, Any], name: str = "server", *words: str) -> tuple[McpSource, list[str]]:
     """The source that this server becomes, and what was said of it."""
-    answer = told("add", "-", *words, stdin=json.dumps({"mcpServers": {name: server}}))
+    answer = run("add", "-", *words, stdin=json.dumps({"mcpServers": {name: server}}))
     (shown,) = answer["added"]
     return source(home, shown["name"]), shown["notes"]
 
 
 def refused(server: dict[str, Any]) -> str:
-    answer = told("add", "-", stdin=json.dumps({"mcpServers": {"server": server}}), code=1)
+    answer = run("add", "-", stdin=json.dumps({"mcpServers": {"server": server}}), code=1)
     assert not answer["added"]
     return str(answer["refused"]["server"])
 
@@ -76,25 +76,25 @@ class TestForms:
     def test_every_clients_document_is_read(self, home: Path, document: dict[str, Any]) -> None:
         file = home / "mcp.json"
         file.write_text(json.dumps(document))
-        answer = told("add", str(file))
+        answer = run("add", str(file))
         assert [shown["name"] for shown in answer["added"]] == ["memory"]
         assert answer["grant"] == 'grants: [{principals: ["local"], capabilities: ["mcp:memory"]}]'
         assert source(home, "memory").args == ("-y", "@modelcontextprotocol/server-memory")
 
     def test_comments_and_trailing_commas_do_no_harm(self, home: Path) -> None:
         text = '{ // mine\n "servers": { /* one */ "web": {"url": "https://a.example/mcp//x", "type": "http",}, }, }'
-        told("add", "-", stdin=text)
+        run("add", "-", stdin=text)
         assert source(home, "web").url == "https://a.example/mcp//x"
 
     def test_one_server_takes_a_name(self, home: Path) -> None:
         refusal = cli("add", "-", stdin='{"command": "npx"}', code=2)
         assert "--name" in refusal.stderr
-        told("add", "-", "--name", "memory", stdin='{"command": "npx"}')
+        run("add", "-", "--name", "memory", stdin='{"command": "npx"}')
         assert source(home, "memory").command == "npx"
 
     def test_name_picks_one_of_many(self, home: Path) -> None:
         many = json.dumps({"mcpServers": {**SERVERS, "other": {"command": "x"}}})
-        told("add", "-", "--name", "other", stdin=many)
+        run("add", "-", "--name", "other", stdin=many)
         assert list(sources(home)) == ["other"]
         assert "did you mean `memory`" in cli("add", "-", "--name", "memroy", stdin=many, code=2).stderr
 
@@ -104,14 +104,14 @@ class TestForms:
         assert not (home / "data").exists()
 
     def test_command_stands_after_two_dashes(self, home: Path) -> None:
-        told("add", "memory", "--env", "LEVEL=info", "--env", "KEY={env: MEMORY_KEY}", "--", "npx", "-y", "server")
+        run("add", "memory", "--env", "LEVEL=info", "--env", "KEY={env: MEMORY_KEY}", "--", "npx", "-y", "server")
         memory = source(home, "memory")
         assert (memory.command, memory.args, memory.env["LEVEL"]) == ("npx", ("-y", "server"), "info")
         assert resolve_value(memory.env["KEY"], {"MEMORY_KEY": "abc"}) == "abc"
 
     def test_url_has_headers_and_trust(self, home: Path) -> None:
         header = "Authorization: Bearer {env: CRM_TOKEN}"
-        told("add", "crm", "--url", "https://a.example/mcp", "--header", header, "--trust", "approval")
+        run("add", "crm", "--url", "https://a.example/mcp", "--header", header, "--trust", "approval")
         crm = source(home, "crm")
         assert (crm.url, crm.trust) == ("https://a.example/mcp", "approval")
         assert resolve_value(crm.headers["Authorization"], {"CRM_TOKEN": "abc"}) == "Bearer abc"
@@ -157,7 +157,7 @@ class TestSecrets:
         found, notes = added(home, {"url": "https://me:c4n%40ry@a.example/mcp"})
         assert found.url == "https://a.example/mcp"
         assert resolve_value(found.headers["Authorization"]) == "Basic bWU6YzRuQHJ5"
-        assert any("sent as a header" in told_of for told_of in notes)
+        assert any("sent as a header" in note for note in notes)
 
     @pytest.mark.parametrize(
         ("args", "kept"), [(["--api-key", TOKEN], ["--api-key", TOKEN]), ([f"--token={TOKEN}"], [f"--token={TOKEN}"])]
@@ -205,9 +205,9 @@ class TestSecrets:
         added(home, server)
         cli("remove", "server")
         other = json.dumps({"mcpServers": {"server": {**server, "env": {"GITHUB_TOKEN": TOKEN + "x"}}}})
-        assert "exists with other content" in told("add", "-", stdin=other, code=1)["refused"]["server"]
+        assert "exists with other content" in run("add", "-", stdin=other, code=1)["refused"]["server"]
         assert (home / "data" / "secrets" / "server.GITHUB_TOKEN").read_text() == TOKEN
-        told("add", "-", "--replace", stdin=other)
+        run("add", "-", "--replace", stdin=other)
         assert (home / "data" / "secrets" / "server.GITHUB_TOKEN").read_text() == TOKEN + "x"
 
 
@@ -237,9 +237,9 @@ class TestWhatTheHubDoesNot:
             home, {"command": "x", "autoApprove": ["*"], "timeout": 5, "surprise": 1, "disabled": True}, "My Server!"
         )
         assert not found.enabled
-        said = "\n".join(notes)
+        text = "\n".join(notes)
         for words in ("'My Server!' became 'my-server'", "policy.yaml", "timeout_s", "`surprise` is left out", "off"):
-            assert words in said
+            assert words in text
 
     def test_reserved_name_is_changed(self, home: Path) -> None:
         added(home, {"command": "x"}, "core")
@@ -247,7 +247,7 @@ class TestWhatTheHubDoesNot:
 
     def test_others_of_the_list_are_added_all_the_same(self, home: Path) -> None:
         listed = {"mcpServers": {**SERVERS, "old": {"type": "sse", "url": "https://a.example/sse"}}}
-        answer = told("add", "-", stdin=json.dumps(listed), code=1)
+        answer = run("add", "-", stdin=json.dumps(listed), code=1)
         assert [shown["name"] for shown in answer["added"]] == ["memory"]
         assert list(answer["refused"]) == ["old"]
 
@@ -256,24 +256,24 @@ class TestFile:
     def test_what_people_wrote_stays(self, home: Path) -> None:
         file = home / "mine.yaml"
         file.write_text("# mine\nsources:\n  # the first\n  a: {command: b}   # so\n")
-        told("add", "c", "--file", str(file), "--", "d")
-        told("remove", "c", "--file", str(file))
+        run("add", "c", "--file", str(file), "--", "d")
+        run("remove", "c", "--file", str(file))
         assert file.read_text() == "# mine\nsources:\n  # the first\n  a: {command: b}   # so\n"
 
     def test_source_that_is_there_is_not_overwritten_unless_asked(self, home: Path) -> None:
-        told("add", "memory", "--", "one")
-        assert "--replace" in told("add", "memory", "--", "two", code=1)["refused"]["memory"]
+        run("add", "memory", "--", "one")
+        assert "--replace" in run("add", "memory", "--", "two", code=1)["refused"]["memory"]
         assert source(home, "memory").command == "one"
         for words in (["--dry-run"], []):
-            (shown,) = told("add", "memory", "--replace", *words, "--", "two")["added"]
+            (shown,) = run("add", "memory", "--replace", *words, "--", "two")["added"]
             assert shown["replaced"] is True
-        (shown,) = told("add", "other", "--replace", "--", "three")["added"]
+        (shown,) = run("add", "other", "--replace", "--", "three")["added"]
         assert shown["replaced"] is False
         assert source(home, "memory").command == "two"
-        assert "separators only" in told("add", "mem_ory", "--", "x", code=1)["refused"]["mem_ory"]
+        assert "separators only" in run("add", "mem_ory", "--", "x", code=1)["refused"]["mem_ory"]
 
     def test_dry_run_writes_nothing(self, home: Path) -> None:
-        answer = told("add", "memory", "--dry-run", "--", "npx")
+        answer = run("add", "memory", "--dry-run", "--", "npx")
         assert (answer["dryRun"], len(answer["added"])) == (True, 1)
         assert not (home / "data").exists()
 
@@ -287,37 +287,37 @@ class TestFile:
         file = home / "mine.yaml"
         file.write_text("sources:\n  a: {comand: b}\n")
         assert "did you mean `command`" in cli("add", "c", "--file", str(file), "--", "d", code=1).stderr
-        assert "did you mean `command`" in told("check", "--json", str(file), code=1)["problem"]
+        assert "did you mean `command`" in run("check", "--json", str(file), code=1)["problem"]
 
     def test_link_stays_a_link_and_the_mode_what_it_was(self, home: Path) -> None:
         real, link = home / "real.yaml", home / "link.yaml"
         real.write_text("sources: {}\n")
         real.chmod(0o640)
         link.symlink_to(real)
-        told("add", "c", "--file", str(link), "--", "d")
+        run("add", "c", "--file", str(link), "--", "d")
         assert link.is_symlink()
         assert real.stat().st_mode & 0o777 == 0o640
         assert yaml.safe_load(real.read_text()) == {"sources": {"c": {"command": "d"}}}
 
     def test_unknown_source_cannot_be_removed(self, home: Path) -> None:
-        told("add", "memory", "--", "npx")
+        run("add", "memory", "--", "npx")
         assert "Did you mean memory?" in cli("remove", "memroy", code=1).stderr
 
     def test_removal_names_the_secrets_that_stay(self, home: Path) -> None:
         added(home, {"command": "x", "env": {"GITHUB_TOKEN": TOKEN}})
-        assert told("remove", "server")["secretFiles"] == [str(home / "data" / "secrets" / "server.GITHUB_TOKEN")]
+        assert run("remove", "server")["secretFiles"] == [str(home / "data" / "secrets" / "server.GITHUB_TOKEN")]
 
     def test_check_counts_as_people_do(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("toolhub_service.cli.source_files.wants_json", lambda _: False)
-        told("add", "a", "--", "x")
+        run("add", "a", "--", "x")
         assert "is valid: 1 source\n" in cli("check").stdout
-        told("add", "b", "--", "x")
+        run("add", "b", "--", "x")
         assert "is valid: 2 sources\n" in cli("check").stdout
 
     def test_check_names_what_is_not_here(self, home: Path) -> None:
-        told("add", "a", "--env", "KEY={env: NOT_SET_ANYWHERE}", "--", "no-such-program-1")
-        told("add", "b", "--url", "https://a.example/mcp")
-        missing = told("check", "--json")["missing"]
+        run("add", "a", "--env", "KEY={env: NOT_SET_ANYWHERE}", "--", "no-such-program-1")
+        run("add", "b", "--url", "https://a.example/mcp")
+        missing = run("check", "--json")["missing"]
         assert missing["b"] == []
         assert ["no-such-program-1" in missing["a"][0], "NOT_SET_ANYWHERE" in missing["a"][1]] == [True, True]
 
@@ -327,20 +327,19 @@ class TestFile:
         file = home / "files.yaml"
         file.write_text(f"sources: {{files: {{kind: langchain, load: ['{load}']}}}}")
         assert any(
-            "args: {root_dir: FOLDER}" in line
-            for line in told("check", "--json", str(file), code=1)["missing"]["files"]
+            "args: {root_dir: FOLDER}" in line for line in run("check", "--json", str(file), code=1)["missing"]["files"]
         )
         file.write_text(f"sources: {{files: {{kind: langchain, load: ['{load}'], args: {{root_dir: a}}}}}}")
-        assert not any("root_dir" in line for line in told("check", "--json", str(file))["missing"]["files"])
+        assert not any("root_dir" in line for line in run("check", "--json", str(file))["missing"]["files"])
 
     def test_check_without_a_file_finds_no_sources_unless_one_is_named(self, home: Path) -> None:
-        assert told("check", "--json")["sources"] == []
-        assert "No such file" in told("check", "--json", str(home / "none.yaml"), code=1)["problem"]
+        assert run("check", "--json")["sources"] == []
+        assert "No such file" in run("check", "--json", str(home / "none.yaml"), code=1)["problem"]
 
     def test_shell_completes_what_can_be_removed(self, home: Path) -> None:
         completer = BashComplete(toolhub, {}, "toolhub", "X")
         assert completer.get_completions(["sources", "remove"], "m") == []
-        told("add", "memory", "--", "npx")
+        run("add", "memory", "--", "npx")
         assert [item.value for item in completer.get_completions(["sources", "remove"], "m")] == ["memory"]
 
 
@@ -366,7 +365,7 @@ class TestReport:
         warned = cli(*given)
         assert "! the program `no-such-program-1` is not on the PATH" in warned.stderr
         assert "there is no file" not in warned.stderr
-        (shown,) = told(*given[:2], "--replace", "--json", *given[2:])["added"]
+        (shown,) = run(*given[:2], "--replace", "--json", *given[2:])["added"]
         assert shown["missing"] == ["the program `no-such-program-1` is not on the PATH"]
         assert not cli("add", "b", "--", "sh").stderr
 

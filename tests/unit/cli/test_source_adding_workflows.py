@@ -36,7 +36,7 @@ def cli(*words: str, code: int = 0) -> Result:
     return result
 
 
-def told(*words: str, code: int = 0) -> Any:
+def run(*words: str, code: int = 0) -> Any:
     return json.loads(cli(*words, "--json", code=code).stdout)
 
 
@@ -46,7 +46,7 @@ def written(home: Path) -> dict[str, Any]:
 
 def test_webhooks_and_jobs_of_an_n8n_become_its_tools(home: Path) -> None:
     key = "{env: N8N_KEY}"
-    answer = told(*N8N, "--api-key", key, "--webhook", "send=/send-message", "--job", "render=render-it")
+    answer = run(*N8N, "--api-key", key, "--webhook", "send=/send-message", "--job", "render=render-it")
     flows = written(home)["flows"]
     assert isinstance(flows, N8nSource)
     assert (flows.url, flows.api_key) == ("https://n8n.example.com", SecretRef(env="N8N_KEY"))
@@ -62,7 +62,7 @@ def test_the_grant_leaves_the_principal_to_the_operator_where_each_has_a_key(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLHUB_AUTH_MODES", "api-key")
-    answer = told(*N8N, "--webhook", "send=/send-message")
+    answer = run(*N8N, "--webhook", "send=/send-message")
     assert answer["grant"] == 'grants: [{principals: ["PRINCIPAL"], capabilities: ["n8n:flows"]}]'
 
 
@@ -70,7 +70,7 @@ def test_the_grant_leaves_the_principal_to_the_operator_where_each_has_a_key(
 def test_an_n8n_whose_workflows_are_discovered_needs_no_names(
     home: Path, words: tuple[str, ...], tags: tuple[str, ...]
 ) -> None:
-    told(*N8N, "--api-key", "{file: /run/secrets/n8n}", *words, "--trust", "approval")
+    run(*N8N, "--api-key", "{file: /run/secrets/n8n}", *words, "--trust", "approval")
     flows = written(home)["flows"]
     assert flows.discover.tags == tags
     assert (flows.trust, flows.api_key) == ("approval", SecretRef(file="/run/secrets/n8n"))
@@ -89,7 +89,7 @@ def test_keys_and_headers_in_the_clear_go_into_files_of_their_own(home: Path) ->
 def test_templates_of_a_comfyui_are_named_by_their_full_paths(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     path = write(home)
-    answer = told(*COMFYUI, "--template", path.name, "--header", "Authorization: Bearer {env: GPU_TOKEN}")
+    answer = run(*COMFYUI, "--template", path.name, "--header", "Authorization: Bearer {env: GPU_TOKEN}")
     images = written(home)["images"]
     assert isinstance(images, ComfyUiSource)
     assert images.templates == (str(path),)
@@ -115,7 +115,7 @@ def test_what_a_hub_could_not_use_is_refused_and_nothing_is_written(
 ) -> None:
     (home / "empty").mkdir()
     monkeypatch.chdir(home / "empty")
-    answer = told(*words, code=1)
+    answer = run(*words, code=1)
     assert why in " ".join(answer["refused"].values())
     assert not (home / "data").exists()
 
@@ -139,23 +139,23 @@ def test_what_does_not_go_together_is_told(home: Path, words: tuple[str, ...], w
 
 
 def test_a_dry_run_shows_and_writes_nothing(home: Path) -> None:
-    answer = told(*N8N, "--webhook", "send=send", "--dry-run")
+    answer = run(*N8N, "--webhook", "send=send", "--dry-run")
     assert answer["dryRun"] is True
     assert answer["added"][0]["source"]["workflows"] == {"send": {"webhook": "send"}}
     assert not (home / "data").exists()
 
 
 def test_one_of_the_same_name_is_replaced_only_when_that_is_said(home: Path) -> None:
-    told(*N8N, "--webhook", "send=send")
-    assert "--replace" in told(*N8N, "--webhook", "other=other", code=1)["refused"]["flows"]
-    told(*N8N, "--webhook", "other=other", "--replace")
+    run(*N8N, "--webhook", "send=send")
+    assert "--replace" in run(*N8N, "--webhook", "other=other", code=1)["refused"]["flows"]
+    run(*N8N, "--webhook", "other=other", "--replace")
     assert list(written(home)["flows"].workflows) == ["other"]
 
 
 def test_servers_of_another_client_are_mcp_whatever_they_say_of_themselves(home: Path) -> None:
     file = home / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"a": {"url": "https://a.example", "kind": "n8n"}}}))
-    told("add", str(file))
+    run("add", str(file))
     assert "kind" not in yaml.safe_load((home / "data" / "sources.yaml").read_text())["sources"]["a"]
 
 

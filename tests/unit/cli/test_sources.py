@@ -53,7 +53,7 @@ async def typed(hub: RunningHub, tmp_path: Path, *words: str) -> Shown:
     return shown
 
 
-def told(result: Result) -> list[Any]:
+def listed(result: Result) -> list[Any]:
     return list(json.loads(result.stdout)["sources"])
 
 
@@ -62,7 +62,7 @@ async def test_list_tells_how_each_fares_and_why_one_is_down(sourced: RunningHub
     for words in ("github", "READY", "3 (1 quarantined)", "2026-07-28", "42 ms", "half-open", "DOWN", "never"):
         assert words in shown.text
     assert "files: exited with 1" in shown.text
-    names = [status["source"] for status in told(await cli(sourced, "list", "--json"))]
+    names = [status["source"] for status in listed(await cli(sourced, "list", "--json"))]
     assert names == ["core", "github", "files"]
 
 
@@ -78,8 +78,8 @@ async def test_a_pipe_gets_a_row_for_each_and_the_reasons_on_standard_error(sour
 async def test_list_tells_the_last_output_of_one_that_is_down_and_when_it_is_tried_again(
     sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:
-    said = ("stderr: resolving", "stderr: npm error ECONNREFUSED", "stage: not connected", "next try: in 3.0 s")
-    desk.sources[-1] = replace(DOWN, diagnose=lambda: said)
+    diagnosis = ("stderr: resolving", "stderr: npm error ECONNREFUSED", "stage: not connected", "next try: in 3.0 s")
+    desk.sources[-1] = replace(DOWN, diagnose=lambda: diagnosis)
     shown = (await typed(sourced, tmp_path, "list")).text
     assert "  stderr: npm error ECONNREFUSED" in shown
     assert "  next connection attempt: in 3.0 s" in shown
@@ -96,11 +96,11 @@ async def test_one_source_is_shown_with_what_its_process_wrote(sourced: RunningH
     shown = await typed(sourced, tmp_path, "show", "github")
     for words in ("https://mcp.example.com/mcp", "code host 1.2 (as it calls itself)", "careful \\u001b[2J"):
         assert words in shown.text
-    own, said = shown.text.partition("connection:")[2].split("(untrusted):")
+    own, untrusted = shown.text.partition("connection:")[2].split("(untrusted):")
     assert "connections: 1 in 1 attempts" in own
-    assert "stderr: starting" in said
+    assert "stderr: starting" in untrusted
     assert "stderr" not in own
-    assert "connections" not in said
+    assert "connections" not in untrusted
     assert json.loads((await cli(sourced, "show", "github")).stdout)["diagnostics"][0] == "stderr: starting"
     assert "3 tools, 1 quarantined; `toolhub tools list --source github` lists them" in shown.text
     assert "`toolhub pins list --source github`" in shown.text
@@ -122,9 +122,9 @@ async def test_no_list_is_named_that_would_show_nothing_of_a_source_that_waits_w
 async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
     sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:
-    (github,) = told(await cli(sourced, "refresh", "github", "--json"))
+    (github,) = listed(await cli(sourced, "refresh", "github", "--json"))
     assert github["state"] == "SOURCE_STATE_READY"
-    everything = told(await cli(sourced, "refresh", "--json", code=1))
+    everything = listed(await cli(sourced, "refresh", "--json", code=1))
     assert [status["source"] for status in everything] == ["files", "github"], "all that can be read"
     desk.failing = {"github"}
     shown = await typed(sourced, tmp_path, "refresh", "github")

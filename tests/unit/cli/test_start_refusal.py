@@ -19,7 +19,7 @@ SETTINGS = load_settings(
 TAKEN = "cannot listen on 127.0.0.1:1: the address is in use, or not one of this machine"
 
 
-def told(refused: Exception) -> str:
+def message_of(refused: Exception) -> str:
     return start_refusal(refused, SETTINGS)
 
 
@@ -60,18 +60,20 @@ def audit_broken_by(cause: Exception) -> ToolFailure:
     ],
 )
 def test_operator_is_told_what_is_wrong_and_what_to_do(refused: Exception, line: str) -> None:
-    assert told(refused) == line
+    assert message_of(refused) == line
 
 
 def test_an_audit_log_that_fails_after_it_was_opened_points_to_the_line_that_says_why() -> None:
     late = refuse(ErrorKind.IO_ERROR, "The audit log cannot be written.", component="audit", cause="disk")
-    assert told(late).startswith("The audit log /srv/hub/audit.db cannot be written; `audit_write_failed` above says")
+    assert message_of(late).startswith(
+        "The audit log /srv/hub/audit.db cannot be written; `audit_write_failed` above says"
+    )
 
 
 def test_a_damaged_audit_log_is_told_from_one_that_cannot_be_written() -> None:
-    damaged = told(audit_broken_by(sqlite3.DatabaseError("file is not a database")))
+    damaged = message_of(audit_broken_by(sqlite3.DatabaseError("file is not a database")))
     assert damaged.startswith("The audit log /srv/hub/audit.db cannot be used: file is not a database. It is damaged.")
-    full = told(audit_broken_by(sqlite3.OperationalError("database or disk is full")))
+    full = message_of(audit_broken_by(sqlite3.OperationalError("database or disk is full")))
     assert full == (
         "The audit log /srv/hub/audit.db cannot be used: database or disk is full. "
         "Check the folder's free space, owner and mode."

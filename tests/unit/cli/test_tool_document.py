@@ -42,7 +42,7 @@ def test_anything_else_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"version": 1}, '`version` must be a string, not 1. Example: "version": "1.0.0"'),
         ({"tags": "crm"}, '`tags` must be a list, each entry a string, not "crm". Example: "tags": ["1.0.0"]'),
@@ -58,9 +58,9 @@ def test_anything_else_is_refused(data: bytes) -> None:
     ],
 )
 def test_a_field_that_cannot_be_read_is_named_with_what_it_must_be_and_an_example(
-    change: dict[str, object], told: str
+    change: dict[str, object], expected: str
 ) -> None:
     with pytest.raises(NotATool) as refused:
         specs_of(json.dumps({**TOOL, **change}).encode())
-    assert str(refused.value).startswith(f"crm/find: {told}")
+    assert str(refused.value).startswith(f"crm/find: {expected}")
     assert "toolhub.v1" not in str(refused.value)

@@ -129,7 +129,7 @@ def test_the_operators_terms_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "expected"),
     [
         (n8n(webhook="webhook-test/abc"), "Production URL"),
         (n8n(webhook="webhook/abc"), "leave that out"),
@@ -143,14 +143,14 @@ def test_the_operators_terms_count(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_workflow_of_n8n_is_told_at_its_place(entry: Any, told: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_workflow_of_n8n_is_told_at_its_place(entry: Any, expected: str, tmp_path: Path) -> None:
     (tool,) = checked("--sources", sources(tmp_path, crm=entry), code=1)["tools"]
     assert tool["place"] == "sources.crm.workflows.send_message"
-    assert told in " ".join(tool["problems"])
+    assert expected in " ".join(tool["problems"])
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "expected"),
     [
         (n8n(description=None), "it has no description"),
         (n8n(input_schema=None), "it has no input_schema"),
@@ -158,13 +158,13 @@ def test_what_is_wrong_with_a_workflow_of_n8n_is_told_at_its_place(entry: Any, t
         ({**CRM, "api_key": ""}, "cannot be looked up"),
     ],
 )
-def test_what_is_probably_not_meant_is_only_warned_of(entry: Any, told: str, tmp_path: Path) -> None:
+def test_what_is_probably_not_meant_is_only_warned_of(entry: Any, expected: str, tmp_path: Path) -> None:
     (tool,) = checked("--sources", sources(tmp_path, crm=entry))["tools"]
-    assert told in " ".join(tool["warnings"])
+    assert expected in " ".join(tool["warnings"])
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "expected"),
     [
         ({**CRM, "url": "https://n8n.example.com/webhook/"}, "sources.crm.url: it is the base"),
         ({**CRM, "workflow": {}}, "unknown key `workflow`; did you mean `workflows`?"),
@@ -176,8 +176,8 @@ def test_what_is_probably_not_meant_is_only_warned_of(entry: Any, told: str, tmp
         ),
     ],
 )
-def test_what_is_wrong_with_a_source_is_told(entry: Any, told: str, tmp_path: Path) -> None:
-    assert told in " ".join(checked("--sources", sources(tmp_path, crm=entry), code=1)["problems"])
+def test_what_is_wrong_with_a_source_is_told(entry: Any, expected: str, tmp_path: Path) -> None:
+    assert expected in " ".join(checked("--sources", sources(tmp_path, crm=entry), code=1)["problems"])
 
 
 def test_an_empty_folder_of_templates_is_told(tmp_path: Path) -> None:
@@ -215,8 +215,14 @@ def test_in_a_terminal_people_read_it_and_nothing_drives_the_terminal(tmp_path: 
     shown = in_terminal([sys.executable, "-c", code, "check", str(path.parent)], environment(tmp_path))
     assert shown.code == 1
     text = " ".join(shown.text.split())
-    for said in ("! scale_image", "takes width", "1 to 4 files", "answers with old files", "did you mean `bindings`?"):
-        assert said in text
+    for expected in (
+        "! scale_image",
+        "takes width",
+        "1 to 4 files",
+        "answers with old files",
+        "did you mean `bindings`?",
+    ):
+        assert expected in text
     assert "1 tool, 1 of them wrong" in text
     assert "\x1b[2J" not in shown.text
 
@@ -286,16 +292,16 @@ def test_init_finds_the_graph_from_another_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ({"nodes": [], "links": []}, "Export (API)"),
         ({"1": {"class_type": "EmptyImage", "inputs": {}}}, "none of its nodes saves or previews"),
     ],
 )
-def test_init_says_why_a_file_is_no_graph_for_a_tool(value: Any, told: str, tmp_path: Path) -> None:
+def test_init_says_why_a_file_is_no_graph_for_a_tool(value: Any, expected: str, tmp_path: Path) -> None:
     graph = tmp_path / "g.json"
     graph.write_text(json.dumps(value))
-    assert told in cli("init", str(graph), code=1).output
+    assert expected in cli("init", str(graph), code=1).output
     assert not (tmp_path / "g.yaml").exists()
 
 

@@ -177,11 +177,11 @@ async def test_a_watcher_misses_nothing_and_sees_nothing_twice_when_the_hub_goes
 
 
 async def test_a_watcher_gives_up_when_nothing_comes_any_more() -> None:
-    async def says_nothing(_: int, context: ServerContext) -> AsyncIterator[job_pb2.JobStatus]:
+    async def silent_watch(_: int, context: ServerContext) -> AsyncIterator[job_pb2.JobStatus]:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
         yield status(1)
 
-    jobs = Jobs([says_nothing, says_nothing])
+    jobs = Jobs([silent_watch, silent_watch])
     async with serving(jobs=jobs) as hub:
         with pytest.raises(grpc.aio.AioRpcError, match="away"):
             _ = [found async for found in hub.watch_job("j1", attempts=2)]

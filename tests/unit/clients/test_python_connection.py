@@ -142,9 +142,9 @@ async def test_key_on_its_way_over_plaintext_is_warned_of(address: str, warns: b
         warnings.simplefilter("always")
         async with connect(address, api_key="thk_1_x"):
             pass
-    told = [str(each.message) for each in caught if each.category is PlaintextCredentialWarning]
-    assert (len(told) == 1) is warns
-    assert not any("thk_1_x" in text for text in told)
+    warnings_shown = [str(each.message) for each in caught if each.category is PlaintextCredentialWarning]
+    assert (len(warnings_shown) == 1) is warns
+    assert not any("thk_1_x" in text for text in warnings_shown)
 
 
 async def test_key_is_sent_by_methods_and_by_the_stubs_beside_them(tmp_path: Path) -> None:

@@ -292,8 +292,8 @@ def test_the_collector_takes_what_hubs_send_and_every_part_of_it_is_used() -> No
 
 
 def test_the_image_is_made_with_its_bill_of_materials_and_its_provenance() -> None:
-    told = subprocess.run(["make", "-n", "image"], cwd=DEPLOY.parent, capture_output=True, text=True, check=True)
-    (last,) = [line for line in told.stdout.splitlines() if "--sbom=true" in line]
+    result = subprocess.run(["make", "-n", "image"], cwd=DEPLOY.parent, capture_output=True, text=True, check=True)
+    (last,) = [line for line in result.stdout.splitlines() if "--sbom=true" in line]
     assert "--provenance=mode=max" in last
     assert "type=oci" in last
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE.read_text(), re.MULTILINE)

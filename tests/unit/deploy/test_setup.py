@@ -82,14 +82,14 @@ def test_long_step_shows_how_long_and_what_was_said_last(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(setup, "TELL_EVERY_S", 0.01)
-    told = setup.tell_progress
+    original = setup.tell_progress
 
-    def tell(elapsed_s: float, said: str) -> None:
-        told(elapsed_s, said)
-        if said:
+    def show_late(elapsed_s: float, line: str) -> None:
+        original(elapsed_s, line)
+        if line:
             (tmp_path / "seen").touch()
 
-    monkeypatch.setattr(setup, "tell_progress", tell)
+    monkeypatch.setattr(setup, "tell_progress", show_late)
     setup.run("/bin/sh", "-c", f"echo Downloading; until [ -e {tmp_path}/seen ]; do sleep 0.01; done")
     assert " s  Downloading\n" in capsys.readouterr().out
 

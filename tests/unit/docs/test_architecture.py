@@ -16,8 +16,8 @@ PACKAGE = ROOT / "service" / "toolhub_service"
 def test_the_layers_are_those_of_the_check() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = [re.sub(r"[()]", "", layer) for layer in contracts[0]["layers"]]
-    told = TEXT.partition("```\n__main__ > cli")[2].partition("```")[0]
-    assert " ".join(f"__main__ > cli{told}".split()).split(" > ") == layers
+    rest = TEXT.partition("```\n__main__ > cli")[2].partition("```")[0]
+    assert " ".join(f"__main__ > cli{rest}".split()).split(" > ") == layers
 
 
 def test_the_picture_names_every_layer() -> None:
@@ -37,10 +37,10 @@ def test_every_step_stands_there_with_its_file() -> None:
 
 def test_every_folder_stands_there_and_exists() -> None:
     tree = TEXT.partition("Inside the server:")[2].partition("Later")[0]
-    told = set(re.findall(r"^(\w+)/ ", tree, re.MULTILINE))
+    documented = set(re.findall(r"^(\w+)/ ", tree, re.MULTILINE))
     there = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
     built = {name for name in there if len(list((PACKAGE / name).glob("*.py"))) > 1}
-    assert told == built
+    assert documented == built
 
 
 def test_every_file_named_exists() -> None:

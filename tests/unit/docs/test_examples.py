@@ -30,7 +30,7 @@ def a_write(principal: str = "local", **args: Any) -> PlannedCall:
 
 
 GITHUB = "https://api.github.com/zen"
-SAID = [
+DECISIONS = [
     ("one-host.yaml", a_request(GITHUB), Effect.ALLOW),
     ("one-host.yaml", a_request("https://example.com/"), Effect.DENY),
     ("one-host.yaml", a_request("http://api.github.com/"), Effect.DENY),
@@ -52,13 +52,13 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("name", "planned", "effect"), SAID)
+@pytest.mark.parametrize(("name", "planned", "effect"), DECISIONS)
 def test_an_example_does_what_is_said_of_it(name: str, planned: PlannedCall, effect: Effect) -> None:
     assert load(name).decide(planned).effect is effect
 
 
 def test_no_example_goes_untold() -> None:
-    assert sorted({name for name, _, _ in SAID}) == FILES
+    assert sorted({name for name, _, _ in DECISIONS}) == FILES
     assert {f"policies/{name}" for name in FILES} <= set(links(ROOT / "examples" / "README.md"))
 
 

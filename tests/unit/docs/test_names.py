@@ -35,10 +35,10 @@ pages = pytest.mark.parametrize("page", markdown(), ids=lambda path: path.relati
 @pages
 def test_metrics_exist(page: Path) -> None:
     names = {metric.name for metric in METRICS}
-    told = {
+    documented = {
         word for text in inline_code(page) for word in re.findall(r"\b(?:toolhub|tool|grpc_server)_[a-z_]+\b", text)
     }
-    told -= {
+    documented -= {
         "toolhub_service",
         "toolhub_client",
         "toolhub_betterproto",
@@ -48,12 +48,12 @@ def test_metrics_exist(page: Path) -> None:
         "tool_digest",
         "tool_version",
     }
-    assert {name for name in told if re.sub(SUFFIXES, "", name) not in names} - code_facts.words() == set()
+    assert {name for name in documented if re.sub(SUFFIXES, "", name) not in names} - code_facts.words() == set()
 
 
 @pages
 def test_settings_exist(page: Path) -> None:
-    told = {
+    documented = {
         word
         for text in inline_code(page)
         for word in re.findall(rf"^(?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)?(?=$|:| )", text)
@@ -61,7 +61,7 @@ def test_settings_exist(page: Path) -> None:
     }
     paths = SETTINGS | {path.rpartition(".")[0] for path in SETTINGS} | POLICY_KEYS
     paths |= {"policy.document", "sources.document"}  # of the Helm chart
-    assert told - paths - code_facts.words() == set()
+    assert documented - paths - code_facts.words() == set()
 
 
 @pages
@@ -72,14 +72,16 @@ def test_variables_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("name", ["operations.md", "policy.md", "custom-tools.md", "scope.md", "architecture.md"])
 def test_kinds_and_reasons_exist(name: str) -> None:
-    told = {word for text in inline_code(DOCS / name) for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", text)}
-    assert told - WORDS - VARIABLES - code_facts.words() - {"SO_REUSEPORT", "NOT_SERVING", "PYTHON_IMAGE"} == set()
+    documented = {word for text in inline_code(DOCS / name) for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", text)}
+    assert (
+        documented - WORDS - VARIABLES - code_facts.words() - {"SO_REUSEPORT", "NOT_SERVING", "PYTHON_IMAGE"} == set()
+    )
 
 
 def test_alerts_exist_and_all_are_told() -> None:
     rules = (ROOT / "deploy/prometheus/rules.yaml").read_text()
-    told = set(re.findall(r"\bToolHub[A-Z]\w+", (DOCS / "operations.md").read_text()))
-    assert told == set(re.findall(r"alert: (ToolHub\w+)", rules))
+    documented = set(re.findall(r"\bToolHub[A-Z]\w+", (DOCS / "operations.md").read_text()))
+    assert documented == set(re.findall(r"alert: (ToolHub\w+)", rules))
 
 
 def first_cells(heading: str) -> Iterator[str]:
@@ -96,7 +98,9 @@ def test_messages_that_operators_look_for_are_in_the_code(message: str) -> None:
 
 
 def test_tests_named_as_proofs_exist() -> None:
-    told = set(re.findall(r"`((?:tests/[\w/]+/)?\w+\.py)`", (DOCS / "threat-model.md").read_text()))
-    assert told
-    missing = [name for name in told if not (ROOT / name).is_file() and not (ROOT / "tests/security" / name).is_file()]
+    documented = set(re.findall(r"`((?:tests/[\w/]+/)?\w+\.py)`", (DOCS / "threat-model.md").read_text()))
+    assert documented
+    missing = [
+        name for name in documented if not (ROOT / name).is_file() and not (ROOT / "tests/security" / name).is_file()
+    ]
     assert missing == []

@@ -14,20 +14,20 @@ KEPT = ("unit/docs/test_original_names.py::test_every_row_is_true",)
 
 
 @pytest.fixture(scope="module")
-def told() -> tuple[Design, ...]:
+def recorded() -> tuple[Design, ...]:
     return designs()
 
 
 @pytest.mark.promise("docs.original-names")
-def test_every_row_is_true(told: tuple[Design, ...]) -> None:
-    rows = [row for design in told for row in design.rows]
+def test_every_row_is_true(recorded: tuple[Design, ...]) -> None:
+    rows = [row for design in recorded for row in design.rows]
     assert {(row.section, row.name): wrong for row in rows if (wrong := original_names_page.faults(row))} == {}
     assert len(rows) > 400
     assert all(row.name.strip() for row in rows)
 
 
-def test_what_is_not_there_yet_is_said_with_its_reason_and_is_little(told: tuple[Design, ...]) -> None:
-    missing = [row for design in told for row in design.rows if not row.here]
+def test_what_is_not_there_yet_is_said_with_its_reason_and_is_little(recorded: tuple[Design, ...]) -> None:
+    missing = [row for design in recorded for row in design.rows if not row.here]
     assert all(row.note and not row.tests for row in missing)
     assert not missing, [row.name for row in missing]
 
@@ -97,10 +97,10 @@ def test_a_name_that_is_written_twice_in_its_section_is_refused(tmp_path: Path) 
         designs(manifest)
 
 
-def test_every_format_that_may_be_sent_is_one_of_the_table(told: tuple[Design, ...]) -> None:
+def test_every_format_that_may_be_sent_is_one_of_the_table(recorded: tuple[Design, ...]) -> None:
     lists = [
         row.name.partition(": ")[2].lower().split(", ")
-        for design in told
+        for design in recorded
         for row in design.rows
         if any("every_format" in test for test in row.tests)
     ]

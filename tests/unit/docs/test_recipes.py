@@ -159,8 +159,8 @@ async def program(copy: Path, *words: str) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    said, _ = await process.communicate()
-    return said.decode()
+    output, _ = await process.communicate()
+    return output.decode()
 
 
 async def called(copy: Path, home: Path, tool: str, args: str) -> str:
@@ -228,8 +228,8 @@ async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_l
     last = max(file.name for file in (stores / "migrations").glob("*.sql"))
     (tables,) = snippets("Add a stored noun or a backend", "sql")
     (stores / "migrations" / f"{int(last[:4]) + 1:04}_notes.sql").write_text(tables)
-    said = await program(copy, "-c", NOTED.format(home=str(tmp_path), redis=redis_url, postgres=postgres_url))
-    assert said.strip() == "[True, True, True, True]", said
+    text = await program(copy, "-c", NOTED.format(home=str(tmp_path), redis=redis_url, postgres=postgres_url))
+    assert text.strip() == "[True, True, True, True]", text
     named = places("Add a stored noun or a backend")
     assert len(named) == 7
     assert all((ROOT / place).exists() for place in named[1:])

@@ -52,12 +52,12 @@ def test_every_state_of_a_pin_is_told() -> None:
 
 
 def test_every_message_is_one_that_the_hub_says() -> None:
-    told = [part for cell in cells("symptom") for part in cell.split("`")[1::2]]
+    documented = [part for cell in cells("symptom") for part in cell.split("`")[1::2]]
     kinds = {kind.value for kind in ErrorKind}
     known = {*code_facts.words(), *(breakage.value for breakage in Breakage), *kinds}
     known |= {reason.name for reason in StartReason}
-    assert told
-    assert [part for part in told if not any(part in text for text in known)] == []
+    assert documented
+    assert [part for part in documented if not any(part in text for text in known)] == []
 
 
 def test_the_bound_of_a_message_is_the_default() -> None:

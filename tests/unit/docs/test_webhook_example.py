@@ -41,6 +41,6 @@ def test_what_is_old_or_from_the_future_is_refused(off_s: float) -> None:
 @pytest.mark.promise("approval.webhook-signed")
 def test_what_was_changed_or_signed_by_another_is_refused() -> None:
     body = payload(an_approval())
-    for headers, told in ((signed(body), body + b" "), (signed(body, b"another secret of many bytes"), body)):
+    for headers, body_received in ((signed(body), body + b" "), (signed(body, b"another secret of many bytes"), body)):
         with pytest.raises(ValueError, match="signature"):
-            question_of(headers, told)
+            question_of(headers, body_received)

@@ -73,10 +73,10 @@ def test_every_example_is_one_that_the_hub_reads(page: Path) -> None:
 @pytest.mark.parametrize("page", [COMFYUI, N8N], ids=lambda page: page.name)
 def test_every_message_is_one_that_the_check_says(page: Path) -> None:
     table = page.read_text("utf-8").partition("| message of the check |")[2].partition("\n\n")[0]
-    told = re.findall(r"^\| `([^|]+)` \|", table, re.MULTILINE)
-    assert told
+    documented = re.findall(r"^\| `([^|]+)` \|", table, re.MULTILINE)
+    assert documented
     known = code_facts.words()
-    assert [part for part in told if not any(part in text for text in known)] == []
+    assert [part for part in documented if not any(part in text for text in known)] == []
 
 
 async def test_a_graph_is_a_governed_tool_after_the_steps_of_the_guide(here: Path) -> None:

@@ -88,18 +88,18 @@ def test_large_arguments_are_translated_where_they_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "expected"),
     [
         ("`/timeoutMs` must be at most 60,000.", "`/timeout` must be at most 60,000."),
         ("Raise timeoutMs of core/http.request, or send no body.", "Raise timeout of HTTPRequest, or send no body."),
         ("The text of a URL is bodyless and headersX.", "The text of a URL is bodyless and headersX."),
     ],
 )
-def test_an_error_is_told_in_the_names_of_the_face(said: str, told: str) -> None:
-    error = ToolError(ErrorKind.INVALID_INPUT, said, violations=(Violation("/timeoutMs/0", "maximum", said),))
+def test_an_error_is_told_in_the_names_of_the_face(message: str, expected: str) -> None:
+    error = ToolError(ErrorKind.INVALID_INPUT, message, violations=(Violation("/timeoutMs/0", "maximum", message),))
     answer = LOCAL_TOOLS.answer("HTTPRequest", ToolResult(False, "c", "core/http.request", error=error))
     assert answer.error is not None
-    assert (answer.error.message, answer.error.violations[0].path) == (told, "/timeout/0")
+    assert (answer.error.message, answer.error.violations[0].path) == (expected, "/timeout/0")
 
 
 def test_a_tool_that_the_hub_lacks_is_not_available_and_a_name_that_the_face_lacks_is_not_found() -> None:

@@ -209,8 +209,8 @@ def test_a_finding_names_the_place() -> None:
 
 def test_long_text_is_reported_and_text_without_end_is_serious() -> None:
     assert findings_of("word " * 500) == ()
-    [told] = findings_of("word " * 1_000)
-    assert not told.is_serious
+    [found] = findings_of("word " * 1_000)
+    assert not found.is_serious
     assert is_serious(findings_of("word " * 4_000))
     assert is_serious(findings_of("word " * 100_000))
 

@@ -62,7 +62,7 @@ def test_what_honest_conditions_look_at_is_within_the_limit(text: str, args: dic
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("args.s.matches(args.p)", "a literal pattern"),
         ("matches(args.s, args.p)", "a literal pattern"),
@@ -75,8 +75,8 @@ def test_what_honest_conditions_look_at_is_within_the_limit(text: str, args: dic
         ),
     ],
 )
-def test_what_nothing_bounds_is_refused_when_the_policy_is_loaded(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_what_nothing_bounds_is_refused_when_the_policy_is_loaded(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         Condition(text)
 
 

@@ -39,7 +39,7 @@ def test_sees_arguments_tool_principal_and_context(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("args.n ==", "column"),
         ("args.n = 3", "column"),
@@ -51,10 +51,10 @@ def test_sees_arguments_tool_principal_and_context(text: str) -> None:
         ("(" * 500 + "true" + ")" * 500, "not a CEL expression"),
     ],
 )
-def test_what_cannot_be_compiled_makes_the_document_invalid(text: str, says: str) -> None:
+def test_what_cannot_be_compiled_makes_the_document_invalid(text: str, expected: str) -> None:
     with pytest.raises(InvalidPolicy) as caught:
         PolicySnapshot.load(f'rules:\n- id: r\n  effect: DENY\n  when: "{text}"\n')
-    assert says in caught.value.problem
+    assert expected in caught.value.problem
     assert caught.value.path == "rules[0].when"
     assert caught.value.line == 4
 

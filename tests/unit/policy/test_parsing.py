@@ -90,16 +90,16 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses_a_document_with(name: str) -> None:
-    text, line, says = REFUSED[name]
+    text, line, expected = REFUSED[name]
     with pytest.raises(InvalidPolicy) as caught:
         PolicySnapshot.load(text)
-    assert says in caught.value.problem
+    assert expected in caught.value.problem
     assert caught.value.line == line
     assert line is None or f"line {line}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("grants: [\n", "line 2: not YAML: a value is missing before the end of the file (column 1)"),
         (
@@ -117,11 +117,13 @@ def test_refuses_a_document_with(name: str) -> None:
         ("a: b\nc\n", "line 3: not YAML: a key has no `:` after it (column 1)"),
     ],
 )
-def test_text_that_is_no_yaml_is_reported_with_its_place_and_without_the_parsers_tokens(text: str, told: str) -> None:
+def test_text_that_is_no_yaml_is_reported_with_its_place_and_without_the_parsers_tokens(
+    text: str, expected: str
+) -> None:
     """At 178792e it was told as `expected the node content, but found '<stream end>'`."""
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(text)
-    assert str(caught.value) == told
+    assert str(caught.value) == expected
 
 
 def test_names_the_path_of_the_problem() -> None:
@@ -186,7 +188,7 @@ KNOWN = Known(
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "told"),
+    ("text", "place", "expected"),
     [
         ("rules: [{id: a, effect: DENY, tools: [core/fs.deletPath]}]", "rules[0].tools[0]", "`core/fs.deletePath`?"),
         ("rules: [{id: a, effect: DENY, tools: ['cor/*']}]", "rules[0].tools[0]", "matches no known tool"),
@@ -222,10 +224,10 @@ KNOWN = Known(
         ),
     ],
 )
-def test_pattern_that_matches_nothing_known_is_reported(text: str, place: str, told: str) -> None:
+def test_pattern_that_matches_nothing_known_is_reported(text: str, place: str, expected: str) -> None:
     ((path, problem),) = unmatched(parse_policy(text)[0], KNOWN)
     assert path == place
-    assert told in problem
+    assert expected in problem
 
 
 @pytest.mark.parametrize(

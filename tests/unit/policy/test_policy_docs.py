@@ -58,7 +58,7 @@ REPORT = a_call(a_tool("docs/write_file", "mcp:docs"), {"path": "/srv/docs/repor
 OUTSIDE = a_call(a_tool("docs/write_file", "mcp:docs"), {"path": "/srv/docs/reports/../a.md"})
 CUSTOMER = a_call(a_tool("crm/update", "mcp:crm"), {})
 OVERWRITE = a_call(WRITE_TEXT, {"path": "plan.txt", "text": "new", "overwrite": True})
-SAID = [
+DECISIONS = [
     ("Open one API to the first-run principal", call("local", GET), Effect.ALLOW),
     ("Open one API to the first-run principal", call("local", POST), Effect.DENY),
     ("A researcher and a writer", call("researcher-7", GET), Effect.ALLOW),
@@ -92,7 +92,7 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("name", "planned", "effect"), SAID)
+@pytest.mark.parametrize(("name", "planned", "effect"), DECISIONS)
 def test_every_example_does_what_is_said_of_it(name: str, planned: PlannedCall, effect: Effect) -> None:
     assert PolicySnapshot.load(EXAMPLES[name]).decide(planned).effect is effect
 
@@ -103,4 +103,4 @@ def test_the_example_of_limits_gives_the_call_its_limits() -> None:
 
 
 def test_no_example_goes_untold() -> None:
-    assert set(EXAMPLES) == {name for name, _, _ in SAID}
+    assert set(EXAMPLES) == {name for name, _, _ in DECISIONS}

@@ -444,9 +444,9 @@ def test_a_limit_binds_those_whom_it_names_and_nobody_else() -> None:
         "extends: none\ngrants: [{principals: ['*'], capabilities: ['read:fs']}]\n"
         "limits: [{id: ann-only, principals: [ann], quota: 1}, {id: far, tools: ['far/*'], quota: 1}]"
     )
-    told = {who: policy.decide(a_call(READ_TEXT, {"path": "a"}, principal=who)).limits for who in ("ann", "bob")}
-    assert [limit.quota for limit in told["ann"]] == [1]
-    assert told["bob"] == ()
+    limits = {who: policy.decide(a_call(READ_TEXT, {"path": "a"}, principal=who)).limits for who in ("ann", "bob")}
+    assert [limit.quota for limit in limits["ann"]] == [1]
+    assert limits["bob"] == ()
 
 
 @pytest.mark.promise("identity.tokens")

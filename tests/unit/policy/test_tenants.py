@@ -73,7 +73,7 @@ def test_a_tenancy_stays_the_same_until_the_entries_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "says"),
+    ("entry", "expected"),
     [
         ("{name: '{tenant}', principals: ['corp:*']}", "needs `{tenant}` once"),
         ("{name: '{tenant}', principals: ['{tenant}/*']}", "needs `{tenant}` once"),
@@ -87,10 +87,10 @@ def test_a_tenancy_stays_the_same_until_the_entries_change() -> None:
         ("{principals: [ops]}", "name"),
     ],
 )
-def test_an_entry_that_could_mean_two_things_is_refused(entry: str, says: str) -> None:
+def test_an_entry_that_could_mean_two_things_is_refused(entry: str, expected: str) -> None:
     with pytest.raises(InvalidPolicy, match="tenants") as refused:
         PolicySnapshot.load(f"extends: none\ntenants: [{entry}]\n")
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_whose_workload_it_is_the_policy_says_and_where_it_has_no_tenants_the_trust_domain() -> None:

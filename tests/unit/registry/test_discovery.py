@@ -175,8 +175,8 @@ async def test_a_burst_of_notices_is_one_reading_a_quarter_second_after_the_last
     await harness.timer.until_left(NEXT_S, 1_000.0)
     harness.timer.advance(10.0)
     for left_s in (990.0, 989.9, 989.8):
-        source.say_changed()
-        source.say_changed()
+        source.notify_changed()
+        source.notify_changed()
         await harness.timer.until_left(0.25, left_s)
         harness.timer.advance(0.1)
     harness.timer.advance(0.15)
@@ -191,7 +191,7 @@ async def test_notices_without_end_are_read_two_seconds_after_the_first(staged: 
     await harness.timer.until_left(NEXT_S, 1_000.0)
     harness.timer.advance(10.0)
     for tenths in range(20):
-        source.say_changed()
+        source.notify_changed()
         await harness.timer.until_left(min(0.25, 2.0 - tenths / 10), 990.0 - tenths / 10)
         harness.timer.advance(0.1)
     await harness.witness.readings(2)
@@ -202,7 +202,7 @@ async def test_a_source_that_announces_changes_all_the_time_is_read_once_a_secon
     source = ScriptedSource("files", READ)
     harness = await begun(staged(poll_s=1_000.0), source)
     await harness.timer.until_left(NEXT_S, 1_000.0)
-    source.say_changed()
+    source.notify_changed()
     await harness.timer.until_left(1.0, 1_000.0)
     assert source.readings == 1
 
@@ -222,7 +222,7 @@ async def test_readings_of_a_source_take_a_tenth_of_a_processor_whoever_asks_for
     source.harness = harness = staged(poll_s=1_000.0)
     await begun(harness, source)
     await harness.timer.until_left(NEXT_S, 1_000.0)
-    source.say_changed()
+    source.notify_changed()
     await harness.timer.until_left(9.0, 1_000.0)
     asking = asyncio.create_task(harness.sources.refresh(["files"]))
     await harness.timer.until_left(9.0, 1_000.0)

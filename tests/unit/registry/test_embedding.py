@@ -50,9 +50,9 @@ class EmbeddingHarness:
         self.catalog = ToolCatalog(check_schema=lambda schema: None)
         self.catalog.register_all(specs)
         self.embedder = HashedWords()
-        self.told: list[str] = []
+        self.notified: list[str] = []
         self.meanings = ToolMeanings(
-            self.catalog, self.embedder, notify=self.told.append, timeout_s=0.05, batch=4, retry_s=0.001
+            self.catalog, self.embedder, notify=self.notified.append, timeout_s=0.05, batch=4, retry_s=0.001
         )
         self.search = ToolSearch(self.catalog)
 
@@ -130,7 +130,7 @@ async def test_an_embedder_is_not_shown_the_secrets_of_a_query(harness: Embeddin
             return await super().embed(texts)
 
     harness.meanings = ToolMeanings(
-        harness.catalog, Listening(), notify=harness.told.append, redact=Redactor(["hunter2-known"]).text
+        harness.catalog, Listening(), notify=harness.notified.append, redact=Redactor(["hunter2-known"]).text
     )
     await harness.meanings.start()
     await harness.meanings.complete()
@@ -154,7 +154,7 @@ async def test_an_embedder_that_fails_is_reported_once_and_asked_again(harness: 
     harness.embedder.failure = RuntimeError("out of memory") if fault == "raises" else None
     await harness.meanings.start()
     await harness.embedder.asked_often.wait()
-    assert len(harness.told) == 1
+    assert len(harness.notified) == 1
     assert await harness.names("plants") == ["b/garden"]
     harness.embedder.is_broken, harness.embedder.failure = False, None
     await harness.meanings.complete()
@@ -167,4 +167,4 @@ async def test_a_failure_with_a_query_leaves_words(harness: EmbeddingHarness) ->
     harness.embedder.failure = RuntimeError("gone")
     meaning = await harness.meanings.of("plants")
     assert meaning.note == "hashed-words failed"
-    assert len(harness.told) == 1
+    assert len(harness.notified) == 1

@@ -308,9 +308,9 @@ def test_an_unusable_schema_can_be_approved_and_the_tool_stays_quarantined() -> 
 
 def test_a_broken_definition_that_waits_says_both() -> None:
     broken = definition("files", "read", "Other.", problem="Its inputSchema cannot be used.")
-    told = reason(judged(pinned(READ), broken))
-    assert "cannot be used" in told
-    assert "toolhub pins diff" in told
+    message = reason(judged(pinned(READ), broken))
+    assert "cannot be used" in message
+    assert "toolhub pins diff" in message
 
 
 def nested(levels: int) -> JsonObject:

@@ -55,7 +55,7 @@ class UsageHarness:
     def __init__(self) -> None:
         self.store = ListedUses()
         self.clock = ManualClock()
-        self.told: list[str] = []
+        self.notified: list[str] = []
         self.learning = self.learner()
         self.catalog = ToolCatalog(check_schema=lambda schema: None)
         self.catalog.register_all([tool("a/ledger", "Keeps books."), tool("b/mail", "Sends mail.")])
@@ -66,7 +66,7 @@ class UsageHarness:
             self.store,
             clock=self.clock,
             redact=lambda text: text.replace("hunter2", "***"),
-            notify=self.told.append,
+            notify=self.notified.append,
             max_uses=max_uses,
         )
 
@@ -175,14 +175,14 @@ async def test_a_store_that_is_away_is_reported_once_and_loses_nothing(harness: 
     harness.learning.used(harness.use())
     await harness.learning.flush()
     await harness.learning.flush()
-    assert len(harness.told) == 1
+    assert len(harness.notified) == 1
     assert harness.found("revenue") == ["a/ledger"]
     harness.store.is_away = False
     await harness.learning.flush()
     assert len(harness.store.uses) == 1
     harness.store.is_away = True
     await harness.learning.flush()
-    assert len(harness.told) == 2
+    assert len(harness.notified) == 2
 
 
 async def test_what_was_heard_is_stored_when_it_closes(harness: UsageHarness) -> None:

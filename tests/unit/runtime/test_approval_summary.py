@@ -122,10 +122,10 @@ def test_what_looks_like_a_credential_is_reported_by_length_and_kind(args: Any, 
 @pytest.mark.promise("secrets.nowhere")
 async def test_canary_is_in_no_record_no_event_and_no_refusal_of_an_approval() -> None:
     harness = an_approval_harness(redactor=Redactor([CANARY]))
-    said = {"purpose": f"use {CANARY} and {SHAPED}"}
-    approval_id = await harness.ask(f"hello {CANARY} {SHAPED}", **said)
+    purpose = {"purpose": f"use {CANARY} and {SHAPED}"}
+    approval_id = await harness.ask(f"hello {CANARY} {SHAPED}", **purpose)
     await harness.decide(approval_id, REJECTED, comment=f"no {CANARY}, {SHAPED}")
-    error = await harness.refused(f"hello {CANARY} {SHAPED}", number=2, approval_id=approval_id, **said)
+    error = await harness.refused(f"hello {CANARY} {SHAPED}", number=2, approval_id=approval_id, **purpose)
     seen = (
         repr(await harness.store.get(approval_id)),
         repr(harness.asked),

@@ -219,13 +219,13 @@ async def test_memory_of_a_watch_is_bounded(watched: Watched, monkeypatch: pytes
 
 
 async def test_whoever_listens_hears_of_every_change_and_of_gaps(watched: Watched) -> None:
-    heard: list[Approval | None] = []
-    watched.news.listen(heard.append)
+    changes: list[Approval | None] = []
+    watched.news.listen(changes.append)
     approval_id = await watched.harness.grant()
     watched.news._on_event(None)
-    states: Sequence[ApprovalState | None] = [approval.state if approval else None for approval in heard]
+    states: Sequence[ApprovalState | None] = [approval.state if approval else None for approval in changes]
     assert states == [ApprovalState.PENDING, APPROVED, None]
-    assert {approval.approval_id for approval in heard if approval} == {approval_id}
+    assert {approval.approval_id for approval in changes if approval} == {approval_id}
 
 
 async def failure_of(tail: ApprovalTail) -> tuple[Code, str]:

@@ -71,12 +71,12 @@ async def test_definition_that_changes_is_the_one_of_the_next_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"), [("The schema changed.", "The schema changed."), ("", "it is not approved.")]
+    ("reason", "expected"), [("The schema changed.", "The schema changed."), ("", "it is not approved.")]
 )
-async def test_refusal_of_a_quarantined_tool_gives_the_reason(reason: str, said: str) -> None:
+async def test_refusal_of_a_quarantined_tool_gives_the_reason(reason: str, expected: str) -> None:
     harness = a_pipeline_harness()
     harness.catalog.register(replace(READ, state=ToolState.QUARANTINED, state_reason=reason), replace=True)
-    assert f"awaits an operator's decision: {said} " in (await harness.error(READ)).message
+    assert f"awaits an operator's decision: {expected} " in (await harness.error(READ)).message
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,11 @@ async def test_bounds_hold_also_a_hub_of_roots(level: Level, tmp_path: Path) -> 
     }
     if level == "bubblewrap":  # A second of processor time is enough once: both are set by the same program.
         del tried["processor"]
-    for what, (code, told) in tried.items():
+    for what, (code, expected) in tried.items():
         with ladder.run_folder() as folder:
             request = SandboxRequest(("/bin/bash", "-c", code), {}, folder, writes=(folder,), bounds=bounds)
             finished = await ran(ladder, request)
-        assert told in finished.stderr.text(100_000)[0], (what, finished.exit_code, finished.stderr.text(500))
+        assert expected in finished.stderr.text(100_000)[0], (what, finished.exit_code, finished.stderr.text(500))
 
 
 async def test_what_is_the_hubs_is_never_shown_however_it_is_named(tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ def test_duplicates_are_found_exactly_when_there_are_some(pairs: list[tuple[str,
     ],
 )
 def test_a_fault_is_reported_with_its_repair(data: bytes, reason: str, advice: str) -> None:
-    told, message = _refusal(data)
-    assert told == reason
+    fault, message = _refusal(data)
+    assert fault == reason
     assert advice in message
 
 

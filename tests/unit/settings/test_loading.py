@@ -55,9 +55,9 @@ def test_an_unknown_variable_is_refused_with_the_nearest(tmp_path: Path) -> None
 
 @pytest.mark.promise("serving.clear-refusals")
 def test_an_unknown_key_of_the_file_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    told = refused(tmp_path, "server: {lisen: x}")
-    assert "lisen" in told
-    assert "did you mean listen?" in told
+    message = refused(tmp_path, "server: {lisen: x}")
+    assert "lisen" in message
+    assert "did you mean listen?" in message
 
 
 def test_variables_of_clients_are_no_settings_and_no_error() -> None:

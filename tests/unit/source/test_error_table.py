@@ -173,8 +173,8 @@ def named_for(site: Site) -> set[str]:
 
 
 def test_every_detail_in_the_table_is_a_word_of_the_code() -> None:
-    told = COMMON_DETAILS | {name for spec in ERROR_KINDS.values() for name in spec.detail_names}
-    assert told - facts().words == set()
+    declared = COMMON_DETAILS | {name for spec in ERROR_KINDS.values() for name in spec.detail_names}
+    assert declared - facts().words == set()
 
 
 def test_no_call_site_repeats_what_the_table_says_of_retrying() -> None:

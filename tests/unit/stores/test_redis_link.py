@@ -20,7 +20,7 @@ from toolhub_service.stores.redis_link import KEPT, RedisLink, RedisScript
 
 SHORT_S = 0.3
 LONG_S = 60.0
-TELL = RedisScript("return tell('test', ARGV[1])")
+NOTIFY = RedisScript("return tell('test', ARGV[1])")
 INCREMENT = RedisScript("return call('INCRBY', P .. 'number', ARGV[1])")
 Links = Callable[..., RedisLink]
 
@@ -219,14 +219,14 @@ async def test_listener_goes_on_by_itself_after_an_outage_and_hears_of_the_gap(
     link = links(own_redis.url)
     news = News(link)
     await link.start()
-    await link.call(TELL, "one")
+    await link.call(NOTIFY, "one")
     await news.until(lambda received: received == ["one"])
     own_redis.kill()
     await asyncio.to_thread(own_redis.start)
     other = links(own_redis.url)
-    await other.call(TELL, "two")
+    await other.call(NOTIFY, "two")
     await news.until(lambda received: None in received)
-    await other.call(TELL, "three")
+    await other.call(NOTIFY, "three")
     received = await news.until(lambda received: received[-1] == "three")
     assert received in (["one", None, "three"], ["one", None, "two", "three"])
 
@@ -235,7 +235,7 @@ async def test_listener_that_lagged_behind_the_stream_hears_of_the_gap(redis_url
     link, other = links(redis_url), links(redis_url)
     news = News(link)
     await link.start()
-    await other.call(TELL, "one")
+    await other.call(NOTIFY, "one")
     await news.until(lambda received: received == ["one"])
     await other.call(RedisScript("for n = 1, 3 do tell('test', n) end call('XTRIM', P .. 'feed', 'MAXLEN', 1)"))
     assert await news.until(lambda received: received[-1] == "3") == ["one", None, "3"]
@@ -249,21 +249,21 @@ async def test_listener_notices_that_the_server_has_lost_its_data(
     news = News(link)
     await link.start()
     for word in ("one", "two"):
-        await other.call(TELL, word)
+        await other.call(NOTIFY, word)
     await news.until(lambda received: received == ["one", "two"])
     await other.run("FLUSHDB")
     await news.until(lambda received: received[-1] is None)
-    await other.call(TELL, "three")
+    await other.call(NOTIFY, "three")
     assert await news.until(lambda received: received[-1] == "three") == ["one", "two", None, "three"]
 
 
 async def test_news_is_reported_in_order_and_only_of_what_came_after_the_start(redis_url: str, links: Links) -> None:
     link, other = links(redis_url), links(redis_url)
-    await other.call(TELL, "before")
+    await other.call(NOTIFY, "before")
     news = News(link)
     await link.start()
     words = [f"word-{number}" for number in range(1_200)]
-    await asyncio.gather(*(other.call(TELL, word) for word in words))
+    await asyncio.gather(*(other.call(NOTIFY, word) for word in words))
     assert await news.until(lambda received: received[-1:] == words[-1:]) == words
 
 
@@ -272,7 +272,7 @@ async def test_who_no_longer_listens_is_told_nothing(redis_url: str, links: Link
     left, stayed = News(link), News(link)
     await link.start()
     left.unlisten()
-    await link.call(TELL, "one")
+    await link.call(NOTIFY, "one")
     await stayed.until(lambda received: received == ["one"])
     assert left.received == []
 

@@ -133,11 +133,11 @@ def test_line_of_a_call_says_for_whom_it_was_as_far_as_the_call_does(output: io.
     observer(access_log=True).settled(settled(call))
     vouched = Principal("corp:ann", issuer="corp", tenant="acme", actors=("corp:bot",))
     observer(access_log=True).settled(settled(call._replace(principal=vouched)))
-    told, silent, acted = lines(output)
+    spoken, silent, acted = lines(output)
     facts = {"issuer": "corp", "tenant": "acme", "actors": "corp:bot"}
     assert {name: acted[name] for name in facts} == facts
     assert not facts.keys() & silent.keys()
-    assert {name: told[name] for name in whom} == whom
+    assert {name: spoken[name] for name in whom} == whom
     assert not whom.keys() & silent.keys()
 
 

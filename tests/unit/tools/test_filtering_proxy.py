@@ -31,7 +31,7 @@ async def proxied(
         await proxy.close()
 
 
-async def said(port: int, first: str, fields: Mapping[str, str], then: bytes = b"") -> bytes:
+async def response_of(port: int, first: str, fields: Mapping[str, str], then: bytes = b"") -> bytes:
     """Everything that the proxy answers until it closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = first + "\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
@@ -57,7 +57,7 @@ def known(proxy: FilteringProxy) -> dict[str, str]:
 
 
 async def status(proxy: FilteringProxy, port: int, first: str) -> int:
-    return int((await said(port, first, known(proxy))).split(b" ", 2)[1])
+    return int((await response_of(port, first, known(proxy))).split(b" ", 2)[1])
 
 
 async def test_a_request_goes_out_as_it_was_judged_and_the_connection_ends_with_it() -> None:
@@ -75,7 +75,7 @@ async def test_a_request_goes_out_as_it_was_judged_and_the_connection_ends_with_
             "X-A": "1",
         }
         pipelined = f"GET http://127.0.0.1:{site.port}/second HTTP/1.1\r\n\r\n".encode()
-        answer = await said(port, f"GET {target} HTTP/1.1", fields, pipelined)
+        answer = await response_of(port, f"GET {target} HTTP/1.1", fields, pipelined)
         assert answer.endswith(b"\r\nConnection: close\r\n\r\nhello")
         (asked,) = site.asked
         assert asked.target == "/b?c=1"
@@ -120,7 +120,7 @@ async def test_what_no_rule_allows_is_refused_and_dialled_nowhere() -> None:
 async def test_a_stranger_is_refused() -> None:
     async with serving(always(PAGE)) as site, proxied(site.rule()) as (proxy, port):
         for fields in ({}, {"Proxy-Authorization": "Basic aHViOmd1ZXNz"}, {"Proxy-Authorization": proxy.password}):
-            answer = await said(port, f"GET {site.url()} HTTP/1.1", fields)
+            answer = await response_of(port, f"GET {site.url()} HTTP/1.1", fields)
             assert answer.startswith(b"HTTP/1.1 407 ")
         assert site.connections == 0
 

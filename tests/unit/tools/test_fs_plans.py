@@ -32,9 +32,9 @@ def test_a_deletion_says_how_much_would_go_and_takes_nothing(calls: FileCalls) -
     calls.put("d/h", "345")
     (calls.root / "d/link").symlink_to("/etc")
     before = content_of(calls.root)
-    told = calls.effects("deletePath", path="./d", confirm=True, recursive=True)
+    effect = calls.effects("deletePath", path="./d", confirm=True, recursive=True)
     length = len("/etc")
-    assert told == f'Delete "d": 3 files and 2 folders, {5 + length} bytes. This cannot be undone.'
+    assert effect == f'Delete "d": 3 files and 2 folders, {5 + length} bytes. This cannot be undone.'
     assert (
         calls.effects("deletePath", path="d/h", confirm=True) == 'Delete "d/h": 1 file, 3 bytes. This cannot be undone.'
     )
@@ -65,8 +65,8 @@ def test_counting_stops_at_its_bound(tmp_path: Path) -> None:
 def test_writing_says_whether_a_file_is_replaced(calls: FileCalls) -> None:
     calls.put("old", "12345")
     assert calls.effects("writeText", path="a/new", text="é") == 'Write 2 bytes to the new file "a/new".'
-    told = calls.effects("writeText", path="old", text="1", overwrite=True)
-    assert told == 'Write 1 bytes to "old", replacing the 5 bytes there.'
+    effect = calls.effects("writeText", path="old", text="1", overwrite=True)
+    assert effect == 'Write 1 bytes to "old", replacing the 5 bytes there.'
     assert kind_of(calls.effects, "writeText", path="old", text="1") is ErrorKind.ALREADY_EXISTS
     assert kind_of(calls.effects, "writeText", path="a/new", text="1", mkdirp=False) is ErrorKind.NOT_FOUND
     calls.put("folder/x")
@@ -88,8 +88,8 @@ def test_copying_and_moving_say_how_many_bytes_go_where(calls: FileCalls) -> Non
 
 def test_an_edit_says_what_it_would_make_of_the_file(calls: FileCalls) -> None:
     calls.put("a", "one two one")
-    told = calls.effects("editText", path="a", oldText="one", newText="three", expectedCount=2)
-    assert told == 'Replace a text in 2 places of "a": 15 bytes instead of 11.'
+    effect = calls.effects("editText", path="a", oldText="one", newText="three", expectedCount=2)
+    assert effect == 'Replace a text in 2 places of "a": 15 bytes instead of 11.'
     assert kind_of(calls.effects, "editText", path="a", oldText="one", newText="") is ErrorKind.INVALID_INPUT
     assert (calls.root / "a").read_text() == "one two one"
 
@@ -101,5 +101,5 @@ def test_a_replacement_that_policy_forbids_is_told_so(tmp_path: Path) -> None:
 
 
 def test_exactly_the_changing_tools_say_what_they_would_do() -> None:
-    telling = {tool.name for tool in fs_tools() if "effects" in vars(type(tool))}
-    assert telling == {tool.name for tool in fs_tools() if not tool.annotations.read_only}
+    with_effects = {tool.name for tool in fs_tools() if "effects" in vars(type(tool))}
+    assert with_effects == {tool.name for tool in fs_tools() if not tool.annotations.read_only}

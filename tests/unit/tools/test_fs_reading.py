@@ -159,8 +159,8 @@ async def test_status_is_told_without_following_links(calls: FileCalls, tmp_path
 
 async def test_times_beyond_the_calendar_are_told_as_its_end(calls: FileCalls) -> None:
     os.utime(calls.put("f"), (0, 10**12))
-    told = (await calls("stat", path="f"))["modifiedAt"]
-    assert told.startswith(("9999-", "2446-"))
+    modified_at = (await calls("stat", path="f"))["modifiedAt"]
+    assert modified_at.startswith(("9999-", "2446-"))
 
 
 async def test_cancelling_ends_the_thread_and_leaks_nothing(calls: FileCalls) -> None:

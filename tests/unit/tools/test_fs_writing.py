@@ -131,13 +131,13 @@ async def test_no_edit_is_lost_when_many_edit_one_large_file(calls: FileCalls) -
 
     async def edit(number: int) -> None:
         one = FileCalls(calls.root, calls._opening)
-        told_to_retry = True
-        while told_to_retry:
+        may_retry = True
+        while may_retry:
             try:
                 await one("editText", path="f", oldText=f"<{number}>", newText=f"[{number}]")
                 return
             except ToolFailure as failure:
-                told_to_retry = failure.error.is_retryable
+                may_retry = failure.error.is_retryable
             await asyncio.sleep(0)
 
     await asyncio.gather(*(edit(number) for number in range(8)))

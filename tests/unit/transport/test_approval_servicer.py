@@ -186,8 +186,8 @@ async def test_watch_shows_pending_ones_and_then_each_change(hub: ApprovalHub) -
     second = await hub.harness.ask("b")
     assert (await answers.read()).approval.approval_id == second
     await hub.harness.decide(first, REJECTED, comment="no")
-    told = (await answers.read()).approval
-    assert (told.approval_id, told.state, told.comment) == (first, approval_pb2.APPROVAL_STATE_REJECTED, "no")
+    change = (await answers.read()).approval
+    assert (change.approval_id, change.state, change.comment) == (first, approval_pb2.APPROVAL_STATE_REJECTED, "no")
     answers.cancel()
 
 

@@ -48,11 +48,15 @@ def literals(nodes: Any) -> dict[str, Any]:
 
 def test_arguments_uploads_seeds_and_forced_values_stand_where_they_were_declared(template: Template) -> None:
     made = sent(template, {"image": "art_1", "width": 3, "height": 4, "method": "area"})
-    said = literals(made.graph)
-    assert said["/1/inputs/image"] == "toolhub/t1/ab.png"
-    assert (said["/2/inputs/width"], said["/2/inputs/height"], said["/2/inputs/upscale_method"]) == (3, 4, "area")
-    assert said["/3/inputs/filename_prefix"] == "toolhub/t1/job_1/out"
-    assert said["/4/inputs/seed"] == 41
+    literal = literals(made.graph)
+    assert literal["/1/inputs/image"] == "toolhub/t1/ab.png"
+    assert (literal["/2/inputs/width"], literal["/2/inputs/height"], literal["/2/inputs/upscale_method"]) == (
+        3,
+        4,
+        "area",
+    )
+    assert literal["/3/inputs/filename_prefix"] == "toolhub/t1/job_1/out"
+    assert literal["/4/inputs/seed"] == 41
     assert made.seeds == {"/4/inputs/seed": 41}
     assert made.prefixes == {"/3/inputs/filename_prefix": "toolhub/t1/job_1/out"}
     assert made.sha256 == digest(made.graph)

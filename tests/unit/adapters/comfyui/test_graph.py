@@ -41,7 +41,7 @@ def test_the_digest_of_a_graph_is_the_one_that_was_recorded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "expected"),
     [
         ({"nodes": [], "links": []}, "Workflow → Export (API)"),
         ({"last_node_id": 3, "nodes": [{"id": 1}], "links": [[1, 2]]}, "which a server does not run"),
@@ -68,8 +68,8 @@ def test_the_digest_of_a_graph_is_the_one_that_was_recorded() -> None:
         ({"1": node(api_key="sk-live-1")}, "/1/inputs/api_key: it looks like a secret"),
     ],
 )
-def test_what_is_no_sound_graph_is_told_with_advice(broken: Any, told: str) -> None:
-    assert told in " ".join(graph_problems(broken))
+def test_what_is_no_sound_graph_is_told_with_advice(broken: Any, expected: str) -> None:
+    assert expected in " ".join(graph_problems(broken))
 
 
 def test_a_literal_secret_is_never_quoted() -> None:
@@ -125,9 +125,9 @@ def read(words: Any, nodes: Any) -> Template | None:
     try:
         return build(read_sidecar(words), words, nodes, "a.json")
     except TemplateInvalid as invalid:
-        told = invalid.problems
-    assert told
-    assert all(problem.strip() for problem in told)
+        problems = invalid.problems
+    assert problems
+    assert all(problem.strip() for problem in problems)
     return None
 
 
@@ -162,7 +162,7 @@ def test_a_graph_is_read_or_told(steps: list[int], value: Any) -> None:
 def test_whatever_a_server_says_of_its_nodes_is_lived_with(steps: list[int], value: Any) -> None:
     template = read(SIDECAR, GRAPH)
     assert template is not None
-    told = changed(INFO, steps, value)
-    assert all(isinstance(problem, str) for problem in problems_with(template, told))
-    skeleton = draft_of(GRAPH, "draw", "g.json", told)
+    node_classes = changed(INFO, steps, value)
+    assert all(isinstance(problem, str) for problem in problems_with(template, node_classes))
+    skeleton = draft_of(GRAPH, "draw", "g.json", node_classes)
     assert not skeleton["outputs"] or read(skeleton, GRAPH) is not None

@@ -87,16 +87,16 @@ async def test_a_picture_without_anything_else_stays_as_it_is(media_type: str, s
 @pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"comf", b"tIME", b"prIv"])
 @SIZES
 async def test_a_png_is_passed_without_what_is_written_into_it(kind: bytes, size: int) -> None:
-    said = chunk(kind, GRAPH)
-    assert await strip(PNG, HEADER + said + PIXELS[:-12] + said + PIXELS[-12:], size) == HEADER + PIXELS
+    comment = chunk(kind, GRAPH)
+    assert await strip(PNG, HEADER + comment + PIXELS[:-12] + comment + PIXELS[-12:], size) == HEADER + PIXELS
 
 
 @pytest.mark.parametrize("marker", [0xE1, 0xED, 0xEF, 0xFE, 0xE0, 0xE2, 0xEE, 0xF7])
 @SIZES
 async def test_a_jpeg_is_passed_without_what_is_written_into_it(marker: int, size: int) -> None:
-    said = segment(marker, GRAPH * 40)
+    comment = segment(marker, GRAPH * 40)
     before, between = PLAIN_JPEG.index(TABLES), PLAIN_JPEG.index(LATE_TABLE)
-    full = PLAIN_JPEG[:before] + said + b"\xff" + PLAIN_JPEG[before:between] + said + PLAIN_JPEG[between:]
+    full = PLAIN_JPEG[:before] + comment + b"\xff" + PLAIN_JPEG[before:between] + comment + PLAIN_JPEG[between:]
     assert await strip(JPEG, full, size) == PLAIN_JPEG
 
 
@@ -113,11 +113,12 @@ async def test_a_webp_is_passed_with_zeros_in_the_place_of_what_is_written_into_
 
 
 @pytest.mark.parametrize(
-    "said", [b"\x21\xfe" + blocks(GRAPH * 20), b"\x21\xff\x0bXMP DataXMP" + blocks(GRAPH), b"\x21\xab" + blocks(GRAPH)]
+    "comment",
+    [b"\x21\xfe" + blocks(GRAPH * 20), b"\x21\xff\x0bXMP DataXMP" + blocks(GRAPH), b"\x21\xab" + blocks(GRAPH)],
 )
 @SIZES
-async def test_a_gif_is_passed_without_what_is_written_into_it(said: bytes, size: int) -> None:
-    assert await strip(GIF, SCREEN + said + REPEATED + SHOWN + said + SHOWN + b"\x3b", size) == PLAIN_GIF
+async def test_a_gif_is_passed_without_what_is_written_into_it(comment: bytes, size: int) -> None:
+    assert await strip(GIF, SCREEN + comment + REPEATED + SHOWN + comment + SHOWN + b"\x3b", size) == PLAIN_GIF
 
 
 @KINDS
@@ -199,5 +200,5 @@ async def test_what_a_run_leaves_is_freed_of_the_graph_where_it_can_be_and_the_e
         kept = await stage.bytes_of(value["image"][0]["artifact"])
     assert value["image"][0]["media_type"] == media_type
     assert (b"class_type" not in kept) is is_taken_out
-    (told,) = (proof.attributes["metadata"] for proof in outcome.evidence if "metadata" in proof.attributes)
-    assert told == ("taken out" if is_taken_out else "as the server wrote them")
+    (note,) = (proof.attributes["metadata"] for proof in outcome.evidence if "metadata" in proof.attributes)
+    assert note == ("taken out" if is_taken_out else "as the server wrote them")

@@ -66,12 +66,12 @@ def recorded(version: str) -> dict[str, Any]:
     return found
 
 
-def told(folder: Path, knows: dict[str, Any] | None = None, nodes: Any = None, **changes: Any) -> str:
+def problem_text(folder: Path, knows: dict[str, Any] | None = None, nodes: Any = None, **changes: Any) -> str:
     return "\n".join(problems_with(made(folder, nodes, **changes), INFO if knows is None else knows))
 
 
 def test_a_template_within_what_the_server_takes_has_no_problem(tmp_path: Path) -> None:
-    assert told(tmp_path) == ""
+    assert problem_text(tmp_path) == ""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -79,17 +79,17 @@ def test_the_recorded_example_fits_the_recorded_server(version: str, tmp_path: P
     words = fixtures.load_json("comfyui", "templates", "scale_image.json")
     words["workflow"] = {"file": "scale.graph.json"}
     nodes = fixtures.load_json("comfyui", "workflows", "load_scale_save.json")
-    assert told(tmp_path, recorded(version), nodes, **words) == ""
+    assert problem_text(tmp_path, recorded(version), nodes, **words) == ""
     words["input_schema"]["properties"]["width"]["maximum"] = 16385
     words["input_schema"]["properties"]["method"]["enum"].append("cubic")
-    wider = told(tmp_path, recorded(version), nodes, **words)
+    wider = problem_text(tmp_path, recorded(version), nodes, **words)
     assert "say `maximum: 16384` or less" in wider
     assert "the server has no 'cubic'" in wider
 
 
 def test_a_class_that_the_server_lacks_is_all_that_is_told(tmp_path: Path) -> None:
     knows = {name: described for name, described in INFO.items() if name != "Noise"}
-    assert told(tmp_path, knows) == "the server has no class Noise: install its custom node, or remove it"
+    assert problem_text(tmp_path, knows) == "the server has no class Noise: install its custom node, or remove it"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_class_that_the_server_lacks_is_all_that_is_told(tmp_path: Path) -> No
     ],
 )
 def test_an_argument_that_allows_more_than_the_node_is_told(words: Any, expected: str, tmp_path: Path) -> None:
-    found = told(tmp_path, input_schema=property_of("width", **words))
+    found = problem_text(tmp_path, input_schema=property_of("width", **words))
     assert found.startswith("argument /width allows more than /2/inputs/width: ")
     assert expected in found
 
@@ -123,22 +123,22 @@ def test_an_argument_that_allows_more_than_the_node_is_told(words: Any, expected
     ],
 )
 def test_an_argument_that_allows_less_is_not(words: Any, tmp_path: Path) -> None:
-    assert told(tmp_path, input_schema=property_of("width", **words)) == ""
+    assert problem_text(tmp_path, input_schema=property_of("width", **words)) == ""
 
 
 @pytest.mark.parametrize("form", [[["area", "bilinear"]], ["COMBO", {"options": ["area", "bilinear"]}]])
 def test_choices_are_read_in_the_old_form_and_the_new(form: Any, tmp_path: Path) -> None:
     knows = info("ImageScale", "upscale_method", form)
-    assert "the server has no 'nearest-exact': it has area, bilinear" in told(tmp_path, knows)
-    assert told(tmp_path, knows, input_schema=property_of("method", enum=["area"])) == ""
-    assert "list them with `enum`" in told(tmp_path, knows, input_schema=property_of("method", type="string"))
+    assert "the server has no 'nearest-exact': it has area, bilinear" in problem_text(tmp_path, knows)
+    assert problem_text(tmp_path, knows, input_schema=property_of("method", enum=["area"])) == ""
+    assert "list them with `enum`" in problem_text(tmp_path, knows, input_schema=property_of("method", type="string"))
 
 
 @pytest.mark.parametrize(
     "form", [["COMBO", {"remote": {}}], ["COMBO", {"options": ["x"], "multiselect": True}], ["ODD"], []]
 )
 def test_what_a_server_does_not_tell_is_let_pass(form: Any, tmp_path: Path) -> None:
-    assert told(tmp_path, info("ImageScale", "upscale_method", form)) == ""
+    assert problem_text(tmp_path, info("ImageScale", "upscale_method", form)) == ""
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_a_server_does_not_tell_is_let_pass(form: Any, tmp_path: Path) -> N
     ],
 )
 def test_what_the_server_takes_otherwise_is_told(knows: Any, expected: str, tmp_path: Path) -> None:
-    found = told(tmp_path, knows)
+    found = problem_text(tmp_path, knows)
     assert expected in found
     assert bool(found) == bool(expected)
 
@@ -166,19 +166,23 @@ def test_a_file_name_is_not_the_callers_to_choose_where_the_server_says_it_opens
     knows = info("Noise", "text", [["x"], {"video_upload": True}])
     to_text = {"from": "/method", "to": "/4/inputs/text", "expect_class": "Noise"}
     changes: dict[str, Any] = {"bindings": [*SIDECAR["bindings"][:3], to_text]}
-    assert "opens anybody's" in told(tmp_path, knows, input_schema=property_of("method", type="string"), **changes)
+    assert "opens anybody's" in problem_text(
+        tmp_path, knows, input_schema=property_of("method", type="string"), **changes
+    )
 
 
 def test_a_literal_that_every_call_replaces_is_not_judged(tmp_path: Path) -> None:
-    assert told(tmp_path, None, graph(n2={**GRAPH["2"], "inputs": {**GRAPH["2"]["inputs"], "width": 99999}})) == ""
-    assert "/2/inputs/crop" in told(
+    assert (
+        problem_text(tmp_path, None, graph(n2={**GRAPH["2"], "inputs": {**GRAPH["2"]["inputs"], "width": 99999}})) == ""
+    )
+    assert "/2/inputs/crop" in problem_text(
         tmp_path, None, graph(n2={**GRAPH["2"], "inputs": {**GRAPH["2"]["inputs"], "crop": "diagonal"}})
     )
 
 
 def test_inputs_that_a_node_grows_by_itself_are_let_pass(tmp_path: Path) -> None:
     grown = {"class_type": "Noise", "inputs": {"image": ["1", 0], "seed": 7, "text": "", "strength.a": 3}}
-    assert told(tmp_path, None, graph(n4=grown)) == ""
+    assert problem_text(tmp_path, None, graph(n4=grown)) == ""
 
 
 def test_at_most_twenty_problems_are_told(tmp_path: Path) -> None:

@@ -110,20 +110,20 @@ async def test_a_job_of_no_known_status_says_nothing(status: Any) -> None:
 def test_the_recorded_news_of_a_run_go_from_nothing_to_all(version: str) -> None:
     events = fixtures.load_json("comfyui", "transcripts", version, "c05_long_progress.json")["events"]
     sent = next(event["body"] for event in events if event["kind"] == "http" and event["path"] == "/prompt")
-    told: list[Progress] = []
-    node_progress = NodeProgress(sent["prompt"], told.append)
-    heard = [_message(event) for event in events if event["kind"] == "ws_recv"]
-    first = next(data["prompt_id"] for kind, data in heard if kind == "execution_start")
-    ends = [kind for kind, data in heard if data.get("prompt_id") == first and node_progress.on_event(kind, data)]
-    steps = [progress.step for progress in told]
+    reported: list[Progress] = []
+    node_progress = NodeProgress(sent["prompt"], reported.append)
+    received = [_message(event) for event in events if event["kind"] == "ws_recv"]
+    first = next(data["prompt_id"] for kind, data in received if kind == "execution_start")
+    ends = [kind for kind, data in received if data.get("prompt_id") == first and node_progress.on_event(kind, data)]
+    steps = [progress.step for progress in reported]
     assert steps == sorted(steps)
-    assert (steps[0], steps[-1], told[-1].total) == (0, len(sent["prompt"]), len(sent["prompt"]))
+    assert (steps[0], steps[-1], reported[-1].total) == (0, len(sent["prompt"]), len(sent["prompt"]))
     assert ends == ["executing"]
 
 
 def _message(event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    said = next(value for value in event.values() if isinstance(value, dict) and "type" in value)
-    return said["type"], said.get("data") or {}
+    message = next(value for value in event.values() if isinstance(value, dict) and "type" in value)
+    return message["type"], message.get("data") or {}
 
 
 news_of_nodes = st.fixed_dictionaries(
@@ -153,10 +153,10 @@ kinds = st.sampled_from(
 
 
 @given(st.lists(st.tuples(kinds, news_of_nodes), max_size=30))
-def test_whatever_is_heard_what_is_told_never_goes_back(heard: list[tuple[str, dict[str, Any]]]) -> None:
+def test_whatever_is_heard_what_is_told_never_goes_back(messages: list[tuple[str, dict[str, Any]]]) -> None:
     sink = RecordingSink()
     node_progress = NodeProgress(GRAPH, RisingProgress(sink).progress)
-    for kind, data in heard:
+    for kind, data in messages:
         node_progress.on_event(kind, json.loads(json.dumps(data)))
     steps = [progress.step for progress in sink.progresses]
     assert steps == sorted(steps)

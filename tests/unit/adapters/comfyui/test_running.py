@@ -64,24 +64,31 @@ async def test_metadata_stays_where_the_operator_wants_it(tmp_path: Path) -> Non
 
 async def test_evidence_says_what_was_sent_where_and_what_came_of_it(harness: ComfyHarness) -> None:
     outcome = await harness.run("paint", {"words": "a ship", "seed": 77})
-    told = proven(outcome)
+    evidence = proven(outcome)
     template = harness.definitions["paint"].remote["templateSha256"]
-    assert told["template_sha256"] == template
-    assert told["graph_sha256"] == harness.comfy.submitted[0].digest
-    assert json.loads(told["seeds"]) == {"/5/inputs/seed": 77}
-    assert told["comfyui_version"] == harness.comfy.version.name
-    assert told["backend"] == "gpu-1"
-    assert told["prompt_id"] == harness.comfy.submitted[0].prompt_id
-    assert told["executed_nodes"] == "1,2,3,4,5,6,7"
-    assert (told["output"], told["node"], told["key"], told["type"]) == ("image", "7", "images", "output")
-    assert told["started_at_unix_ms"] <= told["ended_at_unix_ms"]
+    assert evidence["template_sha256"] == template
+    assert evidence["graph_sha256"] == harness.comfy.submitted[0].digest
+    assert json.loads(evidence["seeds"]) == {"/5/inputs/seed": 77}
+    assert evidence["comfyui_version"] == harness.comfy.version.name
+    assert evidence["backend"] == "gpu-1"
+    assert evidence["prompt_id"] == harness.comfy.submitted[0].prompt_id
+    assert evidence["executed_nodes"] == "1,2,3,4,5,6,7"
+    assert (evidence["output"], evidence["node"], evidence["key"], evidence["type"]) == (
+        "image",
+        "7",
+        "images",
+        "output",
+    )
+    assert evidence["started_at_unix_ms"] <= evidence["ended_at_unix_ms"]
     files = [proof for proof in outcome.evidence if proof.sha256]
     assert [proof.sha256 for proof in files] == [ref.sha256 for ref in outcome.artifacts]
 
 
 async def test_a_seed_that_nobody_gave_is_drawn_and_told_and_another_for_each_job(harness: ComfyHarness) -> None:
-    told = [proven(await harness.run("paint", {"words": "x"}, job_id=job))["seeds"] for job in ("job-1", "job-2")]
-    drawn = [json.loads(seeds)["/5/inputs/seed"] for seeds in told]
+    drawn_seeds = [
+        proven(await harness.run("paint", {"words": "x"}, job_id=job))["seeds"] for job in ("job-1", "job-2")
+    ]
+    drawn = [json.loads(seeds)["/5/inputs/seed"] for seeds in drawn_seeds]
     assert drawn == [submitted.graph["5"]["inputs"]["seed"] for submitted in harness.comfy.submitted]
     assert drawn[0] != drawn[1]
     assert all(0 <= seed < 2**53 for seed in drawn)
@@ -140,8 +147,8 @@ async def test_a_start_without_a_clear_answer_is_looked_up_and_never_sent_twice(
     assert len(outcome.artifacts) == 1
     assert never_twice(harness)
     assert len(harness.comfy.submitted) == 1
-    told = proven(outcome)
-    assert told["graph_sha256"] == harness.comfy.submitted[0].digest
+    evidence = proven(outcome)
+    assert evidence["graph_sha256"] == harness.comfy.submitted[0].digest
 
 
 @pytest.mark.promise("workflow.never-twice", "workflow.never-false-done")
@@ -185,8 +192,8 @@ async def test_both_of_a_prompt_that_was_doubled_are_stopped(harness: ComfyHarne
 
 async def test_a_found_prompt_is_proven_by_the_graph_that_the_server_has(harness: ComfyHarness) -> None:
     harness.comfy.fault(Op.SUBMIT, How.LOSE_ANSWER)
-    told = proven(await harness.run("paint", {"words": "x"}))
-    assert json.loads(told["seeds"])["/5/inputs/seed"] == harness.comfy.submitted[0].graph["5"]["inputs"]["seed"]
+    evidence = proven(await harness.run("paint", {"words": "x"}))
+    assert json.loads(evidence["seeds"])["/5/inputs/seed"] == harness.comfy.submitted[0].graph["5"]["inputs"]["seed"]
 
 
 async def test_a_history_that_comes_late_is_waited_for(tmp_path: Path) -> None:
@@ -460,11 +467,11 @@ async def test_an_argument_that_the_server_refuses_is_told_by_its_place(harness:
 
 async def test_a_template_with_a_seed_sends_the_same_one_again(harness: ComfyHarness) -> None:
     harness.comfy.fault(Op.SUBMIT, How.DROP)
-    told = proven(await harness.run("paint", {"words": PAINT["sidecar"]["tool"]}))
+    evidence = proven(await harness.run("paint", {"words": PAINT["sidecar"]["tool"]}))
     bodies: list[Any] = [asked.body for asked in harness.comfy.asked if asked.op is Op.SUBMIT]
     assert len(bodies) == 2
     assert bodies[0]["prompt"] == bodies[1]["prompt"]
-    assert {body["prompt_id"] for body in bodies} == {told["prompt_id"]}
+    assert {body["prompt_id"] for body in bodies} == {evidence["prompt_id"]}
     assert all("number" not in body for body in bodies)
 
 

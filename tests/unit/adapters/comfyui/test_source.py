@@ -133,11 +133,11 @@ async def test_a_server_that_takes_no_connection_is_passed_over(tmp_path: Path) 
 
 async def test_what_the_operator_says_of_a_tool_counts(tmp_path: Path) -> None:
     async with comfy_harness(tmp_path) as stage:
-        said = {
+        terms = {
             "blur": ToolTerms(idempotent=True, capabilities=("art",), timeout_s=5.0),
             "note": ToolTerms(offered=False),
         }
-        stage.source._overrides = Overrides(said)
+        stage.source._overrides = Overrides(terms)
         found = await stage.read()
         assert "note" not in found
         spec = found["blur"].spec

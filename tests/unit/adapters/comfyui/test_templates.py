@@ -99,7 +99,7 @@ def test_classes_of_the_graph_are_allowed_when_nothing_is_said(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"bindngs": []}, "unknown key `bindngs`; did you mean `bindings`?"),
         (
@@ -149,12 +149,12 @@ def test_classes_of_the_graph_are_allowed_when_nothing_is_said(tmp_path: Path) -
         ({"forced": [{"to": "/2/inputs/width", "value": [3]}]}, "forced[0].value"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    assert told in " ".join(problems(tmp_path, **changes))
+def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    assert expected in " ".join(problems(tmp_path, **changes))
 
 
 @pytest.mark.parametrize(
-    ("at", "changes", "told"),
+    ("at", "changes", "expected"),
     [
         (1, {"to": "/9/inputs/width"}, "bindings[1]: there is no node 9: the graph was exported again"),
         (1, {"to": "/9/inputs/width"}, "ImageScale is now 2"),
@@ -174,9 +174,9 @@ def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], told: str, tmp
         (3, {"to": "/3/inputs/filename_prefix", "expect_class": "SaveImage"}, "names files"),
     ],
 )
-def test_a_binding_that_leads_elsewhere_is_refused(at: int, changes: Any, told: str, tmp_path: Path) -> None:
+def test_a_binding_that_leads_elsewhere_is_refused(at: int, changes: Any, expected: str, tmp_path: Path) -> None:
     forced: list[Any] = []
-    assert told in " ".join(problems(tmp_path, bindings=bindings(at, **changes), forced=forced))
+    assert expected in " ".join(problems(tmp_path, bindings=bindings(at, **changes), forced=forced))
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_a_binding_that_leads_elsewhere_is_refused(at: int, changes: Any, told: 
     ],
 )
 def test_an_argument_that_could_be_a_link_is_not_bound(words: Any, tmp_path: Path) -> None:
-    told = problems(tmp_path, input_schema=property_of("method", **words))
-    assert "which ComfyUI takes for a link" in " ".join(told)
+    problems_found = problems(tmp_path, input_schema=property_of("method", **words))
+    assert "which ComfyUI takes for a link" in " ".join(problems_found)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,10 @@ def test_an_argument_that_is_a_literal_is_bound(words: Any, tmp_path: Path) -> N
 
 
 def test_a_name_of_the_callers_choice_opens_no_file(tmp_path: Path) -> None:
-    told = problems(tmp_path, input_schema=property_of("image", type="string"), bindings=bindings(0, transform=""))
-    assert "opens anybody's" in " ".join(told)
+    problems_found = problems(
+        tmp_path, input_schema=property_of("image", type="string"), bindings=bindings(0, transform="")
+    )
+    assert "opens anybody's" in " ".join(problems_found)
     listed = property_of("image", enum=["a.png"])
     assert made(tmp_path, input_schema=listed, bindings=bindings(0, transform="")).name == "scale_image"
 
@@ -213,25 +215,29 @@ def test_a_name_of_the_callers_choice_opens_no_file(tmp_path: Path) -> None:
 def test_arguments_inside_arguments_are_bound_one_by_one(tmp_path: Path) -> None:
     size = {"type": "object", "properties": {"w": {"type": "integer"}, "h": {"type": "integer"}}}
     schema = property_of("width", **size)
-    said = bindings(1, **{"from": "/width/w"})
-    assert "argument /width/h has no binding" in " ".join(problems(tmp_path, input_schema=schema, bindings=said))
-    assert made(tmp_path, input_schema=schema, bindings=said, unused=["/width/h"]).bindings[1].source == "/width/w"
+    two_bindings = bindings(1, **{"from": "/width/w"})
+    assert "argument /width/h has no binding" in " ".join(
+        problems(tmp_path, input_schema=schema, bindings=two_bindings)
+    )
+    assert (
+        made(tmp_path, input_schema=schema, bindings=two_bindings, unused=["/width/h"]).bindings[1].source == "/width/w"
+    )
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ({"type": "string"}, "a seed is an integer"),
         ({"type": "integer", "default": 3}, "no seed is ever generated"),
     ],
 )
-def test_a_seed_is_a_number_that_may_be_left_out(words: Any, told: str, tmp_path: Path) -> None:
-    assert told in " ".join(problems(tmp_path, input_schema=property_of("seed", **words)))
+def test_a_seed_is_a_number_that_may_be_left_out(words: Any, expected: str, tmp_path: Path) -> None:
+    assert expected in " ".join(problems(tmp_path, input_schema=property_of("seed", **words)))
 
 
 def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    told = problems(tmp_path, bindings=bindings(1, to="/9/inputs/width"), seeds=[], unused=["/none"])
-    assert len(told) == 3
+    problems_found = problems(tmp_path, bindings=bindings(1, to="/9/inputs/width"), seeds=[], unused=["/none"])
+    assert len(problems_found) == 3
 
 
 @pytest.mark.parametrize(
@@ -244,7 +250,7 @@ def test_file_names_that_do_not_change_with_the_job_are_warned_of(forced: Any, t
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("tool: a\ntool: b\n", "`tool` appears twice (line 2"),
         ("a: &x [1]\nb: *x\n", "aliases are not supported"),
@@ -258,24 +264,24 @@ def test_file_names_that_do_not_change_with_the_job_are_warned_of(forced: Any, t
         ("a: " + "[" * 70 + "]" * 70, "levels"),
     ],
 )
-def test_yaml_is_read_strictly(text: str, told: str, tmp_path: Path) -> None:
+def test_yaml_is_read_strictly(text: str, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(text)
     with pytest.raises(TemplateInvalid) as refused:
         load_template(path)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [(b'{"a": 1, "a": 2}', "twice"), (b"\xff", "UTF-8"), (b"{", "ends too early"), (b"[" * 5_000_000, "bytes")],
 )
-def test_json_is_read_strictly(data: bytes, told: str, tmp_path: Path) -> None:
+def test_json_is_read_strictly(data: bytes, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(data)
     with pytest.raises(TemplateInvalid) as refused:
         load_template(path)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_a_graph_in_the_place_of_its_sidecar_is_answered_with_the_command_that_writes_one(tmp_path: Path) -> None:
@@ -296,17 +302,17 @@ def test_a_folder_gives_its_sidecars_and_what_is_wrong_with_the_others(tmp_path:
     (tmp_path / "twin.json").write_text(json.dumps(sidecar(tool="Scale-Image")))
     (tmp_path / ".hidden.json").write_text("{")
     (tmp_path / "notes.txt").write_text("x")
-    found, told = load_templates([str(tmp_path)])
+    found, problems = load_templates([str(tmp_path)])
     assert [template.name for template in found] == ["scale_image"]
-    assert [Path(problem.partition(":")[0]).name for problem in told] == ["broken.yaml", "twin.json"]
-    assert "reads like `scale_image`" in told[1]
+    assert [Path(problem.partition(":")[0]).name for problem in problems] == ["broken.yaml", "twin.json"]
+    assert "reads like `scale_image`" in problems[1]
 
 
 def test_a_file_that_is_named_and_found_counts_once_and_one_that_is_not_there_is_told(tmp_path: Path) -> None:
     path = write(tmp_path)
-    found, told = load_templates([str(path), str(tmp_path), str(tmp_path / "none.yaml")])
+    found, problems = load_templates([str(path), str(tmp_path), str(tmp_path / "none.yaml")])
     assert len(found) == 1
-    assert told == [f"{tmp_path / 'none.yaml'}: the file does not exist"]
+    assert problems == [f"{tmp_path / 'none.yaml'}: the file does not exist"]
 
 
 DRAWING: dict[str, Any] = {

@@ -47,7 +47,7 @@ class Workers:
         self.ready.set()
         return worker
 
-    async def said(self, word: str) -> str:
+    async def reported(self, word: str) -> str:
         while not (line := await asyncio.wait_for(self.lines.get(), 60)).startswith(word):
             pass
         return line
@@ -105,7 +105,7 @@ async def test_a_cancelled_call_takes_its_worker_with_it_and_a_fresh_one_takes_i
     (pid,) = pool.pids
     workers.ready.clear()
     call = asyncio.create_task(asked(pool, "sleep"))
-    await workers.said("sleeping")
+    await workers.reported("sleeping")
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -117,7 +117,7 @@ async def test_a_cancelled_call_takes_its_worker_with_it_and_a_fresh_one_takes_i
 @pytest.mark.promise("langchain.timeout-kills")
 async def test_a_daemon_that_a_call_has_started_ends_with_it(pool: WorkerPool, workers: Workers) -> None:
     call = asyncio.create_task(asked(pool, "leave a child behind"))
-    left = int((await workers.said("left")).split()[1])
+    left = int((await workers.reported("left")).split()[1])
     assert os.getsid(left) != os.getsid(pool.pids[0])
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -128,7 +128,7 @@ async def test_a_daemon_that_a_call_has_started_ends_with_it(pool: WorkerPool, w
 @pytest.mark.promise("langchain.timeout-kills")
 async def test_a_daemon_that_a_call_has_started_ends_with_the_source(pool: WorkerPool, workers: Workers) -> None:
     call = asyncio.create_task(asked(pool, "leave a child behind"))
-    left = int((await workers.said("left")).split()[1])
+    left = int((await workers.reported("left")).split()[1])
     await pool.close()
     with pytest.raises(PoolClosed):
         await call
@@ -137,7 +137,7 @@ async def test_a_daemon_that_a_call_has_started_ends_with_the_source(pool: Worke
 
 async def test_what_ignores_sigterm_is_killed_all_the_same(pool: WorkerPool, workers: Workers) -> None:
     call = asyncio.create_task(asked(pool, "ignore SIGTERM"))
-    await workers.said("ignoring")
+    await workers.reported("ignoring")
     (pid,) = pool.pids
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -187,8 +187,8 @@ async def test_a_worker_that_cannot_start_says_so_and_is_tried_again(pool: Worke
 async def test_closing_ends_the_workers_and_the_calls_that_run(pool: WorkerPool, workers: Workers) -> None:
     await asked(pool)
     calls = [asyncio.create_task(asked(pool, "ignore SIGTERM")) for _ in range(3)]
-    await workers.said("ignoring")
-    await workers.said("ignoring")
+    await workers.reported("ignoring")
+    await workers.reported("ignoring")
     pids = pool.pids
     await pool.close()
     ends = await asyncio.gather(*calls, return_exceptions=True)

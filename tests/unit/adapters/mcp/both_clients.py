@@ -66,7 +66,7 @@ def response(message: Any, result: object, **more: object) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result, **more})
 
 
-def said(words: str) -> dict[str, Any]:
+def text_content(words: str) -> dict[str, Any]:
     return {"resultType": "complete", "content": [{"type": "text", "text": words}]}
 
 

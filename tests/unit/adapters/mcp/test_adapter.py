@@ -217,11 +217,11 @@ async def test_arguments_that_a_server_wants_in_headers_are_mirrored_without_lis
 
 
 async def test_a_stale_definition_is_unavailable_and_has_the_source_read_anew(modern: McpHarness) -> None:
-    told: list[bool] = []
-    modern.server.changed = lambda: told.append(True)
+    notices: list[bool] = []
+    modern.server.changed = lambda: notices.append(True)
     error = await failure_of(modern, "refuses", {"code": -32020, "message": "mismatch"})
     assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
-    assert told == [True]
+    assert notices == [True]
 
 
 async def test_a_source_that_was_taken_away_is_unavailable(modern: McpHarness) -> None:
@@ -258,35 +258,35 @@ def kept(tmp_path: Path) -> Kept:
     return kept_in(tmp_path)
 
 
-def says(*words: str) -> list[dict[str, Any]]:
+def text_blocks(*words: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": each} for each in words]
 
 
 async def test_text_blocks_become_one_text() -> None:
-    assert (await read({"content": says("a", "b")})).value == {"text": "a\nb"}
+    assert (await read({"content": text_blocks("a", "b")})).value == {"text": "a\nb"}
     assert (await read({"content": []})).value == {"text": ""}
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [1, 2], 3, "x", False])
 async def test_structured_content_is_the_value_whatever_json_it_is(value: Any) -> None:
-    outcome = await read({"content": says("same"), "structuredContent": value})
+    outcome = await read({"content": text_blocks("same"), "structuredContent": value})
     assert outcome.value == value
     assert outcome.evidence[0].attributes["structured"] == "true"
 
 
 async def test_null_is_a_value_only_of_a_tool_that_declares_its_output() -> None:
     assert (await read({"content": [], "structuredContent": None}, output={"type": "null"})).value is None
-    assert (await read({"content": says("x"), "structuredContent": None})).value == {"text": "x"}
+    assert (await read({"content": text_blocks("x"), "structuredContent": None})).value == {"text": "x"}
 
 
 async def test_small_blocks_and_links_stay_where_they_are() -> None:
-    outcome = await read({"content": [*says("see"), SMALL, LINK]})
+    outcome = await read({"content": [*text_blocks("see"), SMALL, LINK]})
     assert outcome.value == {"text": "see", "content": [SMALL, LINK]}
     assert not outcome.truncated
 
 
 async def test_a_large_image_is_kept_as_an_artifact_and_named_in_its_place(kept: Kept) -> None:
-    outcome = await read({"content": [*says("see"), IMAGE]}, kept.artifacts)
+    outcome = await read({"content": [*text_blocks("see"), IMAGE]}, kept.artifacts)
     (ref,) = outcome.artifacts
     sha256 = hashlib.sha256(BYTES).hexdigest()
     shown = {"type": "image", "mimeType": "image/png", "bytes": len(BYTES), "sha256": sha256}
@@ -316,7 +316,7 @@ async def test_beside_structured_content_every_picture_is_an_artifact(kept: Kept
 async def test_what_cannot_be_kept_is_left_out_and_said(kept: Kept) -> None:
     kept.records.is_broken = True
     for artifacts in (None, kept.artifacts):
-        outcome = await read({"content": [*says("still here"), IMAGE]}, artifacts)
+        outcome = await read({"content": [*text_blocks("still here"), IMAGE]}, artifacts)
         assert outcome.truncated
         value: Any = outcome.value
         assert value["text"] == "still here"
@@ -332,24 +332,24 @@ async def test_what_is_not_base64_is_left_out(kept: Kept) -> None:
 
 
 async def test_blocks_without_number_are_cut() -> None:
-    outcome = await read({"content": says(*["x"] * (BLOCKS_MAX + 5))})
+    outcome = await read({"content": text_blocks(*["x"] * (BLOCKS_MAX + 5))})
     assert outcome.value == {"text": "\n".join(["x"] * BLOCKS_MAX)}
     assert outcome.truncated
     assert outcome.evidence[0].attributes["dropped_blocks"] == "5"
 
 
 async def test_the_proof_names_who_answered_and_never_what() -> None:
-    (proof,) = (await read({"content": says("private words")})).evidence
+    (proof,) = (await read({"content": text_blocks("private words")})).evidence
     named = {"source": "fake", "server": "scripted 1.2.3", "protocol": "2026-07-28", "remote_tool": "t"}
     assert proof.attributes == {**named, "structured": "false"}
     assert "private" not in repr(proof)
 
 
 async def test_the_servers_own_answer_is_kept_only_when_it_is_wanted_and_small() -> None:
-    result: dict[str, Any] = {"content": says("x")}
+    result: dict[str, Any] = {"content": text_blocks("x")}
     assert (await read(result)).raw is None
     assert (await read(result, keep_raw=True)).raw == result
-    large = await read({"content": says("x" * 100_000)}, keep_raw=True)
+    large = await read({"content": text_blocks("x" * 100_000)}, keep_raw=True)
     assert set(large.raw) == {"bytes", "sha256"}  # type: ignore[arg-type]
 
 

@@ -88,12 +88,12 @@ async def test_each_token_request_carries_an_assertion_of_its_own() -> None:
     assert len({claims["jti"] for claims in world.claims}) == 2
 
 
-@pytest.mark.parametrize(("said", "audience"), [("", TOKEN_URL), (AS, AS)])
+@pytest.mark.parametrize(("named", "audience"), [("", TOKEN_URL), (AS, AS)])
 async def test_where_the_operator_names_the_token_endpoint_the_audience_is_it_or_what_he_says(
-    said: str, audience: str
+    named: str, audience: str
 ) -> None:
     world = SignedWorld(audience)
-    assert await post(signing(world, token_url=TOKEN_URL, audience=said)) == 200
+    assert await post(signing(world, token_url=TOKEN_URL, audience=named)) == 200
     assert len(world.claims) == 1
 
 
@@ -109,7 +109,7 @@ async def test_a_server_without_resource_metadata_gets_no_assertion_for_another_
 
 
 @pytest.mark.parametrize(
-    ("key", "said", "algorithm"),
+    ("key", "declared", "algorithm"),
     [
         (P256, "auto", "ES256"),
         (P256, "ES256", "ES256"),
@@ -120,8 +120,10 @@ async def test_a_server_without_resource_metadata_gets_no_assertion_for_another_
         (ed25519.Ed25519PrivateKey.generate(), "auto", "EdDSA"),
     ],
 )
-def test_every_sound_key_signs_by_the_algorithm_that_fits_it(key: PrivateKeyTypes, said: str, algorithm: str) -> None:
-    assertion = ClientKey("hub", pem(key), said).assertion(AS)
+def test_every_sound_key_signs_by_the_algorithm_that_fits_it(
+    key: PrivateKeyTypes, declared: str, algorithm: str
+) -> None:
+    assertion = ClientKey("hub", pem(key), declared).assertion(AS)
     assert jwt.get_unverified_header(assertion)["alg"] == algorithm
     public = key.public_key()
     assert not isinstance(public, x25519.X25519PublicKey)
@@ -130,7 +132,7 @@ def test_every_sound_key_signs_by_the_algorithm_that_fits_it(key: PrivateKeyType
 
 @pytest.mark.promise("secrets.nowhere")
 @pytest.mark.parametrize(
-    ("make", "said", "told"),
+    ("make", "algorithm", "expected"),
     [
         (lambda: "\n".join(SECRET_LINES), "auto", "not a PEM private key"),
         (lambda: KEY.replace(SECRET_LINES[1], SECRET_LINES[1][::-1]), "auto", "not a PEM private key"),
@@ -148,10 +150,12 @@ def test_every_sound_key_signs_by_the_algorithm_that_fits_it(key: PrivateKeyType
         (lambda: KEY, "ES384", "cannot sign with ES384"),
     ],
 )
-def test_a_key_that_is_none_is_refused_without_a_word_of_it(make: Callable[[], str], said: str, told: str) -> None:
+def test_a_key_that_is_none_is_refused_without_a_word_of_it(
+    make: Callable[[], str], algorithm: str, expected: str
+) -> None:
     key = make()
-    with pytest.raises(ValueError, match=told) as refusal:
-        Tokens(OAuthTerms("hub", private_key=key, signing_algorithm=said), URL)
+    with pytest.raises(ValueError, match=expected) as refusal:
+        Tokens(OAuthTerms("hub", private_key=key, signing_algorithm=algorithm), URL)
     assert refusal.value.__cause__ is None
     assert not any(line in str(refusal.value) for line in key.splitlines())
 

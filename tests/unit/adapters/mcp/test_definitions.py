@@ -51,16 +51,16 @@ def test_hints_raise_the_risk_and_never_lower_it() -> None:
 
 
 def test_the_operators_last_matching_word_counts() -> None:
-    said = {
+    terms = {
         "*": ToolTerms(offered=False),
         "get_*": ToolTerms(read_only=True, capabilities=("read:x",), timeout_s=5, destructive=False),
     }
-    spec = read({"name": "get_it", "annotations": {"destructiveHint": True}}, said).spec
+    spec = read({"name": "get_it", "annotations": {"destructiveHint": True}}, terms).spec
     assert spec.annotations.read_only
     assert not spec.annotations.destructive
     assert spec.capabilities == {"read:x"}
     assert (spec.limits.timeout_s, spec.limits.max_retries) == (5, 2)
-    assert reader(said).read({"name": "put_it", "inputSchema": OBJECT}, is_modern=True) is None
+    assert reader(terms).read({"name": "put_it", "inputSchema": OBJECT}, is_modern=True) is None
 
 
 def test_an_error_pattern_that_is_none_is_refused_when_the_source_is_put_together() -> None:

@@ -77,8 +77,8 @@ async def test_several_questions_are_asked_one_after_another_and_sent_together()
         second = await question_of(harness, "choose", Reply({}, first.continuation))
         assert second.message == "Really?"
         assert len(harness.script.calls) == 1
-        said = await answered(harness, "choose", Reply(None, second.continuation))
-        assert said == {"first": {"action": "accept", "content": {}}, "second": {"action": "decline"}}
+        answer = await answered(harness, "choose", Reply(None, second.continuation))
+        assert answer == {"first": {"action": "accept", "content": {}}, "second": {"action": "decline"}}
 
 
 async def test_opening_a_page_is_declined_even_where_people_are_asked() -> None:

@@ -16,7 +16,7 @@ from tests.fakes.artifacts import kept_in
 from tests.fakes.mcp_harness import McpHarness, stage_of, started
 from tests.fakes.mcp_servers.scripted import Script, serving
 from tests.overtaken import overtaken
-from tests.unit.adapters.mcp.both_clients import WAYS, answered, by, events, modern, over, response, said
+from tests.unit.adapters.mcp.both_clients import WAYS, answered, by, events, modern, over, response, text_content
 from tests.unit.adapters.mcp.links import plain_http, soon, until, within
 from tests.unit.adapters.mcp.test_http import elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms, OAuthTerms
@@ -54,7 +54,7 @@ async def failure_of(
     return caught.value.error
 
 
-def told(outcome: Outcome) -> tuple[object, ...]:
+def summary(outcome: Outcome) -> tuple[object, ...]:
     proofs = [(proof.summary, proof.attributes) for proof in outcome.evidence]
     kept = [(ref.size_bytes, ref.sha256, ref.media_type) for ref in outcome.artifacts]
     value = orjson.dumps(outcome.value)
@@ -94,7 +94,7 @@ async def test_every_kind_of_content_gives_the_same_outcome_both_ways(
     found = []
     for way in WAYS:
         async with answered(tool, way, artifacts=kept_in(tmp_path).artifacts, keep_raw=True) as harness:
-            found.append(told(await harness.run("any")))
+            found.append(summary(await harness.run("any")))
     assert found[0] == found[1]
 
 
@@ -190,7 +190,7 @@ async def test_a_redirect_is_left_to_the_sdk_and_the_fast_client_is_not_tried_ag
         paths.append(verb.split()[1])
         if orjson.loads(body)["method"] == "tools/call" and verb == "POST /mcp":
             return http(b"", "location: /mcp/", status="307 Over There")
-        return modern(lambda message: http(response(message, said("there"))))(verb, headers, body)
+        return modern(lambda message: http(response(message, text_content("there"))))(verb, headers, body)
 
     async with elicitation_callback(answer) as url, over(url, "fast") as harness:
         session = await harness.link.session(soon())
@@ -227,19 +227,19 @@ async def test_progress_is_handed_on_and_only_that_of_the_call() -> None:
         ]
         notes = [{"jsonrpc": "2.0", "method": "notifications/progress", "params": each} for each in [*news, None]]
         other = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "hi"}}
-        return events(*map(orjson.dumps, [*notes, other]), response(message, said("done")))
+        return events(*map(orjson.dumps, [*notes, other]), response(message, text_content("done")))
 
     async with answered(tool, "fast") as harness:
-        heard: list[tuple[float, float | None, str | None]] = []
+        reports: list[tuple[float, float | None, str | None]] = []
 
         async def hearing(progress: float, total: float | None, message: str | None) -> None:
-            heard.append((progress, total, message))
+            reports.append((progress, total, message))
 
         session = await harness.link.session(soon())
         assert session.requests.fast is not None
         params = {"name": "any", "_meta": {}}
         assert (await session.requests.fast.send("tools/call", params, {}, on_progress=hearing))["content"]
-        assert heard == [(1, 2, "half"), (2, None, None)]
+        assert reports == [(1, 2, "half"), (2, None, None)]
         assert await harness.value("any") == {"text": "done"}
         assert [news.step for news in harness.sink.progresses] == [1, 2]
 
@@ -254,7 +254,9 @@ async def test_a_flood_of_events_leaves_the_loop_its_turns() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async with answered(lambda message: events(*[note] * 5_000, response(message, said("last"))), "fast") as harness:
+    async with answered(
+        lambda message: events(*[note] * 5_000, response(message, text_content("last"))), "fast"
+    ) as harness:
         other = asyncio.create_task(turning())
         assert await harness.value("any") == {"text": "last"}
         other.cancel()
@@ -354,7 +356,7 @@ async def test_calls_bear_the_sources_token_and_go_out_again_with_another_one_wh
 
         def run(message: Any) -> bytes:
             runs.append(headers["authorization"])
-            return http(response(message, said("mine")))
+            return http(response(message, text_content("mine")))
 
         return modern(run)(verb, headers, body)
 

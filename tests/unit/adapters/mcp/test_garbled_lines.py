@@ -16,7 +16,7 @@ GOOD = b'{"jsonrpc":"2.0","id":9,"result":{"a":1}}'
 DEEP = b"[" * 2_000 + b"]" * 2_000
 
 
-def heard(*lines: bytes, size: int = 10_000_000) -> tuple[list[Any], list[str]]:
+def received(*lines: bytes, size: int = 10_000_000) -> tuple[list[Any], list[str]]:
     """What the client hears of these lines, in pieces of that size, and why the connection ended."""
     ended: list[str] = []
     wire = PipeProtocol(8 * 1024 * 1024, ended.append)
@@ -27,7 +27,7 @@ def heard(*lines: bytes, size: int = 10_000_000) -> tuple[list[Any], list[str]]:
     return messages, ended
 
 
-def told(message: Any) -> tuple[object, str]:
+def failure_of(message: Any) -> tuple[object, str]:
     assert isinstance(message, JSONRPCError)
     return message.id, message.error.message
 
@@ -49,8 +49,8 @@ def told(message: Any) -> tuple[object, str]:
     ],
 )
 def test_an_answer_that_cannot_be_read_fails_its_call_at_once_and_no_other(line: bytes) -> None:
-    (failed, good), ended = heard(line, GOOD)
-    assert told(failed) == (4, Breakage.UNDECODABLE.value)
+    (failed, good), ended = received(line, GOOD)
+    assert failure_of(failed) == (4, Breakage.UNDECODABLE.value)
     assert isinstance(good, JSONRPCResponse)
     assert not ended
 
@@ -60,27 +60,27 @@ def test_an_answer_that_cannot_be_read_fails_its_call_at_once_and_no_other(line:
     [b"Starting up...", b"{]} this is no JSON", bytes(range(128, 256)), b'{"level":"info","id":4}', b"null", b"4"],
 )
 def test_what_a_program_prints_besides_fails_nothing(line: bytes) -> None:
-    (good,), ended = heard(line, GOOD)
+    (good,), ended = received(line, GOOD)
     assert isinstance(good, JSONRPCResponse)
     assert not ended
 
 
 def test_a_question_of_the_server_that_cannot_be_read_fails_no_call_of_the_same_number() -> None:
-    messages, _ = heard(b'{"jsonrpc":"2.0","id":4,"method":"roots/list","params":{"n":NaN}}')
+    messages, _ = received(b'{"jsonrpc":"2.0","id":4,"method":"roots/list","params":{"n":NaN}}')
     assert messages == []
 
 
 @pytest.mark.parametrize("before", [b'{"jsonrpc": "2.0", "id": 1, "resu', b"Loading the model... ", b'{"result":{"te'])
 @pytest.mark.parametrize("message", [GOOD, b'{"result":{"a":1},"jsonrpc":"2.0","id":9}'])
 def test_an_answer_behind_half_a_line_reaches_its_call(before: bytes, message: bytes) -> None:
-    messages, _ = heard(before + message)
+    messages, _ = received(before + message)
     (good,) = [each for each in messages if isinstance(each, JSONRPCResponse)]
     assert (good.id, good.result) == (9, {"a": 1})
 
 
 def test_integers_are_exact_at_any_size() -> None:
     number = 2**100 + 1
-    (message,), _ = heard(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"n": number}}).encode())
+    (message,), _ = received(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"n": number}}).encode())
     assert message.result == {"n": number}
 
 
@@ -88,16 +88,16 @@ def test_integers_are_exact_at_any_size() -> None:
 @pytest.mark.parametrize("unit", [b"1,", b"[],", b'{"a":1},', b'"a",', b'"\\",[",'])
 def test_a_message_of_too_many_values_is_not_read_and_fails_its_call(unit: bytes, size: int) -> None:
     crowd = unit * (VALUES_MAX + 1)
-    (failed, good), ended = heard(b'{"jsonrpc":"2.0","id":4,"result":{"a":[' + crowd + b"0]}}", GOOD, size=size)
-    assert told(failed) == (4, Breakage.TOO_LARGE.value)
+    (failed, good), ended = received(b'{"jsonrpc":"2.0","id":4,"result":{"a":[' + crowd + b"0]}}", GOOD, size=size)
+    assert failure_of(failed) == (4, Breakage.TOO_LARGE.value)
     assert isinstance(good, JSONRPCResponse)
     assert not ended
 
 
 def test_a_message_of_too_many_values_tells_whom_it_would_have_answered_at_its_end() -> None:
     crowd = b"[]," * VALUES_MAX
-    (failed,), _ = heard(b'{"result":{"a":[' + crowd + b'0]},"jsonrpc":"2.0","id":5}', size=65_536)
-    assert told(failed) == (5, Breakage.TOO_LARGE.value)
+    (failed,), _ = received(b'{"result":{"a":[' + crowd + b'0]},"jsonrpc":"2.0","id":5}', size=65_536)
+    assert failure_of(failed) == (5, Breakage.TOO_LARGE.value)
 
 
 @pytest.mark.parametrize("size", [1_001, 10_000_000])

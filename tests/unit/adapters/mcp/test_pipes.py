@@ -41,11 +41,11 @@ class Pipe(PipeProtocol):
     def call(self, **more: Any) -> asyncio.Task[dict[str, Any]]:
         return asyncio.create_task(self.requests.send("tools/call", {"name": "echo"}, **more))
 
-    def say(self, **members: object) -> None:
+    def reply(self, **members: object) -> None:
         self.pipe_data_received(1, json.dumps({"jsonrpc": "2.0", **members}).encode() + b"\n")
 
     def progress(self, token: object, **params: object) -> None:
-        self.say(method="notifications/progress", params={"progressToken": token, **params})
+        self.reply(method="notifications/progress", params={"progressToken": token, **params})
 
     def _write(self, data: bytes) -> None:
         assert data.endswith(b"\n")
@@ -75,7 +75,7 @@ async def test_a_request_is_one_line_and_what_answers_it_is_its_result(pipe: Pip
     calling = pipe.call()
     (line,) = await pipe.sent(1)
     assert (line["jsonrpc"], line["method"], line["params"]["name"]) == ("2.0", "tools/call", "echo")
-    pipe.say(id=line["id"], result={"content": []})
+    pipe.reply(id=line["id"], result={"content": []})
     assert await calling == {"content": []}
 
 
@@ -83,7 +83,7 @@ async def test_answers_in_any_order_reach_the_calls_they_answer(pipe: Pipe) -> N
     calls = [pipe.call() for _ in range(100)]
     numbers = [line["id"] for line in await pipe.sent(100)]
     for number in reversed(numbers):
-        pipe.say(id=str(number) if number % 2 else number, result={"n": number})  # some servers make text of numbers
+        pipe.reply(id=str(number) if number % 2 else number, result={"n": number})  # some servers make text of numbers
     assert [(await call)["n"] for call in calls] == numbers
     assert len(set(numbers)) == 100
 
@@ -91,7 +91,7 @@ async def test_answers_in_any_order_reach_the_calls_they_answer(pipe: Pipe) -> N
 async def test_an_error_is_raised_as_the_server_said_it(pipe: Pipe) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
-    pipe.say(id=line["id"], error={"code": -32602, "message": "no such tool", "data": [1]})
+    pipe.reply(id=line["id"], error={"code": -32602, "message": "no such tool", "data": [1]})
     with pytest.raises(MCPError) as caught:
         await calling
     error = caught.value.error
@@ -112,7 +112,7 @@ async def test_an_error_is_raised_as_the_server_said_it(pipe: Pipe) -> None:
 async def test_an_answer_that_is_none_fails_its_call_at_once(pipe: Pipe, members: dict[str, object]) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
-    pipe.say(**{"id": line["id"], **members})
+    pipe.reply(**{"id": line["id"], **members})
     with pytest.raises(MCPError) as caught:
         await calling
     assert breakage_of(caught.value) is Breakage.UNDECODABLE
@@ -121,11 +121,11 @@ async def test_an_answer_that_is_none_fails_its_call_at_once(pipe: Pipe, members
 async def test_an_answer_that_is_too_large_fails_its_call_and_no_other(pipe: Pipe) -> None:
     calling, other = pipe.call(), pipe.call()
     lines = await pipe.sent(2)
-    pipe.say(id=lines[0]["id"], result={"text": "x" * MAX_BYTES})
+    pipe.reply(id=lines[0]["id"], result={"text": "x" * MAX_BYTES})
     with pytest.raises(MCPError) as caught:
         await calling
     assert breakage_of(caught.value) is Breakage.TOO_LARGE
-    pipe.say(id=lines[1]["id"], result={})
+    pipe.reply(id=lines[1]["id"], result={})
     assert await other == {}
 
 
@@ -148,7 +148,7 @@ async def test_progress_is_reported_in_order_and_the_newest_of_much_arrives(pipe
         pipe.progress(line["id"], progress=step)
     async with asyncio.timeout(60):
         await newest.wait()
-    pipe.say(id=line["id"], result={})
+    pipe.reply(id=line["id"], result={})
     await calling
     assert reports[:1] == [(1, 3, "one")]
     assert [step for step, _, _ in reports] == sorted(step for step, _, _ in reports)
@@ -162,7 +162,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_over_there(pipe: Pipe) -> N
         await calling
     cancelled = (await pipe.sent(2))[1]
     assert (cancelled["method"], cancelled["params"]["requestId"]) == ("notifications/cancelled", line["id"])
-    pipe.say(id=line["id"], result={})
+    pipe.reply(id=line["id"], result={})
 
 
 async def test_a_call_whose_time_is_up_is_cancelled_over_there(pipe: Pipe) -> None:
@@ -205,6 +205,6 @@ async def test_the_end_of_the_pipes_fails_calls_under_way_and_those_that_come_la
 async def test_an_answer_that_came_before_the_end_counts(pipe: Pipe) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
-    pipe.say(id=line["id"], result={"content": []})
+    pipe.reply(id=line["id"], result={"content": []})
     pipe.end("")
     assert await calling == {"content": []}

@@ -144,12 +144,12 @@ async def test_a_server_that_ends_without_an_answer_is_distinguished_from_one_th
 async def test_waiting_for_a_place_ends_in_time() -> None:
     silent = asyncio.Event()
 
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
         silent.set()
         await reader.read()
 
-    async with serving(say_nothing) as url, sockets(connections_max=1) as transport:
+    async with serving(stay_silent) as url, sockets(connections_max=1) as transport:
         first = asyncio.create_task(post(transport, url))
         await silent.wait()
         with pytest.raises(httpx2.PoolTimeout):

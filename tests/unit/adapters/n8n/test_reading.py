@@ -52,8 +52,8 @@ def _whole(text: str) -> Any:
 
 class TestRecorded:
     def test_executions_are_read(self) -> None:
-        told = [_whole(one["resp"]) for one in _recorded("GET /api/v1/executions/") if one["status"] == 200]
-        read_ones = [execution_of(one) for one in told if one is not None]
+        answers = [_whole(one["resp"]) for one in _recorded("GET /api/v1/executions/") if one["status"] == 200]
+        read_ones = [execution_of(one) for one in answers if one is not None]
         assert len(read_ones) > 10
         for execution in read_ones:
             assert execution is not None
@@ -210,8 +210,8 @@ def ended(parameters: dict[str, Any], kind: str = RESPOND, **more: Any) -> Execu
     node = {"name": "Respond", "type": kind, "parameters": parameters}
     run = {"data": {"main": [[{"json": REQUEST}]]}}
     data = {"resultData": {"lastNodeExecuted": "Respond", "runData": {"Respond": [run]}, **more}}
-    told: dict[str, Any] = {"id": "7", "status": "success", "data": data, "workflowData": {"nodes": [node]}}
-    execution = execution_of(told)
+    execution_fields: dict[str, Any] = {"id": "7", "status": "success", "data": data, "workflowData": {"nodes": [node]}}
+    execution = execution_of(execution_fields)
     assert execution is not None
     return execution
 

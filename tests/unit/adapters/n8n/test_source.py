@@ -142,8 +142,8 @@ class TestCompared:
 
 
 class TestDiscovered:
-    async def _offered(self, *flows: dict[str, Any], **said: Any) -> dict[str, Any]:
-        async with staged(flows=list(flows), discover=N8nDiscovery(**said)) as harness:
+    async def _offered(self, *flows: dict[str, Any], **options: Any) -> dict[str, Any]:
+        async with staged(flows=list(flows), discover=N8nDiscovery(**options)) as harness:
             return await harness.definitions()
 
     async def test_active_workflows_with_a_webhook_are_offered_and_can_be_called(self) -> None:

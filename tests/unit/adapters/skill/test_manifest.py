@@ -90,8 +90,8 @@ def test_what_is_wrong_is_told_with_its_place_and_what_is_expected() -> None:
             "plan.steps[0].id: Expected `str` matching regex",
         ),
     }
-    told = {name: problems(document) for name, (document, _) in cases.items()}
-    wrong = {name: told[name] for name, (_, expected) in cases.items() if expected not in told[name]}
+    wrong_by_name = {name: problems(document) for name, (document, _) in cases.items()}
+    wrong = {name: wrong_by_name[name] for name, (_, expected) in cases.items() if expected not in wrong_by_name[name]}
     assert not wrong
 
 

@@ -101,10 +101,10 @@ def fail(_: JsonObject) -> JsonValue:
 async def ran(calls: Calls, *steps: dict[str, Any], given: JsonObject | None = None, **plan: Any) -> JsonValue:
     made, problems = checked([*steps], **plan)
     assert made is not None, problems
-    told: list[Progress] = []
-    engine = PlanEngine(made, given or {}, calls, purpose="test", parallel_calls=4, report=told.append)
+    reported: list[Progress] = []
+    engine = PlanEngine(made, given or {}, calls, purpose="test", parallel_calls=4, report=reported.append)
     value = await engine.value()
-    assert told == [] or told[-1].total == len(steps)
+    assert reported == [] or reported[-1].total == len(steps)
     return value
 
 
@@ -138,10 +138,10 @@ async def test_for_each_calls_item_by_item_or_several_at_once_in_an_order_that_n
     calls = Calls()
     assert await ran(calls, each, step("last", needs=["e"]), output=ref("/steps/e/result"), given={"rows": []}) == []
     assert calls.order == "last"
-    for wrong, told in (([0] * 101, "has 101 items; `max_items` is 100"), ({}, "is no array")):
+    for wrong, expected in (([0] * 101, "has 101 items; `max_items` is 100"), ({}, "is no array")):
         with pytest.raises(ToolFailure) as refused:
             await ran(Calls(), each, given={"rows": wrong})
-        assert told in refused.value.error.message
+        assert expected in refused.value.error.message
 
 
 async def test_branches_are_chosen_by_conditions_and_what_needs_a_skipped_step_is_skipped() -> None:
@@ -173,7 +173,7 @@ async def test_branches_are_chosen_by_conditions_and_what_needs_a_skipped_step_i
 
 
 @pytest.mark.parametrize(
-    ("on_failure", "order", "told"),
+    ("on_failure", "order", "expected"),
     [
         ("stop", "a=1 b=2 each=1 each=2 bad", "What earlier steps did is not undone: a, b, each."),
         (
@@ -185,7 +185,9 @@ async def test_branches_are_chosen_by_conditions_and_what_needs_a_skipped_step_i
     ],
 )
 @pytest.mark.promise("skills.plans-are-checked")
-async def test_a_failed_step_stops_the_plan_is_undone_or_is_passed_over(on_failure: str, order: str, told: str) -> None:
+async def test_a_failed_step_stops_the_plan_is_undone_or_is_passed_over(
+    on_failure: str, order: str, expected: str
+) -> None:
     calls = Calls(bad=fail)
     undo = {"tool": "t/undo", "args": {"v": ref("/steps/b/result/v")}}
     undo_each = {"tool": "t/undo", "args": {"v": ref("/item")}}
@@ -200,13 +202,13 @@ async def test_a_failed_step_stops_the_plan_is_undone_or_is_passed_over(on_failu
         output={"why": ref("/steps/bad/error/kind"), "skipped": ref("/steps/skipped/skipped")},
         given={"rows": [1, 2]},
     )
-    if not told:
+    if not expected:
         assert await run == {"why": "POLICY_DENIED", "skipped": True}
     else:
         with pytest.raises(ToolFailure) as refused:
             await run
         error = refused.value.error
-        assert error.message == f"The step `bad` (t/bad) failed: No. {told}"
+        assert error.message == f"The step `bad` (t/bad) failed: No. {expected}"
         assert (error.kind, error.is_retryable) == (ErrorKind.POLICY_DENIED, False)
     assert calls.order == order
 
@@ -228,10 +230,10 @@ async def test_what_is_not_there_fails_the_step_with_a_sentence() -> None:
         "if": (step("a", **when("input.mode.x == 1")), "Its condition cannot be answered: it reads `mode`"),
         "output": (step("a"), "`output` of the plan refers to /input/name, which is not there"),
     }
-    for case, told in cases.values():
+    for case, expected in cases.values():
         with pytest.raises(ToolFailure) as refused:
             await ran(Calls(), case, output=ref("/input/name"))
-        assert told in refused.value.error.message
+        assert expected in refused.value.error.message
         assert refused.value.error.kind is ErrorKind.EXECUTION_ERROR
 
 
@@ -282,6 +284,6 @@ def test_what_is_wrong_with_a_plan_is_found_when_it_is_loaded() -> None:
             "plan.steps[1].compensate.args.v.$from: there is no step `c`",
         ),
     }
-    told = {name: "\n".join(checked(steps)[1]) for name, (steps, _) in cases.items()}
-    assert not {name: told[name] for name, (_, expected) in cases.items() if expected not in told[name]}
+    problems = {name: "\n".join(checked(steps)[1]) for name, (steps, _) in cases.items()}
+    assert not {name: problems[name] for name, (_, expected) in cases.items() if expected not in problems[name]}
     assert checked([a], output=ref("/steps/z/result"))[1] == ("plan.output.$from: there is no step `z`",)

@@ -60,7 +60,7 @@ LENIENT = {
 def test_what_breaks_a_rule_is_a_warning_and_the_skill_is_used() -> None:
     for case, (frontmatter, warning) in LENIENT.items():
         file = read_skill_file(f"---\n{frontmatter}\n---\nDo it.\n".encode(), "skill")
-        assert any(warning in told for told in file.warnings), (case, file.warnings)
+        assert any(warning in note for note in file.warnings), (case, file.warnings)
         assert len(file.warnings) <= 2, (case, file.warnings)
         assert file.name, case
     colon = read_skill_file(b'---\nname: s\ndescription: Say "x": then y\n---\nDo.', "s")
@@ -113,9 +113,9 @@ def test_a_skill_is_loaded_with_its_files_and_its_sidecar(tmp_path: Path) -> Non
     (folder / "SKILL.md").rename(folder / "skill.md")
     odd = load_skill(folder)
     assert odd.name == "___A_b_"
-    assert [told for told in odd.warnings if "The hub calls it `___A_b_`" in told or "named `skill.md`" in told] == [
-        *odd.warnings[-2:]
-    ]
+    assert [
+        warning for warning in odd.warnings if "The hub calls it `___A_b_`" in warning or "named `skill.md`" in warning
+    ] == [*odd.warnings[-2:]]
 
 
 def test_a_folder_without_a_usable_skill_says_what_is_wrong(tmp_path: Path) -> None:

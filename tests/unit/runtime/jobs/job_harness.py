@@ -236,9 +236,9 @@ class Process:
             awaiting=self.decisions.check,
             give_up=self.runs.give_up,
         )
-        self.store.listen(self._heard)
+        self.store.listen(self._on_news)
 
-    def _heard(self, news: JobNews) -> None:
+    def _on_news(self, news: JobNews) -> None:
         self.watch.on_event(news)
         self.runs.on_event(news)
 

@@ -234,9 +234,9 @@ class TestVanishedTables:
         execute(postgres_url, vanished.format(table))
         left = tables_of(postgres_url)
         for _ in range(2):
-            with pytest.raises(HubFailure, match=r"audit log.*`toolhub audit begin`") as told:
+            with pytest.raises(HubFailure, match=r"audit log.*`toolhub audit begin`") as raised:
                 await started_postgres_log(postgres_url, second_machine(closed_log) if joins else closed_log)
-            assert told.value.reason.name == "AUDIT_LOG_CHANGED"
+            assert raised.value.reason.name == "AUDIT_LOG_CHANGED"
             shutil.rmtree(closed_log / "other", ignore_errors=True)
         assert tables_of(postgres_url) == left
 
@@ -249,9 +249,9 @@ class TestVanishedTables:
         for number in (2, 3):
             with pytest.raises(ToolFailure):
                 await log.append_durably(called(number))
-        with pytest.raises(HubFailure) as told:
+        with pytest.raises(HubFailure) as raised:
             postgres_events(postgres_url, files_in(tmp_path)[1]).open(create=False)
-        assert told.value.reason.name == "AUDIT_LOG_CHANGED"
+        assert raised.value.reason.name == "AUDIT_LOG_CHANGED"
         assert tables_of(postgres_url) == left
         execute(postgres_url, "ALTER TABLE moved RENAME TO audit_events")
         await log.close()

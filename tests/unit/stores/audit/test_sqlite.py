@@ -58,9 +58,9 @@ async def test_table_that_vanished_between_two_runs_is_never_made_anew(
     for _ in range(2):
         with pytest.raises(
             HubFailure, match=rf"table {table} of the audit log is missing.*`toolhub audit begin`"
-        ) as told:
+        ) as raised:
             await started_log(tmp_path)
-        assert told.value.reason.name == "AUDIT_LOG_CHANGED"
+        assert raised.value.reason.name == "AUDIT_LOG_CHANGED"
     assert run_sql(tmp_path) == left
 
 
@@ -71,9 +71,9 @@ async def test_database_that_vanished_is_not_made_anew_though_the_key_vanished_w
     database, _, key = files_in(tmp_path)
     key.unlink()
     database.unlink()
-    with pytest.raises(HubFailure, match=r"is gone.*`toolhub audit begin`") as told:
+    with pytest.raises(HubFailure, match=r"is gone.*`toolhub audit begin`") as raised:
         await started_log(tmp_path)
-    assert told.value.reason.name == "AUDIT_LOG_CHANGED"
+    assert raised.value.reason.name == "AUDIT_LOG_CHANGED"
     assert not database.exists()
 
 
