@@ -188,7 +188,7 @@ async def test_what_langchain_code_was_given_comes_out_nowhere(tmp_path: Path, e
         "processes": 1,
     }
     async with hub_with(tmp_path, {"gossip": source}) as hub:
-        assert key in (await hub.value("gossip/says"))["text"], "a result is its caller's"
+        assert key in (await hub.value("gossip/answers"))["text"], "a result is its caller's"
         prowler = Prowler(hub, exits)
         assert len(await prowler.call_all("gossip")) == 4
         await prowler.look()
