@@ -6,23 +6,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from tests.e2e.terminal import ROOT, environment
-from tests.e2e.test_client_programs import follow_a_job_over_a_kill, walk_the_tour
+from tests.e2e.test_client_programs import tour_of, watched_over_a_kill
 from tests.hub import running_hub
 from tests.processes import WITHIN_S
 
 BUILT = ROOT / ".venv/examples"
-RUST = (str(BUILT / "rust/debug/toolhub-example"),)
 JAVA_CLASSES = BUILT / "java/classes"
 FRAMEWORKS = BUILT / "python/bin/python"
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def rust() -> Sequence[str]:
+    return (str(BUILT / "rust/debug/toolhub-example"),)
 
 
 def java() -> Sequence[str]:
@@ -30,20 +34,23 @@ def java() -> Sequence[str]:
     return "java", "-cp", f"{JAVA_CLASSES}{os.pathsep}{jars}", "com.example.Example"
 
 
-async def test_rust_program_calls_is_refused_and_exchanges_an_artifact(tmp_path: Path) -> None:
-    await walk_the_tour((*RUST, "tour"), tmp_path)
+@pytest.mark.parametrize("program", [rust, java])
+async def test_program_calls_is_refused_and_exchanges_an_artifact(
+    program: Callable[[], Sequence[str]], tmp_path: Path
+) -> None:
+    printed = await tour_of((*program(), "tour"), tmp_path)
+    assert printed["answer"]
+    assert printed["refused"].startswith("PATH_OUTSIDE_SANDBOX: ")
+    assert (printed["missing"], printed["artifact"]) == ("TOOL_NOT_FOUND", "1000000 bytes, the same")
 
 
-async def test_java_program_calls_is_refused_and_exchanges_an_artifact(tmp_path: Path) -> None:
-    await walk_the_tour((*java(), "tour"), tmp_path)
-
-
-async def test_rust_watcher_goes_on_when_its_hub_was_killed_and_came_back(tmp_path: Path) -> None:
-    await follow_a_job_over_a_kill((*RUST, "job"), tmp_path)
-
-
-async def test_java_watcher_goes_on_when_its_hub_was_killed_and_came_back(tmp_path: Path) -> None:
-    await follow_a_job_over_a_kill((*java(), "job"), tmp_path)
+@pytest.mark.parametrize("program", [rust, java])
+async def test_watcher_goes_on_when_its_hub_was_killed_and_came_back(
+    program: Callable[[], Sequence[str]], tmp_path: Path
+) -> None:
+    watched = await watched_over_a_kill((*program(), "job"), tmp_path)
+    assert watched.sequences == list(range(watched.sequences[0], watched.sequences[0] + len(watched.sequences)))
+    assert (watched.last_state, watched.answer) == ("JOB_STATE_SUCCEEDED", 'answer:{"marker":"a"}')
 
 
 async def answer_of(example: str, folder: Path, *words: str, **variables: str) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -54,14 +55,19 @@ def typescript(name: str, _: Path) -> Sequence[str]:
 @pytest.mark.parametrize("program", [python, go, typescript])
 @pytest.mark.promise("clients.languages")
 async def test_tour_calls_is_refused_and_exchanges_an_artifact(program: Program, tmp_path: Path) -> None:
-    await walk_the_tour(await asyncio.to_thread(program, "tour", tmp_path), tmp_path)
+    printed = await tour_of(await asyncio.to_thread(program, "tour", tmp_path), tmp_path)
+    assert printed["answer"]
+    assert printed["refused"].startswith("PATH_OUTSIDE_SANDBOX: ")
+    assert (printed["missing"], printed["artifact"]) == ("TOOL_NOT_FOUND", "1000000 bytes, the same")
 
 
 @pytest.mark.timeout(COMPILE_S + 60)
 @pytest.mark.parametrize("program", [python, go, typescript])
 @pytest.mark.promise("clients.languages")
 async def test_watcher_goes_on_when_its_hub_was_killed_and_came_back(program: Program, tmp_path: Path) -> None:
-    await follow_a_job_over_a_kill(await asyncio.to_thread(program, "job", tmp_path), tmp_path)
+    watched = await watched_over_a_kill(await asyncio.to_thread(program, "job", tmp_path), tmp_path)
+    assert watched.sequences == list(range(watched.sequences[0], watched.sequences[0] + len(watched.sequences)))
+    assert (watched.last_state, watched.answer) == ("JOB_STATE_SUCCEEDED", 'answer:{"marker":"a"}')
 
 
 async def test_example_of_langchain_calls_a_tool_and_shows_the_model_a_refusal(tmp_path: Path) -> None:
@@ -81,7 +87,8 @@ async def test_example_of_langchain_calls_a_tool_and_shows_the_model_a_refusal(t
     assert refused.startswith("PATH_OUTSIDE_SANDBOX: ")
 
 
-async def walk_the_tour(command: Sequence[str], folder: Path) -> None:
+async def tour_of(command: Sequence[str], folder: Path) -> dict[str, str]:
+    """What the example `tour` prints of a hub, by the word before the colon."""
     async with running_hub(folder / "hub") as hub:
         touring = await asyncio.create_subprocess_exec(
             *command, hub.address, cwd=ROOT, env=environment(folder), stdout=asyncio.subprocess.PIPE
@@ -89,14 +96,18 @@ async def walk_the_tour(command: Sequence[str], folder: Path) -> None:
         async with asyncio.timeout(WITHIN_S):
             output, _ = await touring.communicate()
     assert touring.returncode == 0
-    lines = dict(line.split(": ", 1) for line in output.decode().splitlines() if ": " in line)
-    assert lines["answer"]
-    assert lines["refused"].startswith("PATH_OUTSIDE_SANDBOX: ")
-    assert lines["missing"] == "TOOL_NOT_FOUND"
-    assert lines["artifact"] == "1000000 bytes, the same"
+    return dict(line.split(": ", 1) for line in output.decode().splitlines() if ": " in line)
 
 
-async def follow_a_job_over_a_kill(command: Sequence[str], tmp_path: Path) -> None:
+class Watched(NamedTuple):
+    sequences: list[int]
+    last_state: str
+    answer: str
+    """Without its spaces."""
+
+
+async def watched_over_a_kill(command: Sequence[str], tmp_path: Path) -> Watched:
+    """What the example `job` prints while the hub of its job is killed and started again."""
     folder, listen = tmp_path / "hub", f"127.0.0.1:{free_port()}"
     options = ("--config", str(configured(folder, folder / "ledger")))
     go_on = tmp_path / "go-on"
@@ -115,8 +126,6 @@ async def follow_a_job_over_a_kill(command: Sequence[str], tmp_path: Path) -> No
         rest, _ = await watching.communicate()
     lines += rest.decode().splitlines()
     *statuses, answer = lines
-    sequences = [int(line.split()[0]) for line in statuses]
-    assert sequences == list(range(sequences[0], sequences[0] + len(statuses)))
-    assert statuses[-1].split()[1] == "JOB_STATE_SUCCEEDED"
-    assert answer.replace(" ", "") == 'answer:{"marker":"a"}'
     assert watching.returncode == 0
+    sequences = [int(line.split()[0]) for line in statuses]
+    return Watched(sequences, statuses[-1].split()[1], answer.replace(" ", ""))

@@ -96,6 +96,7 @@ async def test_a_cancelled_call_ends_its_statement(tmp_path: Path, server: Serve
         await server.until(is_running=True)
         call.cancel()
         await server.until(is_running=False)
+        assert not await asyncio.to_thread(server.sessions)
 
 
 @pytest.mark.promise("databases.ends-at-the-server")
@@ -128,6 +129,7 @@ async def test_a_killed_hub_leaves_no_statement(tmp_path: Path, server: Server, 
         await server.until(is_running=True)
         hub.signal(signal.SIGKILL)
         await server.until(is_running=False)
+        assert not await asyncio.to_thread(server.sessions)
         reading.cancel()
         await asyncio.wait({reading})
         await hub.process.wait()

@@ -51,4 +51,4 @@ async def test_the_key_of_a_client_comes_out_nowhere_whether_it_is_one_or_not(tm
             prowler = Prowler(hub, exits)
             assert "echo/say" in await prowler.call_all("echo")
             await prowler.look()
-            await exits.assert_clean(hub, broken, *lines)
+            assert await exits.leaks(hub, broken, *lines) == []

@@ -143,7 +143,7 @@ async def test_what_a_program_was_given_comes_out_nowhere(
         names = await prowler.call_all("echo")
         assert {"echo/say", "echo/shaped", "echo/asks"} <= set(names)
         await prowler.look()
-        await exits.assert_clean(hub, by_variable, by_file, plain, flag, joined, url, lines)
+        assert await exits.leaks(hub, by_variable, by_file, plain, flag, joined, url, lines) == []
 
 
 @pytest.mark.promise("secrets.nowhere")
@@ -175,7 +175,7 @@ async def test_what_a_server_over_http_was_given_comes_out_nowhere(
             for name in sources:
                 assert f"{name}/say" in await prowler.call_all(name)
             await prowler.look()
-            await exits.assert_clean(hub, bearer, key, basic, query, userinfo, path)
+            assert await exits.leaks(hub, bearer, key, basic, query, userinfo, path) == []
 
 
 @pytest.mark.promise("secrets.nowhere")
@@ -193,4 +193,4 @@ async def test_what_langchain_code_was_given_comes_out_nowhere(tmp_path: Path, e
         assert len(await prowler.call_all("gossip")) == 4
         await prowler.look()
         assert "RuntimeError" in exits.text.getvalue(), "operators find the failure in the log"
-        await exits.assert_clean(hub, key, password)
+        assert await exits.leaks(hub, key, password) == []

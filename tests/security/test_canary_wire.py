@@ -106,12 +106,15 @@ class Exits:
             ]
         )
 
-    async def assert_clean(self, hub: RunningHub, *secret: str) -> None:
-        for name, data in await self.all(hub):
-            for canary in secret:
-                for spelling in spellings(canary):
-                    at = data.find(spelling)
-                    assert at < 0, (name, spelling, data[max(0, at - 300) : at + 300].decode("utf-8", "replace"))
+    async def leaks(self, hub: RunningHub, *secret: str) -> list[tuple[str, bytes, str]]:
+        """Each way out with a spelling of a secret in it, and what stands around it."""
+        return [
+            (name, spelling, data[max(0, at - 300) : at + 300].decode("utf-8", "replace"))
+            for name, data in await self.all(hub)
+            for canary in secret
+            for spelling in spellings(canary)
+            if (at := data.find(spelling)) >= 0
+        ]
 
 
 def spellings(canary: str) -> list[bytes]:
@@ -216,7 +219,7 @@ async def test_a_canary_in_arguments_comes_out_nowhere(tmp_path: Path, exits: Ex
         for tool, args in ARGUMENTS:
             await invoke(hub, exits, tool, args)
         assert len({chained.event.call_id for chained in await hub.events()}) == 2 * len(ARGUMENTS)
-        await exits.assert_clean(hub, CANARY, SHAPED, HUB_KEY)
+        assert await exits.leaks(hub, CANARY, SHAPED, HUB_KEY) == []
 
 
 async def test_a_canary_in_urls_headers_and_bodies_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
@@ -250,7 +253,7 @@ async def test_a_canary_in_urls_headers_and_bodies_comes_out_nowhere(tmp_path: P
         await invoke(hub, exits, "core/http.fetchText", {"url": server.url("/"), "headers": {"X-A": f"\r\n{SHAPED}"}})
         assert server.asked
         assert mover.asked
-        await exits.assert_clean(hub, CANARY, SHAPED)
+        assert await exits.leaks(hub, CANARY, SHAPED) == []
 
 
 async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
@@ -279,7 +282,7 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await ask
             exits.answers.append(("status", trailers_of(refused.value)))
-        await exits.assert_clean(hub, CANARY, SHAPED, HUB_KEY)
+        assert await exits.leaks(hub, CANARY, SHAPED, HUB_KEY) == []
 
 
 @pytest.mark.promise("secrets.nowhere")
@@ -289,7 +292,7 @@ async def test_what_a_custom_tool_tells_in_its_failures_comes_out_nowhere(tmp_pa
             await invoke(hub, exits, "acme/leaky.call", {"how": how, "apiKey": CANARY})
         assert "calling with" in exits.text.getvalue()
         assert "RuntimeError" in exits.text.getvalue(), "operators find the failure in the log"
-        await exits.assert_clean(hub, CANARY, SHAPED, CONFIGURED)
+        assert await exits.leaks(hub, CANARY, SHAPED, CONFIGURED) == []
 
 
 async def test_a_secret_of_the_environment_comes_out_nowhere_even_under_an_innocent_name(
@@ -300,4 +303,4 @@ async def test_a_secret_of_the_environment_comes_out_nowhere_even_under_an_innoc
         await invoke(hub, exits, "core/fs.readText", {"path": f"{IN_ENVIRONMENT}.txt"})
         await invoke(hub, exits, "acme/leaky.call", {"how": "talk", "apiKey": IN_ENVIRONMENT})
         keys = [Paths(hub.hub.settings).audit_key.read_text().split()[-1], Paths(hub.hub.settings).plan_key.read_text()]
-        await exits.assert_clean(hub, IN_ENVIRONMENT, *keys)
+        assert await exits.leaks(hub, IN_ENVIRONMENT, *keys) == []

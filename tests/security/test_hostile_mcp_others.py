@@ -48,11 +48,10 @@ async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hos
         yield harness
 
 
-async def assert_others_go_on(harness: HostileHarness, attack: Callable[[], Awaitable[object]]) -> None:
-    """Attack until enough calls elsewhere were answered meanwhile; each of them must succeed."""
+async def calls_answered_during(attack: Callable[[], Awaitable[object]], harness: HostileHarness) -> int:
+    """Attack until enough calls elsewhere were answered meanwhile, each with success, or too often: how many were."""
     answered = attacks = 0
-    while answered < OTHERS_AT_LEAST:
-        assert attacks < ATTACKS_AT_MOST, f"{answered} calls were answered during {attacks} attacks"
+    while answered < OTHERS_AT_LEAST and attacks < ATTACKS_AT_MOST:
         attacks += 1
         attacking = asyncio.ensure_future(attack())
         while not attacking.done():
@@ -60,6 +59,7 @@ async def assert_others_go_on(harness: HostileHarness, attack: Callable[[], Awai
             assert (await harness.call("good/echo", {"text": "x"})).ok
             answered += not attacking.done()
         await attacking
+    return answered
 
 
 @pytest.mark.parametrize("tool", ATTACKS)
@@ -68,7 +68,7 @@ async def test_a_call_that_attacks_holds_up_no_other(harness: HostileHarness, to
         for _ in range(2):
             await harness.call(f"bad/{tool.strip()}", ATTACKS[tool], 0.5)
 
-    await assert_others_go_on(harness, attack)
+    assert await calls_answered_during(attack, harness) >= OTHERS_AT_LEAST
 
 
 @pytest.mark.parametrize("word", LISTS)
@@ -80,4 +80,4 @@ async def test_a_list_that_attacks_holds_up_no_other(harness: HostileHarness, wo
         assert word == "storm" or (attacked.state, attacked.tools) != (calm.state, calm.tools)
         assert (await harness.become("list", "calls")).tools == calm.tools
 
-    await assert_others_go_on(harness, attack)
+    assert await calls_answered_during(attack, harness) >= OTHERS_AT_LEAST

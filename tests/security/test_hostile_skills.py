@@ -227,6 +227,7 @@ async def test_no_skill_gets_more_than_it_was_given(tmp_path: Path, level: str) 
         await keeps_nothing(hub, tmp_path)
         await lends_no_socket(hub, gate)
         await swaps(hub, tmp_path)
+        assert not running_with(mark_of(tmp_path)), "a process of a skill is left"
 
 
 async def rises(hub: RunningHub) -> None:

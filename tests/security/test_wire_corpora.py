@@ -147,15 +147,18 @@ async def answers(hub: RunningHub, calls: Iterable[tuple[str, Mapping[str, Any]]
     return await asyncio.gather(*(one(tool, args) for tool, args in calls))
 
 
-async def assert_unharmed(ground: Ground, watched: Watched) -> None:
-    assert ground.canary.connections == 0
-    assert {where[:2] for where in watched.connected} <= {("127.0.0.1", ground.allowed.port)}
-    for argv in watched.started:
-        assert not SHELLS & {Path(word).name for word in argv[:1]}, argv
-        assert not argv[0].startswith("os."), argv
-    assert tree_of(ground.folder) == ground.tree
-    assert {path.name for path in (ground.folder / "hub" / "workspaces").iterdir()} <= {"local", "canary.txt"}
-    assert (await ground.hub.invoke("core/util.time.now")).ok
+async def harm_of(ground: Ground, watched: Watched) -> dict[str, Any]:
+    """What the payloads reached, started and wrote that they must not; empty where the hub held and still answers."""
+    workspaces = {path.name for path in (ground.folder / "hub" / "workspaces").iterdir()}
+    harm = {
+        "connections to the canary": ground.canary.connections,
+        "connections": {where[:2] for where in watched.connected} - {("127.0.0.1", ground.allowed.port)},
+        "started": [argv for argv in watched.started if Path(argv[0]).name in SHELLS or argv[0].startswith("os.")],
+        "files": tree_of(ground.folder).items() ^ ground.tree.items(),
+        "workspaces": workspaces - {"local", "canary.txt"},
+        "the hub is gone": not (await ground.hub.invoke("core/util.time.now")).ok,
+    }
+    return {name: found for name, found in harm.items() if found}
 
 
 def hosts(lines: Iterable[str]) -> list[str]:
@@ -190,7 +193,7 @@ async def test_ssrf_payloads_reach_nothing_but_the_one_server(
         asked_for = {unquote(line).lower() for line in crlf if unquote(line).isalnum()}
         own = {"host", "user-agent", "accept", "accept-encoding", "x-a"}
         assert sent <= own | asked_for, "no line break made a header"
-        await assert_unharmed(the, watched)
+        assert await harm_of(the, watched) == {}
 
 
 @pytest.mark.promise("net.redirects-judged")
@@ -241,7 +244,7 @@ async def test_path_payloads_stay_in_the_workspace(
                 ("core/exec.run", {"argv": ["cat", path]}) if len(calls) < 400 else ("core/fs.stat", {"path": path}),
             ]
         await answers(the.hub, calls)
-        await assert_unharmed(the, watched)
+        assert await harm_of(the, watched) == {}
 
 
 @pytest.mark.promise("exec.no-shell")
@@ -258,7 +261,7 @@ async def test_shell_payloads_meet_no_shell(tmp_path: Path, monkeypatch: pytest.
         results = await answers(the.hub, calls)
         assert any(result.ok for result in results), "echo runs"
         assert watched.started
-        await assert_unharmed(the, watched)
+        assert await harm_of(the, watched) == {}
 
 
 @pytest.mark.filterwarnings("ignore:deprecated string literal syntax:PendingDeprecationWarning")
@@ -288,7 +291,7 @@ async def test_strings_templates_and_json_come_back_as_results(
         shown = [result for result in results if result.ok and result.tool == "core/util.template.render"]
         assert shown
         assert not any(b"root:" in result.result_json or b"<class" in result.result_json for result in shown)
-        await assert_unharmed(the, watched)
+        assert await harm_of(the, watched) == {}
 
 
 def test_the_samples_are_the_same_on_every_run() -> None:

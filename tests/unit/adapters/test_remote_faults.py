@@ -188,4 +188,6 @@ async def test_two_deaths_in_a_row_are_made_good_too() -> None:
                 async with _world(case, client) as harness:
                     lives = (Life(first), Life(second), Life())
                     outcomes = [await _run(harness.successor(life), case) for life in lives]
-                    _check_truth(harness, next(outcome for outcome in outcomes if outcome is not None))
+                    outcome = next(outcome for outcome in outcomes if outcome is not None)
+                    _check_truth(harness, outcome)
+                    assert _ending(outcome) in _allowed_after_death(case), (first, second)

@@ -56,8 +56,8 @@ def run(*command: str, cwd: Path, env: Mapping[str, str] | None = None, within_s
     return done.stdout
 
 
-def served_and_called(programs: Path, folder: Path) -> None:
-    """A hub of the environment serves on a socket in the folder, and answers a call of the command beside it."""
+def answer_of_a_hub(programs: Path, folder: Path) -> str:
+    """What a hub of the environment, on a socket in the folder, answers a call of the command beside it."""
     settings = {"TOOLHUB_DATA_DIR": str(folder / "hub"), "HOME": str(folder), "TOOLHUB_METRICS_LISTEN": ""}
     settings |= {"TOOLHUB_SERVER_MCP_ENABLED": "false", "PATH": os.defpath}
     with subprocess.Popen(
@@ -73,10 +73,11 @@ def served_and_called(programs: Path, folder: Path) -> None:
             assert any(line.startswith("Next") for line in hub.stdout), "it did not serve"
             asked = {**settings, "TOOLHUB_ADDRESS": f"unix:{folder}/hub.sock"}
             called = ("call", "core/fs.writeText", "path=a.txt", "text=x", "--json")
-            assert '"ok": true' in run(str(programs / "toolhub"), *called, cwd=folder, env=asked)
+            answer = run(str(programs / "toolhub"), *called, cwd=folder, env=asked)
         finally:
             hub.terminate()
         assert hub.wait(WITHIN_S) == 0
+    return answer
 
 
 @pytest.mark.promise("packaging.wheel")
@@ -112,4 +113,4 @@ def test_an_installed_hub_serves_and_answers_a_call_without_the_checkout(install
     )
     for file in run(str(installed / "python"), "-c", where, cwd=tmp_path).split():
         assert Path(file).is_relative_to(installed.parent), "the checkout is on the path"
-    served_and_called(installed, tmp_path)
+    assert '"ok": true' in answer_of_a_hub(installed, tmp_path)

@@ -86,7 +86,7 @@ def test_a_function_that_is_called_behind_a_dot_is_a_function(sql: str) -> None:
     ],
 )
 def test_columns_behind_a_dot_are_no_functions(sql: str) -> None:
-    judge_sql(sql, POSTGRES, writes=False)
+    assert judge_sql(sql, POSTGRES, writes=False).problems == ()
 
 
 @pytest.mark.parametrize("dialect", ["postgres", "sqlite"])

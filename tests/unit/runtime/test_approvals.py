@@ -31,14 +31,16 @@ from toolhub_service.domain.verdict import Effect, Verdict
 ERASE = a_tool("test/text.erase", capability="write:fs", destructive=True)
 
 
-async def assert_anew(harness: ApprovalHarness, old: str, differs: list[str], **call: object) -> None:
-    """A call that names `old` is refused with another approval, and told what differs."""
+async def asked_anew(harness: ApprovalHarness, old: str, **call: object) -> list[str]:
+    """What differs, of a call that names `old` and is refused with another approval."""
     error = await harness.refused(approval_id=old, **call)  # type: ignore[arg-type]
     assert error.kind is ErrorKind.APPROVAL_REQUIRED
-    assert error.details["differs"] == differs
     assert error.details["approval_id"] != old
-    assert all(name in error.message for name in differs)
     assert harness.runs == 0
+    differs = error.details["differs"]
+    assert isinstance(differs, list)
+    assert all(name in error.message for name in differs)
+    return differs
 
 
 class TestAsking:
@@ -217,7 +219,7 @@ class TestExactly:
     @pytest.mark.promise("approval.exact-call")
     async def test_other_arguments_are_another_call(self) -> None:
         harness = an_approval_harness()
-        await assert_anew(harness, await harness.grant("hello"), ["arguments"], text="bye", number=2)
+        assert await asked_anew(harness, await harness.grant("hello"), text="bye", number=2) == ["arguments"]
 
     async def test_defaults_spelt_out_are_the_same_arguments(self) -> None:
         harness = an_approval_harness()
@@ -229,7 +231,7 @@ class TestExactly:
         harness = an_approval_harness()
         old = await harness.grant()
         harness.parts.policy.replace(POLICY.replace("[read:fs, write:fs]", "[read:fs, write:fs, network]"))
-        await assert_anew(harness, old, ["policy revision"], number=2)
+        assert await asked_anew(harness, old, number=2) == ["policy revision"]
 
     async def test_policy_that_no_longer_asks_lets_the_call_run(self) -> None:
         harness = an_approval_harness()
@@ -250,12 +252,12 @@ class TestExactly:
         harness = an_approval_harness()
         old = await harness.grant()
         harness.parts.catalog.register(replace(WRITE, description="Say it louder.", digest=""), replace=True)
-        await assert_anew(harness, old, ["tool definition"], number=2)
+        assert await asked_anew(harness, old, number=2) == ["tool definition"]
 
     @pytest.mark.promise("approval.exact-call")
     async def test_another_tool_is_another_call(self) -> None:
         harness = an_approval_harness(tools=(ERASE,))
-        await assert_anew(harness, await harness.grant(), ["tool"], number=2, spec=ERASE)
+        assert await asked_anew(harness, await harness.grant(), number=2, spec=ERASE) == ["tool"]
 
 
 class TestEnd:
@@ -360,8 +362,8 @@ class TestRepeats:
     async def test_another_job_may_not(self) -> None:
         harness = an_approval_harness()
         approval_id = await harness.grant(job_id="job-1")
-        await assert_anew(harness, approval_id, ["job"], number=2, job_id="job-2")
-        await assert_anew(harness, approval_id, ["job"], number=3)
+        assert await asked_anew(harness, approval_id, number=2, job_id="job-2") == ["job"]
+        assert await asked_anew(harness, approval_id, number=3) == ["job"]
 
     async def test_job_may_use_an_approval_that_was_asked_for_by_a_call(self) -> None:
         harness = an_approval_harness()

@@ -295,6 +295,8 @@ async def test_a_store_that_is_away_keeps_no_failed_call_from_its_answer(kept: K
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())
     kept.records.is_broken = True
     await kept.artifacts.release([artifact.artifact_id])
+    kept.records.is_broken = False
+    assert await kept.records.usage("agent-a") == (1, len(DATA)), "it stays until it expires"
 
 
 async def test_whole_of_a_result_is_an_artifact_of_its_call(kept: Kept) -> None:

@@ -204,4 +204,4 @@ async def test_cancellation_and_a_yes_at_once_end_in_one_of_them(harness: JobHar
             await process.jobs.cancel(AGENT, job_id, "enough")
 
         await asyncio.gather(process.decisions.decide(yes), later(number % 7))
-        await harness.check(job.job_id)
+        assert (await harness.check(job.job_id)).state is JobState.CANCELLED

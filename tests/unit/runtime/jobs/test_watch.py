@@ -347,15 +347,21 @@ STEPS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_every_watcher_sees_each_entry_once_whatever_happens(steps: list[tuple[str, int | str]]) -> None:
-    asyncio.run(_assert_model(steps))
+    group = asyncio.run(_group_after(steps))
+    last = group.scene.job.status.sequence
+    assert [watcher.seen for watcher in group.watchers] == [
+        list(range(watcher.first, last + 1)) for watcher in group.watchers
+    ]
+    assert len(group.scene.watch._topics) == group.scene.watch.watchers == 0
 
 
-async def _assert_model(steps: list[tuple[str, int | str]]) -> None:
+async def _group_after(steps: list[tuple[str, int | str]]) -> WatcherGroup:
     group = WatcherGroup()
     await group.scene.begin()
     for name, value in steps:
         await getattr(group, name)(value)
     await group.end()
+    return group
 
 
 class WatcherGroup:
@@ -404,7 +410,8 @@ class WatcherGroup:
             leaving = self.watchers.pop(number % len(self.watchers))
             leaving.task.cancel()
             await asyncio.wait({leaving.task})
-            _check(leaving, self.scene, is_whole=False)
+            every = range(leaving.first, self.scene.job.status.sequence + 1)
+            assert leaving.seen == list(every[: len(leaving.seen)])
 
     async def away(self, is_away: bool) -> None:
         self.scene.store.is_away = is_away
@@ -416,12 +423,3 @@ class WatcherGroup:
             watcher.let(END)
         async with asyncio.timeout(WITHIN_S):
             await asyncio.gather(*(watcher.task for watcher in self.watchers))
-        for watcher in self.watchers:
-            _check(watcher, self.scene, is_whole=True)
-        assert len(self.scene.watch._topics) == self.scene.watch.watchers == 0
-
-
-def _check(watcher: Watcher, scene: Scene, *, is_whole: bool) -> None:
-    last = scene.job.status.sequence
-    expected = list(range(watcher.first, last + 1))
-    assert watcher.seen == (expected if is_whole else expected[: len(watcher.seen)])

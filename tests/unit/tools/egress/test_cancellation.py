@@ -31,11 +31,13 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - asked at every step of the loop
 
 
-async def expect_closed_but(count: int) -> None:
-    """Until no more descriptors than these are left: the server's side closes when it notices, and tells nobody."""
-    async with asyncio.timeout(60):
-        while descriptors() > count:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+async def left_open(count: int) -> int:
+    """Descriptors, when no more than these are left, or after a minute: the server's side closes when it notices."""
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + 60
+    while descriptors() > count and loop.time() < give_up_s:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    return descriptors()
 
 
 async def turns(count: int) -> None:
@@ -82,7 +84,7 @@ async def test_call_cancelled_at_any_step_leaves_neither_descriptor_nor_place(
             await cancelled_after(steps, client, server, "a.example", again_after=again_after)
         await all_at_once(client, server, "a.example")
         await client.aclose()
-    await expect_closed_but(before)
+    assert await left_open(before) <= before
 
 
 async def test_calls_cancelled_together_leave_neither_descriptor_nor_place(clients: Clients) -> None:
@@ -97,7 +99,7 @@ async def test_calls_cancelled_together_leave_neither_descriptor_nor_place(clien
             await asyncio.wait(calls)
         await all_at_once(client, server, "a.example")
         await client.aclose()
-    await expect_closed_but(before)
+    assert await left_open(before) <= before
 
 
 async def test_call_cancelled_at_any_step_of_tls_leaves_neither_descriptor_nor_place(
@@ -112,7 +114,7 @@ async def test_call_cancelled_at_any_step_of_tls_leaves_neither_descriptor_nor_p
             await cancelled_after(steps, client, server, "a.example")
         await all_at_once(client, server, "a.example")
         await client.aclose()
-        await expect_closed_but(before)
+        assert await left_open(before) <= before
 
 
 async def test_cancelled_tls_handshake_closes_the_connection(clients: Clients) -> None:
