@@ -127,7 +127,7 @@ async def test_scripts_of_public_skills_run_confined(fetched: Path, tmp_path: Pa
     entry = SkillEntry(git=REPOSITORY, commit=COMMIT, path="skills")
     kept = folder_of(fetched / "hub" / "skills", entry)
     if not kept.is_dir():
-        pytest.skip("the repository was not fetched")
+        pytest.skip("the repository was not fetched: make acceptance-skills, with git and the network")
     if not PYTHON.exists():
         pytest.skip("what the scripts import is not installed: make acceptance-skills")
     skill = shutil.copytree(kept / name, tmp_path / "skills" / name)

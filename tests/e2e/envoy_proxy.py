@@ -13,7 +13,7 @@ import yaml
 
 from tests.free_port import free_port
 from tests.hub import CALL_TIMEOUT_S
-from tests.services.fixtures import give_up, required
+from tests.missing import give_up, required
 from tests.services.programs import ENVOY, Unavailable, install, need
 from tests.services.server_process import ServerProcess
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from tests.chaos.replicas import IMPATIENT, configured
 from tests.e2e.terminal import ROOT, environment
 from tests.free_port import free_port
 from tests.hub import running_hub
+from tests.missing import give_up, need_program
 from tests.processes import WITHIN_S, served
 
 _TSC = ROOT / ".ci/toolchain/node_modules/typescript/bin/tsc"
@@ -33,8 +33,7 @@ def python(name: str, _: Path) -> Sequence[str]:
 
 
 def go(name: str, folder: Path) -> Sequence[str]:
-    if not shutil.which("go"):
-        pytest.skip("no Go on the path")
+    need_program("go")
     program = folder / name
     env = {**os.environ, "GOFLAGS": "-mod=readonly"}
     build = ("go", "build", "-o", str(program), f"./examples/{name}")
@@ -43,8 +42,9 @@ def go(name: str, folder: Path) -> Sequence[str]:
 
 
 def typescript(name: str, _: Path) -> Sequence[str]:
-    if not shutil.which("node") or not _TSC.exists():
-        pytest.skip("no Node, or make setup could not have the TypeScript compiler")
+    need_program("node")
+    if not _TSC.exists():
+        give_up("the TypeScript compiler is not here: make setup")
     built = ROOT / f"clients/ts/dist/clients/ts/examples/{name}.js"
     build = ("node", str(_TSC), "--project", "clients/ts", "--noEmit", "false")
     subprocess.run(build, cwd=ROOT, check=True, timeout=COMPILE_S)

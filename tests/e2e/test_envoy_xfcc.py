@@ -16,9 +16,9 @@ import yaml
 from tests.fakes.tls import Signed
 from tests.free_port import free_port
 from tests.hub import CALL_TIMEOUT_S, channel_to, request
+from tests.missing import give_up, required
 from tests.rpc.statuses import failed
 from tests.rpc.test_spiffe import PARTNER, WORKLOAD, Mesh, mesh, svid
-from tests.services.fixtures import give_up, required
 from tests.services.programs import ENVOY, Unavailable, install, need
 from tests.services.server_process import ServerProcess
 from toolhub.v1 import tool_service_pb2 as pb

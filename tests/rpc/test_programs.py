@@ -16,6 +16,7 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 
 from tests.hub import RunningHub, request, running_hub
+from tests.missing import need_extra
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_client import connect, export_stubs
@@ -24,7 +25,7 @@ from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
-pytest.importorskip("pydantic_monty", reason="programs need an interpreter: pip install 'tool-hub[programs]'")
+need_extra("pydantic_monty", "programs")
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.missing import need_extra
 from tests.rpc.replaying import AWAITING, Stage, a_stage
 from toolhub.v1 import job_state_pb2
 
-pytest.importorskip("pydantic_monty", reason="programs need an interpreter: pip install 'tool-hub[programs]'")
+need_extra("pydantic_monty", "programs")
 
 RUN = "core/program.run"
 ASKS = """

@@ -15,6 +15,7 @@ import pytest
 
 from tests.fakes.http_server import by_target, response, serving, silent_after
 from tests.hub import OPEN_POLICY, request, running_hub
+from tests.missing import need_extra
 from toolhub.v1 import error_pb2
 
 EGRESS = "egress: [{hosts: [127.0.0.1], ports: [%d], cidrs: [127.0.0.0/8]}]\n"
@@ -146,7 +147,7 @@ async def test_a_tool_without_its_library_says_which_extra_brings_it(
 
 
 async def test_the_desktop_and_a_part_of_it_are_shown(tmp_path: Path, display: str) -> None:
-    pytest.importorskip("mss", reason="needs the extra `desktop`")
+    need_extra("mss", "desktop")
     settings = {"desktop": {"display": display}}
     async with running_hub(tmp_path, policy=DESKTOP_POLICY, settings=settings) as hub:
         for region, size in (("full", (640, 480)), ("10,20,30,40", (30, 40))):
@@ -165,7 +166,7 @@ async def test_the_desktop_and_a_part_of_it_are_shown(tmp_path: Path, display: s
 
 
 async def test_a_display_that_is_not_there_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("mss", reason="needs the extra `desktop`")
+    need_extra("mss", "desktop")
     async with running_hub(tmp_path, policy=DESKTOP_POLICY, settings={"desktop": {"display": ":4711"}}) as hub:
         result = await hub.invoke("core/desktop.screenshot")
         assert result.error.kind == error_pb2.ERROR_KIND_TOOL_UNAVAILABLE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.fakes.tls import Authority, Signed, tls_settings
 from tests.hub import RunningHub, channel_to, request, running_hub, settings_of
+from tests.missing import need_program
 from tests.rpc.statuses import failed
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_client import connect
@@ -118,8 +118,7 @@ async def test_address_that_is_taken_is_refused_by_name(hub: RunningHub, tmp_pat
     ],
 )
 async def test_programs_find_every_method_by_reflection(hub: RunningHub, program: tuple[str, ...], shown: str) -> None:
-    if shutil.which(program[0]) is None:
-        pytest.skip(f"no {program[0]} on the path")
+    need_program(program[0])
     command = [word.format(hub.address) for word in program]
     result = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

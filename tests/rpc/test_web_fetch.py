@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 from tests.fakes.http_server import Asked, RawServer, response, serving
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
+from tests.missing import need_extra
 from tests.overtaken import overtaken
 from toolhub.v1 import error_pb2
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -26,7 +26,7 @@ from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.tools.web import page_reader
 from toolhub_service.tools.web.page_reader import PageReader, RawPage
 
-pytestmark = pytest.mark.skipif(find_spec("trafilatura") is None, reason="needs the extra `web`")
+need_extra("trafilatura", "web")
 
 EGRESS = "egress: [{hosts: [127.0.0.1], ports: [%d], cidrs: [127.0.0.0/8]}]\n"
 HTML = "text/html; charset=utf-8"
@@ -279,7 +279,7 @@ for what in (lambda: open("/etc/passwd").read(), lambda: open("/tmp/page-reader"
 """
 
 
-@pytest.mark.skipif(landlock_abi() < 4, reason="needs a kernel with Landlock ABI 4 (Linux 6.7)")
+@pytest.mark.skipif(landlock_abi() < 4, reason="this kernel has no Landlock ABI 4: Linux 6.7 has it")
 async def test_a_reader_opens_no_file_and_no_connection() -> None:
     async with serving(lambda *_: asyncio.sleep(0)) as forbidden:
         argv = (sys.executable, "-I", "-c", ATTEMPTS % forbidden.port)

@@ -13,9 +13,10 @@ import pytest
 import pytest_asyncio
 
 from tests.hub import RunningHub, running_hub
+from tests.missing import need_extra
 from toolhub.v1 import error_pb2, result_pb2
 
-pytest.importorskip("pydantic_monty", reason="programs need an interpreter: pip install 'tool-hub[programs]'")
+need_extra("pydantic_monty", "programs")
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUN = "core/program.run"

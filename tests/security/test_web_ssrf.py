@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -17,9 +16,10 @@ from tests.corpora import load_json, load_lines
 from tests.fakes.http_server import Asked, RawServer, always, response, serving
 from tests.fakes.resolvers import FixedResolver
 from tests.hub import RunningHub, running_hub
+from tests.missing import need_extra
 from toolhub.v1 import error_pb2
 
-pytestmark = pytest.mark.skipif(find_spec("trafilatura") is None, reason="needs the extra `web`")
+need_extra("trafilatura", "web")
 
 # Anything public, and on loopback the one port of the site.
 POLICY = """

@@ -136,7 +136,7 @@ async def test_hub_takes_as_many_descriptors_as_it_may_and_answers_beside_idle_s
     """Fails at befa727: the soft limit stays at 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 < hard < 4_096:
-        pytest.skip("the hard limit on open files leaves no room for 1,200 sockets")
+        pytest.skip("the hard limit on open files leaves no room for 1,200 sockets: ulimit -Hn 4096")
     resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
     idle: list[socket.socket] = []
     try:

@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
-import pytest
+from tests.missing import give_up
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent.parent
@@ -94,31 +94,25 @@ def node_program(name: str) -> list[str]:
     try:
         return [node(), str(_installed(name))]
     except Unavailable as missing:
-        _leave_out(missing)
+        give_up(str(missing))
 
 
 def node_script(script: Path) -> list[str]:
     """The words that start a program of ours that imports the npm packages; otherwise as `node_program`."""
     if not (script.parent / "node_modules").exists():
-        _leave_out(Unavailable(f"{script.name} has no packages: run `python -m tests.servers`"))
+        give_up(f"{script.name} has no packages: run `python -m tests.servers`")
     try:
         return [node(), str(script)]
     except Unavailable as missing:
-        _leave_out(missing)
+        give_up(str(missing))
 
 
 def python_packages(name: str) -> Path:
     """The folder of one of PACKAGES, for PYTHONPATH; otherwise as `node_program`."""
     folder = _folder(name)
     if not (folder / ".installed").exists():
-        _leave_out(Unavailable(f"{name} is not installed: run `python -m tests.servers`"))
+        give_up(f"{name} is not installed: run `python -m tests.servers`")
     return folder
-
-
-def _leave_out(missing: Unavailable) -> NoReturn:
-    if os.environ.get("TOOLHUB_REQUIRE_SERVICES") == "1":
-        raise missing
-    pytest.skip(str(missing))
 
 
 def _installed(name: str) -> Path:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.services.fixtures import POSTGRES_URL, REDIS_URL, required
+from tests.missing import required
+from tests.services.fixtures import POSTGRES_URL, REDIS_URL
 from tests.services.programs import CHROMIUM, ENVOY, POSTGRES, REDIS, XVFB, Unavailable, install
 
 

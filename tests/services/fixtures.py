@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.missing import give_up, required
 from tests.services.postgres_server import PostgresServer
 from tests.services.programs import CHROMIUM, POSTGRES, REDIS, XVFB, Service, Unavailable, install, need
 from tests.services.redis_server import RedisServer
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 REDIS_URL = "TOOLHUB_TEST_REDIS_URL"
 POSTGRES_URL = "TOOLHUB_TEST_POSTGRES_URL"
-REQUIRED = "TOOLHUB_REQUIRE_SERVICES"
 WORKER = "PYTEST_XDIST_WORKER"
 _numbers = count()
 
@@ -173,14 +173,3 @@ def _served(service: Service, make: Callable[[Path], Server]) -> Iterator[Server
             yield server
         finally:
             server.stop()
-
-
-def required() -> bool:
-    return os.environ.get(REQUIRED, "") not in {"", "0"}
-
-
-def give_up(reason: str) -> NoReturn:
-    """Skip, or fail where the services were asked for."""
-    if required():
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)

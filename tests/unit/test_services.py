@@ -11,8 +11,8 @@ import psycopg
 import pytest
 import redis
 
+from tests.missing import give_up
 from tests.services import PostgresServer, RedisServer
-from tests.services.fixtures import give_up
 from tests.services.programs import POSTGRES, REDIS, Unavailable, find, install, need
 from tests.services.server_process import ServerProcess
 

@@ -58,7 +58,7 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     if packed.returncode:
-        pytest.skip(f"the history of this checkout does not reach back to {FORMER}")
+        pytest.skip(f"the history of this checkout does not reach back to {FORMER}: git fetch --unshallow")
     folder = tmp_path_factory.mktemp("former")
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import zipfile
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ import pytest
 
 from tests.fakes.tls import Authority, tls_settings
 from tests.hub import running_hub
+from tests.missing import need_program
 from tests.rpc.artifact_server import artifact_server
 
 ROOT = Path(__file__).parents[3]
@@ -53,10 +53,8 @@ func main() {
 }
 """
 
-pytestmark = [
-    pytest.mark.skipif(not shutil.which("go"), reason="no Go on the path"),
-    pytest.mark.timeout(360),
-]
+need_program("go")
+pytestmark = pytest.mark.timeout(360)
 
 
 def go(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub import running_hub
+from tests.missing import give_up, need_program
 from tests.rpc.artifact_server import artifact_server
 from tests.unit.clients.test_go_client import BREAKS_AFTER, POLICY, encrypted_hub
 
@@ -30,12 +31,10 @@ console.log(hub.address, Reason.DRAINING, ToolKind[ToolKind.MCP]);
 """
 CONFIG = '{"compilerOptions": {"module": "NodeNext", "target": "ES2022", "strict": true, "skipLibCheck": true}}'
 
-pytestmark = [
-    pytest.mark.skipif(
-        not shutil.which("node") or not TSC.exists(), reason="no Node, or make setup could not have the compiler"
-    ),
-    pytest.mark.timeout(360),
-]
+need_program("node")
+if not TSC.exists():
+    give_up("the TypeScript compiler is not here: make setup")
+pytestmark = pytest.mark.timeout(360)
 
 
 def run(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

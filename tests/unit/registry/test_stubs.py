@@ -7,7 +7,6 @@ import gzip
 import json
 import random
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.corpora import FOLDER
+from tests.missing import give_up, need_program
 from tests.ports.catalog_suite import tool
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.schema_types import TYPES_MAX
@@ -136,8 +136,9 @@ def test_no_tool_of_whatever_schema_breaks_a_stub_or_leaves_its_comment(tmp_path
     python.encode(), typescript.encode()
     code = re.sub(r'/\*.*?\*/|"(?:\\.|[^"\\])*"', "", typescript, flags=re.DOTALL)
     assert "pwned" not in code
-    if not TSC.is_file() or shutil.which("node") is None:
-        pytest.skip("no TypeScript compiler is here: make setup")
+    need_program("node")
+    if not TSC.is_file():
+        give_up("the TypeScript compiler is not here: make setup")
     assert compiles(typescript, tmp_path) == ""
 
 
