@@ -58,6 +58,17 @@ async def envoy(
             {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
             for host, _, port in (address.rpartition(":") for address in addresses)
         ]
+    async with started(document, folder):
+        running = Envoy(f"localhost:{place['port_value']}", f"http://127.0.0.1:{admin['port_value']}")
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while await running.healthy() != {*hubs, *mcp}:
+                pass  # each look waits for Envoy's answer
+        yield running
+
+
+@asynccontextmanager
+async def started(document: Any, folder: Path) -> AsyncIterator[None]:
+    """An Envoy that serves by this configuration."""
     (folder / "envoy.yaml").write_text(yaml.safe_dump(document))
     try:
         if required():
@@ -69,10 +80,6 @@ async def envoy(
     except Unavailable as unavailable:
         give_up(str(unavailable))
     try:
-        running = Envoy(f"localhost:{place['port_value']}", f"http://127.0.0.1:{admin['port_value']}")
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            while await running.healthy() != {*hubs, *mcp}:
-                pass  # each look waits for Envoy's answer
-        yield running
+        yield
     finally:
         await asyncio.to_thread(process.stop)

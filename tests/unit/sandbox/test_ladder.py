@@ -84,7 +84,7 @@ async def test_a_named_socket_is_reached_and_the_hubs_python_runs(level: Level, 
         listener.bind(place)
         ladder.hand_over(place)
         listener.listen()
-        listener.settimeout(10)
+        listener.settimeout(60)
         answering = threading.Thread(target=answer, args=(listener,), daemon=True)
         answering.start()
         # Without bubblewrap another user reaches no Python in root's home.
