@@ -230,8 +230,8 @@ def test_nobody_without_the_hubs_key_makes_a_backup_that_is_restored(taken: Take
     assert stranger("restore", str(taken.place / "second"), *taken.trust).code == 0
     (stranger.data_dir / "policy.yaml").write_text("extends: all\n")
     forged = tmp_path / "forged.tar.gz"
-    told = stranger("backup", str(forged))
-    assert (told.code, "backup.pub apart from the backups" in told.err) == (0, True), told
+    result = stranger("backup", str(forged))
+    assert (result.code, "backup.pub apart from the backups" in result.err) == (0, True), result
     copy = tmp_path / "copy"
     shutil.copytree(taken.place / "second", copy, symlinks=True)
     _forged_event(copy)
@@ -265,8 +265,8 @@ def test_what_is_there_is_never_lost(taken: Taken, tmp_path: Path) -> None:
     second = str(taken.place / "second")
     assert "no data folder" in cli("backup", second + ".too").err
     for name in ("x.zip", "x.tar.zst", "X.GZ"):
-        told = cli("backup", str(tmp_path / name))
-        assert (told.code, "ends in .tar, .tar.gz, .tgz, or a folder" in told.err) == (1, True), told
+        result = cli("backup", str(tmp_path / name))
+        assert (result.code, "ends in .tar, .tar.gz, .tgz, or a folder" in result.err) == (1, True), result
     assert "There is no backup" in cli("restore", second + ".too").err
     assert not cli.data_dir.exists()
     cli.data_dir.mkdir(parents=True)

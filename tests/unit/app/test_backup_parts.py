@@ -110,8 +110,8 @@ def test_what_nobody_has_signed_is_refused_before_it_unpacks_to_more_than_it_is(
         assert isinstance(ran.exception, SystemExit | None), (name, repr(ran.exception))
         assert (ran.exit_code, reason in ran.output) == (1, True), (name, ran.output)
         assert not any((tmp_path / "data").iterdir()), name
-        told = CliRunner().invoke(toolhub, ["restore", str(bomb), "--data-dir", str(tmp_path / "data")])
-        assert told.exit_code == 1, name
+        result = CliRunner().invoke(toolhub, ["restore", str(bomb), "--data-dir", str(tmp_path / "data")])
+        assert result.exit_code == 1, name
 
 
 @pytest.mark.promise("backup.bounded")

@@ -94,12 +94,12 @@ def test_what_a_log_has_exported_and_archived_verifies_in_any_order_and_twice(ke
         {"ok": True, "eventsChecked": "60", "writersChecked": 2, "repeated_lines": 0},
     )
     shuffled = [kept.exported[45:], kept.exported[10:50], kept.exported[:10], kept.archive]
-    code, told = kept.verified(shuffled, *kept.live)
-    assert (code, told["eventsChecked"], told["repeated_lines"]) == (0, "60", 45), told
-    code, told = kept.verified(kept.archive, *kept.live)
-    assert (code, told["eventsChecked"]) == (0, "40"), told
-    code, told = kept.verified([*kept.archive, '{"writer": "half a li'], *kept.live)
-    assert code == 0, told
+    code, report = kept.verified(shuffled, *kept.live)
+    assert (code, report["eventsChecked"], report["repeated_lines"]) == (0, "60", 45), report
+    code, report = kept.verified(kept.archive, *kept.live)
+    assert (code, report["eventsChecked"]) == (0, "40"), report
+    code, report = kept.verified([*kept.archive, '{"writer": "half a li'], *kept.live)
+    assert code == 0, report
     every_line = list(kept.exported)
     random.Random(7).shuffle(every_line)
     assert kept.verified(every_line)[0] == 0
@@ -109,13 +109,13 @@ def test_what_a_log_has_exported_and_archived_verifies_in_any_order_and_twice(ke
 
 def test_a_part_is_whole_in_itself_where_that_is_asked_for(kept: Kept) -> None:
     part = kept.exported[5:25]
-    code, told = kept.verified(part)
-    assert (code, told["faults"][0]["reason"]) == (1, "events 1 to 5 are in none of the files")
+    code, report = kept.verified(part)
+    assert (code, report["faults"][0]["reason"]) == (1, "events 1 to 5 are in none of the files")
     assert kept.verified(part, "--part")[0] == 0
     checkpoints = str(kept.data_dir / "audit-checkpoints.jsonl")
     assert kept.verified(kept.exported, "--checkpoints", checkpoints)[0] == 0
-    code, told = kept.verified(kept.exported[:-3], "--checkpoints", checkpoints)
-    assert (code, told["faults"][0]["reason"]) == (1, "events 28 to 30 are in none of the files")
+    code, report = kept.verified(kept.exported[:-3], "--checkpoints", checkpoints)
+    assert (code, report["faults"][0]["reason"]) == (1, "events 28 to 30 are in none of the files")
     assert kept.verified(kept.exported[:-3])[0] == 0, "of a cut end a chain alone knows nothing"
 
 
@@ -145,16 +145,16 @@ TAMPERED: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
 
 def test_whatever_is_changed_in_a_file_is_named_with_the_first_bad_event(kept: Kept) -> None:
     for name, (tamper, reason) in TAMPERED.items():
-        code, told = kept.verified(tamper(kept.exported))
-        assert (code, told["ok"]) == (1, False), name
-        assert any(reason in fault["reason"] for fault in told["faults"]), (name, told)
+        code, report = kept.verified(tamper(kept.exported))
+        assert (code, report["ok"]) == (1, False), name
+        assert any(reason in fault["reason"] for fault in report["faults"]), (name, report)
 
 
 def test_the_files_must_reach_to_where_the_log_goes_on(kept: Kept) -> None:
     first = [line for line in kept.archive if json.loads(line)["writer"] == json.loads(kept.archive[0])["writer"]]
-    code, told = kept.verified(first[:15], *kept.live)
-    assert (code, len(told["faults"])) == (1, 2), told
-    reasons = {fault["reason"] for fault in told["faults"]}
+    code, report = kept.verified(first[:15], *kept.live)
+    assert (code, len(report["faults"])) == (1, 2), report
+    reasons = {fault["reason"] for fault in report["faults"]}
     assert reasons == {
         "events 16 to 20 are in none of the files, nor in the log",
         "events 1 to 20 are in none of the files, nor in the log",
@@ -163,16 +163,18 @@ def test_the_files_must_reach_to_where_the_log_goes_on(kept: Kept) -> None:
 
 
 def test_what_is_missing_is_asked_for(kept: Kept, tmp_path: Path) -> None:
-    def told(*words: str) -> str:
+    def message_of(*words: str) -> str:
         ran = CliRunner().invoke(toolhub, ["audit", "verify", *words], env={"TOOLHUB_DATA_DIR": str(tmp_path)})
         assert ran.exit_code in (1, 2)
         return ran.output
 
     line = tmp_path / "line.jsonl"
     line.write_text(kept.exported[0])
-    assert "--audit-key names" in told("--file", str(line))
-    assert "No such file" in told("--file", str(tmp_path / "none"), "--audit-key", str(kept.data_dir / "audit.key"))
-    assert "belong to --file" in told("--part")
+    assert "--audit-key names" in message_of("--file", str(line))
+    assert "No such file" in message_of(
+        "--file", str(tmp_path / "none"), "--audit-key", str(kept.data_dir / "audit.key")
+    )
+    assert "belong to --file" in message_of("--part")
 
 
 def test_what_the_command_exports_as_lines_is_verified_as_well(kept: Kept, tmp_path: Path) -> None:
