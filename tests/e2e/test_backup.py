@@ -290,6 +290,26 @@ def test_what_is_there_is_never_lost(taken: Taken, tmp_path: Path) -> None:
     assert (newer.code, "later version" in newer.err) == (1, True)
 
 
+def test_a_backup_is_restored_with_the_settings_that_keep_its_parts_where_they_lay(
+    taken: Taken, tmp_path: Path
+) -> None:
+    cli, nowhere = CommandLine(tmp_path), "postgresql://127.0.0.1:1/none"
+    second = str(taken.place / "second")
+    for name, where, env in (
+        ("audit.db", "in PostgreSQL", {"TOOLHUB_STORES_POSTGRES_URL": nowhere}),
+        ("hub.db", "in Redis", {"TOOLHUB_STORES_REDIS_URL": "redis://127.0.0.1:1/0"}),
+        ("artifacts", "in the bucket", {"TOOLHUB_ARTIFACTS_BUCKET_URL": "s3://bucket/hub"}),
+    ):
+        told = cli("restore", second, *taken.trust, "--dry-run", **env)
+        assert (told.code, f"has {name}, which with these settings lies {where}" in told.err) == (1, True), told
+        apart = str(tmp_path / name)
+        data_dir = ("--data-dir", str(taken.paths.data_dir))
+        assert cli("backup", apart, *data_dir, **env).code == 0
+        told = cli("restore", apart, *taken.trust, "--dry-run")
+        assert (told.code, f"lacks {name}, which lay {where}" in told.err) == (1, True), told
+        assert cli("restore", apart, *taken.trust, "--dry-run", **env).code == 0
+
+
 def _resigned(taken: Taken, backup: Path) -> Path:
     """With the genuine signature of an earlier moment."""
     copy = backup.with_name("resigned")

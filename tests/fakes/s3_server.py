@@ -35,6 +35,8 @@ class Contents:
     """`METHOD key?query`."""
     refuse_with: int = 0
     """Answer everything with this status; 0: serve."""
+    lose_answers: int = 0
+    """To how many requests the connection is closed once they are done, without an answer."""
     refuse_copies: bool = False
     signed: set[str] = field(default_factory=set)
     """Access key ids that requests were signed with."""
@@ -177,6 +179,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, f"{_XML}<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())
 
     def _answer(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
+        if self.contents.lose_answers:
+            self.contents.lose_answers -= 1
+            self.close_connection = True
+            return
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from toolhub_service.app.paths import Paths
+from toolhub_service.settings.document import Settings
 from toolhub_service.stores.sqlite_items import MIGRATIONS as ITEM_MIGRATIONS
 from toolhub_service.stores.sqlite_migrations import MIGRATIONS
 
@@ -107,6 +108,22 @@ class Manifest(msgspec.Struct, frozen=True):
     """Of the audit log."""
     artifacts: int
     entries: list[Entry]
+
+
+def elsewhere(name: str, settings: Settings) -> str:
+    """Why a part does not lie in the data folder; empty where it does."""
+    stores = settings.stores
+    if name == ARTIFACTS and settings.artifacts.bucket_url:
+        return "in the bucket: keep its versions there"
+    if name in (AUDIT, HUB, MEMORY) and stores.kind == "postgres":
+        return "in PostgreSQL: pg_dump"
+    if name == AUDIT and stores.postgres_url:
+        return "in PostgreSQL: pg_dump"
+    if name == HUB and stores.redis_url:
+        return "in Redis: copy its append-only files or RDB" + (", jobs in PostgreSQL" if stores.postgres_url else "")
+    if name in (HUB, MEMORY) and stores.kind == "memory":
+        return "in memory (stores.kind)"
+    return ""
 
 
 def make_folder(path: Path) -> None:

@@ -18,13 +18,17 @@ from pathlib import Path
 
 from toolhub_service.app.backup.checking import Checked, check, draft_in
 from toolhub_service.app.backup.parts import (
+    ARTIFACTS,
     AUDIT,
     AUDIT_KEY,
+    HUB,
     LAYOUTS,
+    MEMORY,
     PARTS,
     BackupRefused,
     Manifest,
     PartKind,
+    elsewhere,
     make_folder,
 )
 from toolhub_service.app.backup.reading import unpack
@@ -128,12 +132,15 @@ def _is_in_use(paths: Paths) -> bool:
 
 
 def _check_settings(settings: Settings, manifest: Manifest) -> None:
-    """Raises BackupRefused where the settings keep elsewhere what the backup has as a file."""
-    if AUDIT in manifest.parts and settings.stores.postgres_url:
-        raise BackupRefused(
-            f"The backup has {AUDIT}, and with stores.postgres_url the audit log lies in PostgreSQL. Restore with the "
-            "settings that the backup was made with."
-        )
+    """Raises BackupRefused where the settings keep elsewhere what the backup has as a file, or the reverse: a hub would
+    start without what was restored, or not at all."""
+    advice = "Restore with the settings that the backup was made with."
+    for name in (AUDIT, HUB, MEMORY, ARTIFACTS):
+        here, there = elsewhere(name, settings), manifest.left_out.get(name, "")
+        if name in manifest.parts and here:
+            raise BackupRefused(f"The backup has {name}, which with these settings lies {here.split(':')[0]}. {advice}")
+        if there.startswith("in ") and not here:
+            raise BackupRefused(f"The backup lacks {name}, which lay {there.split(':')[0]}. {advice}")
 
 
 def _place_all(draft: Path, manifest: Manifest, paths: Paths) -> Path | None:

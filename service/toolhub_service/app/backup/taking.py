@@ -33,7 +33,6 @@ from toolhub_service.app.backup.parts import (
     HUB,
     MANIFEST,
     MANIFEST_MAX_BYTES,
-    MEMORY,
     NO_PART,
     PARTS,
     SIGNATURE,
@@ -43,6 +42,7 @@ from toolhub_service.app.backup.parts import (
     Manifest,
     Part,
     PartKind,
+    elsewhere,
     make_folder,
 )
 from toolhub_service.app.backup.signing import sign
@@ -180,14 +180,14 @@ class _Taking:
 
     def _is_wanted(self, part: Part, settings: Settings, workspaces: bool, with_secrets: bool) -> bool:
         path = part.path(self._paths)
-        reason = _elsewhere(part.name, settings)
+        reason = elsewhere(part.name, settings)
         if not reason and part.name == WORKSPACES and not workspaces:
             reason = "files of calls under way; --workspaces takes them along"
         if not reason and part.is_secret and not with_secrets:
             reason = "left out by --without-secrets; the hub needs the same one to go on"
         if not reason and part.is_yours and not path.absolute().is_relative_to(self._paths.data_dir.absolute()):
             reason = f"yours to keep: {path}"
-        if reason and (path.exists() or reason == _elsewhere(part.name, settings)):
+        if reason and (path.exists() or reason == elsewhere(part.name, settings)):
             self._left_out[part.name] = reason
         return not reason
 
@@ -238,22 +238,6 @@ class _Taking:
                         self._entries.append(Entry(inner, link=str(path.readlink())))
                     elif path.is_file():
                         self._add_file(inner, path)
-
-
-def _elsewhere(name: str, settings: Settings) -> str:
-    """Why a part does not lie in the data folder; empty where it does."""
-    stores = settings.stores
-    if name == ARTIFACTS and settings.artifacts.bucket_url:
-        return "in the bucket: keep its versions there"
-    if name in (AUDIT, HUB, MEMORY) and stores.kind == "postgres":
-        return "in PostgreSQL: pg_dump"
-    if name == AUDIT and stores.postgres_url:
-        return "in PostgreSQL: pg_dump"
-    if name == HUB and stores.redis_url:
-        return "in Redis: copy its append-only files or RDB" + (", jobs in PostgreSQL" if stores.postgres_url else "")
-    if name in (HUB, MEMORY) and stores.kind == "memory":
-        return "in memory (stores.kind)"
-    return ""
 
 
 def _digests(snapshot: sqlite3.Connection | None) -> set[str] | None:

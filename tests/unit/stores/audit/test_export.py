@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import obstore
+import obstore.exceptions
 import pytest
-from obstore.store import MemoryStore
 
+from tests.fakes.s3_server import BUCKET, fake_s3
 from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import files_in, started_log, unstarted_log, verified
 from tests.unit.stores.audit.postgres_logs import postgres_log, postgres_verified, started_postgres_log
@@ -19,6 +20,7 @@ from toolhub_service.stores.audit.export import BATCH_BYTES, Batch, Export
 from toolhub_service.stores.audit.export_sinks import BucketSink, FileSink
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.retention import EventArchive
+from toolhub_service.stores.blobs_bucket import bucket_of
 
 pytestmark = pytest.mark.promise("audit.export-at-least-once")
 
@@ -202,13 +204,25 @@ async def test_a_file_is_renamed_when_it_is_full_and_mended_where_a_crash_left_h
     await log.close()
 
 
-async def test_a_bucket_gets_an_object_a_batch_named_by_day_and_rows(tmp_path: Path) -> None:
+async def test_a_bucket_gets_an_object_a_batch_once_it_answers_and_the_same_one_again_where_an_answer_is_lost(
+    tmp_path: Path,
+) -> None:
     log = await started_log(tmp_path)
     await filled(log, 1, 3)
-    store = MemoryStore()
-    await drained(Export(log.events, BucketSink(lambda name, data: obstore.put(store, name, data)), Reports()))
-    (listed,) = [item for page in obstore.list(store) for item in page]
-    assert listed["path"] == f"1970/01/01/000000000001-000000000003-{log.writer}-3.jsonl"
-    lines = bytes(obstore.get(store, listed["path"]).bytes()).splitlines()
+    reports = Reports()
+    with fake_s3() as s3:
+        store = bucket_of(f"s3://{BUCKET}/audit", s3.environment())
+        export = Export(log.events, BucketSink(lambda name, data: obstore.put(store, name, data)), reports)
+        s3.contents.refuse_with = 503
+        with pytest.raises(obstore.exceptions.GenericError):
+            await asyncio.to_thread(export.step)
+        assert (s3.contents.objects, export.carried(), reports.behind) == ({}, 0, 3)
+        s3.contents.refuse_with, s3.contents.lose_answers = 0, 2
+        await drained(export)
+        assert (export.carried(), s3.contents.signed) == (3, {"test-id"})
+        assert s3.contents.lose_answers == 0
+        (name,) = s3.contents.objects
+        assert name == f"audit/1970/01/01/000000000001-000000000003-{log.writer}-3.jsonl"
+        lines = s3.contents.objects[name].data.splitlines()
     assert [json.loads(line)["sequence"] for line in lines] == [1, 2, 3]
     await log.close()
