@@ -310,6 +310,26 @@ def test_a_backup_is_restored_with_the_settings_that_keep_its_parts_where_they_l
         assert cli("restore", apart, *taken.trust, "--dry-run", **env).code == 0
 
 
+def test_a_hub_whose_stores_lie_in_postgresql_goes_on_with_what_its_folder_had(
+    hub_postgres_url: str, tmp_path: Path
+) -> None:
+    """The machine is lost, the database is not."""
+    lost, new, backup = tmp_path / "lost", CommandLine(tmp_path / "new"), str(tmp_path / "backup.tar.gz")
+    env = {"TOOLHUB_STORES_KIND": "postgres", "TOOLHUB_STORES_POSTGRES_URL": hub_postgres_url}
+    with serving(lost, **env) as hub:
+        assert hub("call", "core/util.time.now").code == 0
+        told = hub("backup", backup, "-o", "json", **env)
+        assert (told.code, told.json["left_out"]["audit.db"]) == (0, "in PostgreSQL: pg_dump"), told
+    shutil.move(hub.data_dir / "backup.pub", tmp_path / "hub.pub")
+    shutil.rmtree(hub.data_dir)
+    new.home.mkdir()
+    assert new("restore", backup, "--trust", str(tmp_path / "hub.pub"), **env).code == 0
+    with serving(new.home, **env) as hub:
+        assert hub("audit", "verify").code == 0
+        restored = [line for line in hub("audit", "export").out.splitlines() if "restored_from" in line]
+        assert [told.json["signed_by"] in line for line in restored] == [True]
+
+
 def _resigned(taken: Taken, backup: Path) -> Path:
     """With the genuine signature of an earlier moment."""
     copy = backup.with_name("resigned")
