@@ -67,7 +67,8 @@ func dial(address string, config *Config) (*grpc.ClientConn, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	retry := &retrier{address: where, patience: config.Retry}
+	isEncrypted := transport.Info().SecurityProtocol != "insecure"
+	retry := &retrier{address: where, patience: config.Retry, isEncrypted: isEncrypted}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`),
@@ -80,7 +81,7 @@ func dial(address string, config *Config) (*grpc.ClientConn, string, error) {
 	}
 	if config.APIKey != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer(config.APIKey)))
-		if transport.Info().SecurityProtocol == "insecure" && !isLocal(where) {
+		if !isEncrypted && !isLocal(where) {
 			config.Warn(fmt.Sprintf("The API key goes to %s unencrypted; use https:// or set TOOLHUB_CA_FILE.", where))
 		}
 	}

@@ -3,6 +3,7 @@ package toolhub
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,6 +87,29 @@ func hubError(failed error, address string) error {
 		}
 	}
 	return err
+}
+
+// connectionProblem says why there is no connection to a server that is there, by the words of gRPC and crypto/tls;
+// empty: they do not say.
+func connectionProblem(details string, isEncrypted bool) string {
+	says := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(details, part) })
+	}
+	switch {
+	case says("first record does not look like a TLS handshake"):
+		return "The server does not use TLS: leave out https:// and TOOLHUB_CA_FILE."
+	case says("certificate has expired or is not yet valid"):
+		return "The server's certificate has expired or is not valid yet: it must be renewed, or a clock is wrong."
+	case says("certificate signed by unknown authority", "certificate is not trusted"):
+		return "The server's certificate is not trusted: give the CA that signed it as CAFile (TOOLHUB_CA_FILE)."
+	case says("certificate is valid for", "certificate is not valid for", "cannot validate certificate for"):
+		return "The server's certificate is for another host name: use one that the certificate contains."
+	case isEncrypted && says("error reading server preface", "remote error: tls"):
+		return "The server closes the connection: it probably wants a client certificate (CertFile and KeyFile)."
+	case says("error reading server preface"):
+		return "The server closes the connection: it probably wants TLS (https://, CAFile)."
+	}
+	return ""
 }
 
 // CallFailed says that a call was judged or ran and did not succeed.

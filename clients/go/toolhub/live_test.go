@@ -39,9 +39,24 @@ func TestTLSAndACertificateOfOnesOwnOpenAHubThatWantsBoth(t *testing.T) {
 	if _, err := connect(t, address, own).ServerInfo(t.Context()); err != nil {
 		t.Error(err)
 	}
-	for _, stranger := range []Config{{CAFile: file("ca.pem")}, {CertFile: file("me.pem"), KeyFile: file("me.key")}} {
-		stranger.Retry = 500 * time.Millisecond
-		if _, err := connect(t, address, stranger).ServerInfo(t.Context()); !errors.Is(err, ErrUnavailable) {
+	_, where := split(address)
+	for _, each := range []struct {
+		address string
+		config  Config
+		says    string
+	}{
+		{address, Config{CAFile: file("ca.pem")}, "wants a client certificate"},
+		{address, Config{CertFile: file("me.pem"), KeyFile: file("me.key")}, "is not trusted"},
+		{"http://" + where, Config{}, "wants TLS (https://"},
+		{"https://" + os.Getenv("TOOLHUB_LIVE"), Config{CAFile: file("ca.pem")}, "does not use TLS"},
+	} {
+		each.config.Retry = time.Second
+		hub := connect(t, each.address, each.config)
+		_, err := hub.ServerInfo(t.Context())
+		for asked := 1; asked < 20 && !strings.Contains(err.Error(), each.says); asked++ { // a busy machine shakes hands late
+			_, err = hub.ServerInfo(t.Context())
+		}
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), each.says) {
 			t.Errorf("%v", err)
 		}
 	}

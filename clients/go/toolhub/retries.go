@@ -13,9 +13,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
@@ -27,8 +29,9 @@ const (
 
 // retrier waits until a hub is there, and repeats what may be repeated.
 type retrier struct {
-	address  string
-	patience time.Duration
+	address     string
+	patience    time.Duration
+	isEncrypted bool
 }
 
 // repeatable are RPCs that change something, and are as good twice as once.
@@ -49,6 +52,9 @@ func (retry *retrier) unary(
 	ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	options ...grpc.CallOption,
 ) error {
+	if ctx.Value(askedWhy{}) != nil {
+		return invoke(ctx, method, request, reply, connection, options...)
+	}
 	until := time.Now().Add(retry.patience)
 	for failed := 1; ; failed++ {
 		if err := retry.ready(ctx, connection, until); err != nil {
@@ -155,10 +161,23 @@ func (retry *retrier) ready(ctx context.Context, connection *grpc.ClientConn, un
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			why := fmt.Sprintf("No hub answered within %v. Is it running, and does it want TLS (https://), or not?", retry.patience)
-			return &HubError{Address: retry.address, Code: codes.Unavailable, Message: why}
+			return &HubError{Address: retry.address, Code: codes.Unavailable, Message: retry.why(ctx, connection)}
 		}
 	}
+}
+
+// askedWhy is in the context of an RPC that is only to say why there is no connection.
+type askedWhy struct{}
+
+// why is in words for a person what gRPC says of the last attempt to connect, which only an RPC is told.
+func (retry *retrier) why(ctx context.Context, connection *grpc.ClientConn) string {
+	asking, cancel := context.WithTimeout(context.WithValue(ctx, askedWhy{}, true), 3*time.Second)
+	defer cancel()
+	err := connection.Invoke(asking, "/grpc.health.v1.Health/Check", &emptypb.Empty{}, &emptypb.Empty{})
+	if problem := connectionProblem(status.Convert(err).Message(), retry.isEncrypted); problem != "" {
+		return problem
+	}
+	return fmt.Sprintf("No hub answered within %v. Is it running, and does it want TLS (https://), or not?", retry.patience)
 }
 
 func maxTime(one, other time.Time) time.Time {

@@ -1,9 +1,10 @@
 import { readFileSync } from "node:fs";
+import { connect } from "node:tls";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import type { DescMethod, Message } from "@bufbuild/protobuf";
 import { MethodOptions_IdempotencyLevel } from "@bufbuild/protobuf/wkt";
-import { Code, type ContextValues, createContextKey, createContextValues, type Interceptor, type StreamResponse, type Transport, type UnaryResponse } from "@connectrpc/connect";
+import { Code, ConnectError, type ContextValues, createContextKey, createContextValues, type Interceptor, type StreamResponse, type Transport, type UnaryResponse } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 
 import type { ToolIntent } from "../../../gen/ts/toolhub/v1/call_pb.js";
@@ -114,7 +115,7 @@ function repeating(address: string, retryMs: number): Interceptor {
         const response = readable(await next({ ...request, message: each(message as Message) }), address);
         return response.stream && !request.contextValues.get(IS_BEGUN_AGAIN) ? await begun(response) : response;
       } catch (raised) {
-        const error = hubError(raised, address);
+        const error = (!request.signal.aborted && (await tlsProblem(raised, address))) || hubError(raised, address);
         const pauseMs = pauseAfter(failed, error);
         if (request.contextValues.get(IS_BEGUN_AGAIN)) throw error;
         const isRepeatable = isMany ? wasNotSent(error) : mayRepeat(error, request.method, message);
@@ -123,6 +124,57 @@ function repeating(address: string, retryMs: number): Interceptor {
       }
     }
   };
+}
+
+/** What Node says of certificates that it does not trust. */
+const UNTRUSTED: ReadonlySet<string> = new Set([
+  "DEPTH_ZERO_SELF_SIGNED_CERT", "SELF_SIGNED_CERT_IN_CHAIN", "UNABLE_TO_GET_ISSUER_CERT_LOCALLY", "UNABLE_TO_VERIFY_LEAF_SIGNATURE",
+]);
+const PROBE_MS = 2_000;
+
+/** That there is no connection to a server that is there, for TLS; undefined: it is not for that. */
+async function tlsProblem(raised: unknown, address: string): Promise<HubError | undefined> {
+  if (!(raised instanceof ConnectError) || raised instanceof HubError) return undefined;
+  const why = await reasonOf(raised, new URL(address));
+  const failed = why && new ConnectError(why, Code.Unavailable, undefined, undefined, raised.cause);
+  return failed ? new HubError(failed, address) : undefined;
+}
+
+async function reasonOf(error: ConnectError, url: URL): Promise<string> {
+  const code = (error.cause as { code?: string } | undefined)?.code ?? "";
+  if (["ERR_SSL_WRONG_VERSION_NUMBER", "ERR_SSL_PACKET_LENGTH_TOO_LONG"].includes(code)) {
+    return "The server does not use TLS: leave out https:// and TOOLHUB_CA_FILE.";
+  }
+  if (code === "CERT_HAS_EXPIRED" || code === "CERT_NOT_YET_VALID") {
+    return "The server's certificate has expired or is not valid yet: it must be renewed, or a clock is wrong.";
+  }
+  if (UNTRUSTED.has(code)) {
+    return "The server's certificate is not trusted: give the CA that signed it as caFile (TOOLHUB_CA_FILE).";
+  }
+  if (code === "ERR_TLS_CERT_ALTNAME_INVALID") {
+    return "The server's certificate is for another host name: use one that the certificate contains.";
+  }
+  // Of a connection that the server closes at once, Node says no more than that the stream was.
+  const isClosed = error.details.length === 0 && error.rawMessage.startsWith("http/2 stream closed");
+  if (!isClosed || (error.code !== Code.Canceled && error.code !== Code.Unavailable)) return "";
+  if (url.protocol === "https:") {
+    return "The server closes the connection: it probably wants a client certificate (certFile and keyFile).";
+  }
+  return (await speaksTls(url)) ? "The server uses TLS: write https://, and give its CA as caFile (TOOLHUB_CA_FILE)." : "";
+}
+
+/** Whether there is a TLS handshake to be had. Nothing is sent. */
+function speaksTls(url: URL): Promise<boolean> {
+  return new Promise((resolve) => {
+    const host = url.hostname.replace(/^\[|\]$/g, "");
+    const socket = connect({ host, port: Number(url.port || 80), rejectUnauthorized: false, ALPNProtocols: ["h2"] });
+    const answer = (does: boolean) => {
+      socket.destroy();
+      resolve(does);
+    };
+    socket.setTimeout(PROBE_MS, () => answer(false));
+    socket.once("secureConnect", () => answer(true)).once("error", () => answer(false));
+  });
 }
 
 const IS_BEGUN_AGAIN = createContextKey(false);

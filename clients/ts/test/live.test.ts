@@ -20,8 +20,18 @@ const file = (name: string) => join(process.env["TOOLHUB_ENCRYPTED_FILES"] ?? ""
 test("TLS and a certificate of one's own open a hub that wants both", { skip: !encrypted }, async () => {
   const own = { certFile: file("me.pem"), keyFile: file("me.key") };
   assert.ok((await connect(encrypted, { caFile: file("ca.pem"), ...own }).serverInfo()).principal);
-  for (const stranger of [{ caFile: file("ca.pem") }, own]) {
-    await assert.rejects(connect(encrypted, { ...stranger, retryMs: 0 }).serverInfo(), HubError);
+  const ca = { caFile: file("ca.pem") };
+  for (const [url, config, says] of [
+    [encrypted, ca, /wants a client certificate/],
+    [encrypted, own, /is not trusted/],
+    [encrypted.replace("https://", "http://"), {}, /uses TLS: write https/],
+    [`https://${address.replace("http://", "")}`, ca, /does not use TLS/],
+  ] as const) {
+    await assert.rejects(connect(url, { ...config, retryMs: 0 }).serverInfo(), (error: unknown) => {
+      assert.ok(error instanceof HubError && error.code === Code.Unavailable, `${error}`);
+      assert.match(error.message, says);
+      return true;
+    });
   }
 });
 
