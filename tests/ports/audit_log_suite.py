@@ -114,6 +114,19 @@ class AuditLogSuite:
         found = await log.read(EventFilter(user_id="alice"), after=None, limit=2)
         assert [event.event.at_unix_ms for event in found] == [2, 4]
 
+    async def test_events_of_those_who_are_meant_are_found_between_those_of_others(self, log: ChainedAuditLog) -> None:
+        names = ("a-1", "b-1", "", "a-2", "b-2", "a-1", "a-3")
+        for number, principal in enumerate(names, start=1):
+            log.append(called(number, principal=principal))
+        where = EventFilter(owners=lambda owner: owner.startswith("a-"), from_unix_ms=2)
+        seen: list[int] = []
+        after: tuple[int, str, int] | None = None
+        while page := await log.read(where, after=after, limit=2):
+            seen += [each.event.at_unix_ms for each in page]
+            after = (page[-1].event.at_unix_ms, page[-1].writer, page[-1].sequence)
+        assert seen == [4, 6, 7]
+        assert not await log.read(EventFilter(owners=lambda _: False), after=None, limit=2)
+
     async def test_event_keeps_for_whom_it_was_and_the_result_as_appended(self, log: ChainedAuditLog) -> None:
         whom = {"user_id": "u", "agent_id": "a", "task_id": "t", "session_id": "s", "labels": {"b": "2", "a": "1"}}
         event = called(1, **whom, result_digest="d" * 64, result_summary='{"text":"x"}')

@@ -263,6 +263,9 @@ NAMED: Final[Mapping[str, Callable[[Ids], Message]]] = {
     "AuditService.ListEvents": lambda ids: audit_service_pb2.ListEventsRequest(
         filter=event_pb2.EventFilter(principal=ids.principal)
     ),
+    "AuditService.ListEvents, by tenant": lambda ids: audit_service_pb2.ListEventsRequest(
+        filter=event_pb2.EventFilter(tenant="initech" if ids is NEVER else "acme")
+    ),
     "RegistryService.RefreshSources": lambda ids: _G.RefreshSourcesRequest(sources=[ids.source]),
     "RegistryService.UnregisterTool": lambda ids: _G.UnregisterToolRequest(name=ids.tool),
     "RegistryService.RegisterTool": lambda ids: _G.RegisterToolRequest(tool=a_tool(ids.tool), upsert=True),

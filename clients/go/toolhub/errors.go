@@ -69,8 +69,8 @@ const (
 	// result, not an error). Or a LangChain tool failed, reported a failure, or returned too much. Or a workflow of
 	// n8n or a graph of ComfyUI ran and failed.
 	KindExecutionError = "EXECUTION_ERROR"
-	// The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or the caller's
-	// artifacts would exceed `artifacts.quota_bytes`. Or a ComfyUI server ran out of memory (retryable).
+	// The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or artifacts would
+	// exceed `artifacts.quota_bytes` or their tenant's bounds. Or a ComfyUI server ran out of memory (retryable).
 	KindBudgetExceeded = "BUDGET_EXCEEDED"
 	// A rate or quota is used up, too many calls are in flight, or this one would wait longer than its deadline. Or
 	// a limit of the hub is reached: open jobs (`jobs.max_open`, half of them for one caller), idempotency keys,
@@ -224,7 +224,7 @@ const (
 	ReasonSizeMismatch = "SIZE_MISMATCH"
 	// The upload is larger than `artifacts.max_bytes`. Nothing was stored.
 	ReasonArtifactTooLarge = "ARTIFACT_TOO_LARGE"
-	// The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored.
+	// Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was stored.
 	ReasonQuotaExceeded = "QUOTA_EXCEEDED"
 	// This hub process does not have the upload: another process has it, it expired, or it never existed.
 	ReasonUploadNotFound = "UPLOAD_NOT_FOUND"

@@ -77,8 +77,9 @@ class ErrorKind(StrEnum):
     a result, not an error). Or a LangChain tool failed, reported a failure, or returned too much. Or a
     workflow of n8n or a graph of ComfyUI ran and failed."""
     BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
-    """The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or the caller's
-    artifacts would exceed `artifacts.quota_bytes`. Or a ComfyUI server ran out of memory (retryable)."""
+    """The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or artifacts
+    would exceed `artifacts.quota_bytes` or their tenant's bounds. Or a ComfyUI server ran out of memory
+    (retryable)."""
     RATE_LIMITED = "RATE_LIMITED"
     """A rate or quota is used up, too many calls are in flight, or this one would wait longer than its
     deadline. Or a limit of the hub is reached: open jobs (`jobs.max_open`, half of them for one caller),
@@ -235,7 +236,7 @@ class Reason(StrEnum):
     ARTIFACT_TOO_LARGE = "ARTIFACT_TOO_LARGE"
     """The upload is larger than `artifacts.max_bytes`. Nothing was stored."""
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
-    """The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored."""
+    """Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was stored."""
     UPLOAD_NOT_FOUND = "UPLOAD_NOT_FOUND"
     """This hub process does not have the upload: another process has it, it expired, or it never existed."""
     UPLOAD_OFFSET_WRONG = "UPLOAD_OFFSET_WRONG"

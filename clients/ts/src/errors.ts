@@ -82,8 +82,8 @@ export const ADVICE = {
    * n8n or a graph of ComfyUI ran and failed.
    */
   EXECUTION_ERROR: "Request less of the command or tool, or follow its message.",
-  /** The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or the caller's
-   * artifacts would exceed `artifacts.quota_bytes`. Or a ComfyUI server ran out of memory (retryable).
+  /** The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or artifacts would
+   * exceed `artifacts.quota_bytes` or their tenant's bounds. Or a ComfyUI server ran out of memory (retryable).
    */
   BUDGET_EXCEEDED: "Answer with what you have.",
   /** A rate or quota is used up, too many calls are in flight, or this one would wait longer than its deadline. Or
@@ -250,7 +250,7 @@ export const Reason = {
   SIZE_MISMATCH: "SIZE_MISMATCH",
   /** The upload is larger than `artifacts.max_bytes`. Nothing was stored. */
   ARTIFACT_TOO_LARGE: "ARTIFACT_TOO_LARGE",
-  /** The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored. */
+  /** Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was stored. */
   QUOTA_EXCEEDED: "QUOTA_EXCEEDED",
   /** This hub process does not have the upload: another process has it, it expired, or it never existed. */
   UPLOAD_NOT_FOUND: "UPLOAD_NOT_FOUND",

@@ -148,10 +148,10 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         audit = await open_audit(deps, worker or 0)
         on_refusal.push_async_callback(audit.close)
         stores = make_stores(deps)
-        artifacts, vault = make_artifacts(deps, stores, make_blobs(deps)), make_vault(deps, stores)
+        artifacts, vault = make_artifacts(deps, stores, make_blobs(deps), policy), make_vault(deps, stores)
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
-        long_work = make_long_work(deps, stores, audit, approvals, policy.again, artifacts.sweep)
+        long_work = make_long_work(deps, stores, audit, approvals, policy, artifacts.sweep)
         toolbox, runs = make_toolbox(deps, stores, long_work.job_service, artifacts), long_work.runs
         on_refusal.push_async_callback(toolbox.close)
         budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)

@@ -263,7 +263,9 @@ async def explain_call(
         _check_is_local(tool, toolbox, Paths(settings))
         who, context = policy.described(caller), ExecContext(user_id=user_id)
         call = Call("explained", tool, dict(args), who, context, purpose="explain the policy")
-        return explain(policy, _planned(call, toolbox, policy))
+        # A tool of another tenant's source is found, so that the entry which hides it can be named.
+        planned = _planned(call._replace(principal=replace(who, tenancy=None)), toolbox, policy)
+        return explain(policy, planned._replace(call=planned.call._replace(principal=who)))
     finally:
         await toolbox.close()
 

@@ -17,7 +17,7 @@ from toolhub_service.app.wiring_stores import Stores, not_installed
 from toolhub_service.app.wiring_tools import Toolbox, make_workspaces
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
-from toolhub_service.domain.call import GrantedCall, Principal
+from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job import JobNews
@@ -25,6 +25,7 @@ from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, InnerCalls, Invoker, PolicySource
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.engines.inprocess import InprocessEngine
+from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.approval_watch import ApprovalNews
 from toolhub_service.runtime.approvals import Approvals
 from toolhub_service.runtime.artifacts import Artifacts
@@ -106,18 +107,19 @@ def make_long_work(
     stores: Stores,
     audit: ChainedAuditLog,
     approvals: Approvals,
-    again: Callable[[Principal], Principal],
+    policy: LivePolicy,
     sweep_artifacts: Sweep,
 ) -> LongWork:
-    """`again`: a verified principal under the policy in force. `sweep_artifacts` removes those that have expired.
+    """`sweep_artifacts` removes those that have expired.
 
     Raises HubFailure when a place cannot be opened that the audit log is to be carried to."""
     clock, observing = deps.clock, deps.observing
     observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
-    ledger = JobLedger(stores.jobs, audit, observer, clock, _job_terms(deps), approvals.withdraw)
+    terms = _job_terms(deps)
+    ledger = JobLedger(stores.jobs, audit, observer, clock, terms, approvals.withdraw, policy.tenant_of)
     locks = RunnerLocks(deps.paths.data_dir / "runners")
     heartbeat = Heartbeat(ledger, f"runner_{deps.randomness.token_hex(8)}", locks.dead)
-    runs = JobRuns(ledger, heartbeat, deps.redactor, again)
+    runs = JobRuns(ledger, heartbeat, deps.redactor, policy.again)
     watch = JobWatch(stores.jobs, observer)
 
     def on_news(news: JobNews) -> None:

@@ -150,7 +150,7 @@ def make_server(
         approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
         artifacts=ArtifactServicer(artifacts, audit, deps.clock),
         registry=registry,
-        audit=AuditServicer(audit, access),
+        audit=AuditServicer(audit, access, policy),
         credentials=CredentialServicer(vault, audit, deps.clock),
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from toolhub_service.app.deps import Deps
 from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.domain.artifact import ArtifactRecords, Blobs
+from toolhub_service.domain.call import TenantDirectory
 from toolhub_service.domain.credential import CredentialStore
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
@@ -264,7 +265,7 @@ def make_blobs(deps: Deps) -> Blobs:
         raise HubFailure(StartReason.BUCKET_URL_INVALID, f"artifacts.bucket_url: {wrong}.") from wrong
 
 
-def make_artifacts(deps: Deps, stores: Stores, blobs: Blobs) -> Artifacts:
+def make_artifacts(deps: Deps, stores: Stores, blobs: Blobs, tenants: TenantDirectory) -> Artifacts:
     settings = deps.settings.artifacts
     return Artifacts(
         stores.artifacts,
@@ -275,4 +276,5 @@ def make_artifacts(deps: Deps, stores: Stores, blobs: Blobs) -> Artifacts:
         max_bytes=settings.max_bytes,
         quota_bytes=settings.quota_bytes,
         argument_max_bytes=settings.argument_max_bytes,
+        tenants=tenants,
     )

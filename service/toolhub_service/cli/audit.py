@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
-from toolhub_service.cli.audit_verify import verify
-from toolhub_service.cli.client import (
-    PAGE_MAX,
-    Connection,
-    connected_by,
-    connection_options,
-    note_outage,
-    reopened,
+from toolhub_service.cli.audit_events import (
+    Moment,
+    events,
+    filter_of,
+    filter_options,
+    followed_events,
+    newest,
 )
+from toolhub_service.cli.audit_verify import verify
+from toolhub_service.cli.client import connected_by, connection_options, note_outage
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
     enum_name,
@@ -39,87 +38,6 @@ from toolhub_service.cli.output import (
 )
 from toolhub_service.cli.root import SuggestingGroup
 
-# Reading a hub's audit events: all of them from the oldest, or the newest few without reading what is before them.
-#
-# The log is listed in the order of time, from any moment on. So the newest N are asked for in windows that reach back
-# from now, each 16 times as long as the one before, until one holds enough: at most a few listings, of which only the
-# last can hold many events more than asked for.
-
-_FIRST_WINDOW_S = 4.0
-_GROWTH = 16
-_LAST_WINDOW_S = 64 * 86_400.0
-
-
-def events(connection: Connection, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
-    """Every event that matches, oldest first."""
-    for page in connection.pages(connection.audit.ListEvents, pb.ListEventsRequest(filter=where, page_size=PAGE_MAX)):
-        yield from page.events
-
-
-def newest(connection: Connection, where: event_pb2.EventFilter, count: int) -> list[event_pb2.Event]:
-    """The last `count` events that match, oldest first."""
-    found: deque[event_pb2.Event] = deque(maxlen=count)
-    if count == 0:
-        return []
-    window_s = _FIRST_WINDOW_S
-    while window_s <= _LAST_WINDOW_S:
-        windowed = event_pb2.EventFilter()
-        windowed.CopyFrom(where)
-        windowed.since.FromNanoseconds(time.time_ns() - int(window_s * 1e9))
-        found.extend(events(connection, windowed))
-        if len(found) == count:
-            return list(found)
-        found.clear()
-        window_s *= _GROWTH
-    found.extend(events(connection, where))
-    return list(found)
-
-
-# Following the audit log across restarts of the hub: from the last event seen, what was missed first.
-
-_PAUSE_MAX_S = 5.0
-
-
-def followed_events(
-    connection: Connection,
-    where: event_pb2.EventFilter,
-    *,
-    disconnected: Callable[[float], object] = lambda _: None,
-    pause: Callable[[float], object] = time.sleep,
-) -> Iterator[event_pb2.Event]:
-    """New events without end, across restarts of the hub. `disconnected` is called with the seconds until the next try.
-
-    Raises grpc.RpcError when the hub refuses, and when it cannot be reached at the beginning.
-    """
-    asked = pb.ListEventsRequest(filter=where, page_size=1)
-    connection.call(connection.audit.ListEvents, asked)
-    token = ""
-
-    def tail() -> Iterator[event_pb2.Event]:
-        nonlocal token
-        request = pb.TailEventsRequest(filter=where, resume_token=token)
-        answers = connection.audit.TailEvents(request, metadata=connection.metadata)
-        try:
-            for answer in answers:
-                token = answer.resume_token
-                yield answer.event
-        finally:
-            answers.cancel()
-
-    yield from reopened(tail, _PAUSE_MAX_S, disconnected, pause)
-
-
-# Fields of EventFilter with an option each.
-_FILTERS = {
-    "principal": "this principal",
-    "tool": "this tool",
-    "call_id": "this call",
-    "request_id": "this request",
-    "user_id": "calls for this user",
-    "agent_id": "calls by this agent",
-    "task_id": "this task",
-    "session_id": "this session",
-}
 _SUMMARY_CHARS = 80
 _FACTS_CHARS = 300
 _WITHOUT_ARGUMENTS = frozenset(
@@ -144,16 +62,6 @@ def audit() -> None:
 audit.add_command(verify)
 
 
-def _filter_options(command: Any) -> Any:
-    for name, whose in _FILTERS.items():
-        flag = f"--{name.replace('_', '-')}"
-        command = click.option(flag, name, default="", help=f"Only events of {whose}.")(command)
-    types = click.option(
-        "--type", "types", multiple=True, help="Only events of this type, such as POLICY_DENIED; repeatable."
-    )
-    return types(command)
-
-
 @audit.command()
 @click.option(
     "-n",
@@ -164,7 +72,7 @@ def _filter_options(command: Any) -> Any:
     help="Number of events to show before following.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Show new events until interrupted.")
-@_filter_options
+@filter_options
 @text_option
 @connection_options
 def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
@@ -176,13 +84,44 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
       toolhub audit tail -f --type POLICY_DENIED
     """
     with connected_by(options) as connection, suppress(KeyboardInterrupt):
-        where = _filter(options)
+        where = filter_of(options)
         found = newest(connection, where, count)
         _print_events(found, as_json)
         if not found and not follow and not wants_json(as_json):
             footnote("No event matches.")
         if follow:
             _print_events(followed_events(connection, where, disconnected=note_outage), as_json)
+
+
+@audit.command()
+@click.option("--since", type=Moment(), help="Only events from then on: a time (ISO 8601), or a span such as 24h.")
+@click.option("--until", type=Moment(), help="Only events before then.")
+@click.option(
+    "-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Most events to show, oldest first."
+)
+@filter_options
+@text_option
+@connection_options
+def query(count: int, as_json: bool, **options: Any) -> None:
+    """List events of a time, oldest first.
+
+    \b
+    Examples:
+      toolhub audit query --tenant acme --since 24h
+      toolhub audit query --tool core/fs.deletePath --since 2026-01-31 --until 2026-02-01 -n 1000
+    """
+    with connected_by(options) as connection:
+        found = events(connection, filter_of(options))
+        shown = 0
+        for event in islice(found, count):
+            _print_events((event,), as_json)
+            shown += 1
+        if wants_json(as_json):
+            return
+        if not shown:
+            footnote("No event matches.")
+        elif next(found, None) is not None:
+            footnote(f"There are more. Repeat with -n, or with --since {_time(event)}.")
 
 
 @audit.command()
@@ -196,7 +135,7 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
     help="countbot: one line a call, with the fields of CountBot's log. lines (with --data-dir): events as they are "
     "sealed, for `toolhub audit verify --file`.",
 )
-@_filter_options
+@filter_options
 @connection_options
 def export(data_dir: Path | None, form: str | None, **options: Any) -> None:
     """Print every event as one line of JSON, with sequence and MAC, oldest first.
@@ -207,18 +146,20 @@ def export(data_dir: Path | None, form: str | None, **options: Any) -> None:
       toolhub audit export --data-dir /var/lib/toolhub > events.jsonl
       toolhub audit export --as countbot --session-id s1
     """
+    if data_dir is not None and options["tenant"]:
+        raise click.UsageError("--tenant needs a hub, whose policy says whose tenant a principal is.")
     if form == "lines":
-        _print_lines(data_dir, _filter(options))
+        _print_lines(data_dir, filter_of(options))
         return
     if data_dir is not None:
         from toolhub_service.app.offline import OfflineRefused
 
         with explaining(OfflineRefused):
-            for record in _records(_events_of(data_dir, _filter(options)), form):
+            for record in _records(_events_of(data_dir, filter_of(options)), form):
                 print_json_line(record)
         return
     with connected_by(options) as connection:
-        for record in _records(events(connection, _filter(options)), form):
+        for record in _records(events(connection, filter_of(options)), form):
             print_json_line(record)
 
 
@@ -324,15 +265,6 @@ def begin(reason: str, **options: Any) -> None:
     click.echo("Started a new audit log. Its first event records the reason.")
 
 
-def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:
-    try:
-        types = [event_pb2.EventType.Value(f"EVENT_TYPE_{name.upper()}") for name in options["types"]]
-    except ValueError as unknown:
-        known = ", ".join(name.removeprefix("EVENT_TYPE_") for name in event_pb2.EventType.keys()[1:])
-        raise click.UsageError(f"--type takes one of: {known}") from unknown
-    return event_pb2.EventFilter(types=types, **{name: options[name] for name in _FILTERS})
-
-
 def _print_events(found: Iterable[event_pb2.Event], as_json: bool) -> None:
     for event in found:
         if wants_json(as_json):
@@ -348,14 +280,19 @@ def _line(event: event_pb2.Event) -> str:
     rule = f" [{event.rule_id}]" if event.rule_id else ""
     who, tool, summary = legible(event.principal), legible(event.tool), legible(_summary(event))
     parts = (
-        f"{event.at.ToDatetime():{'%Y-%m-%dT%H:%M:%SZ' if is_whole() else '%H:%M:%S'}}",
+        _time(event) if is_whole() else f"{event.at.ToDatetime():%H:%M:%S}",
         enum_name(event, "type").ljust(13),
+        legible(event.tenant),
         who,
         tool,
         (outcome + took + rule).strip(),
         summary,
     )
     return "  ".join(part for part in parts if part)
+
+
+def _time(event: event_pb2.Event) -> str:
+    return f"{event.at.ToDatetime():%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _summary(event: event_pb2.Event) -> str:

@@ -26,7 +26,7 @@ def auth() -> None:
 @text_option
 @connection_options
 def whoami(as_json: bool, **options: Any) -> None:
-    """Ask the hub who calls: the principal and its roles; and by which context and credential, and until when.
+    """Ask the hub who calls: the principal, its roles, tenant and groups; by which context and credential; until when.
 
     \b
     Example:
@@ -41,9 +41,14 @@ def whoami(as_json: bool, **options: Any) -> None:
     login = _login_of(used) if used is not None and used.context.login is not None else {}
     if wants_json(as_json):
         known = {"context": options["context_name"], "address": hub.hub.address}
-        print_json({"principal": answer.principal, "roles": list(answer.roles), **known, **login})
+        belongs = {"tenant": answer.tenant, "groups": list(answer.groups)}
+        print_json({"principal": answer.principal, "roles": list(answer.roles), **belongs, **known, **login})
         return
     click.echo(f"{legible(answer.principal)} ({', '.join(answer.roles)})")
+    if answer.tenant:
+        click.echo("tenant: none" if answer.tenant == "-" else f"tenant: {legible(answer.tenant)}")
+    if answer.groups:
+        click.echo(f"groups: {legible(', '.join(answer.groups))}")
     if options["context_name"]:
         # An option or a variable of the environment goes before the context's own.
         credential = used.context.credential if used is not None else "not that of the context"

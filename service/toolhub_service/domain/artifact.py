@@ -92,6 +92,9 @@ class ArtifactRecords(Protocol):
     async def usage(self, principal: str) -> tuple[int, int]:
         """How many artifacts the principal owns, and their bytes."""
 
+    async def usage_of(self, owners: Owners) -> tuple[int, int]:
+        """The same of all those principals together."""
+
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...

@@ -37,12 +37,25 @@ Owners = Callable[[str], bool]
 """Whether what the principal of that id owns is meant."""
 
 
+class TenantBounds(NamedTuple):
+    """What all principals of a tenant may hold together; None: as much as each of them may."""
+
+    max_artifact_bytes: int | None = None
+    max_artifacts: int | None = None
+    max_open_jobs: int | None = None
+    max_open_approvals: int | None = None
+
+
 class Tenancy(Protocol):
     """What a principal of one tenant may know of what others own, by the policy that describes it."""
 
     @property
     def name(self) -> str:
         """The tenant; `-` for who belongs to none, where there are tenants."""
+
+    @property
+    def bounds(self) -> TenantBounds:
+        """What the tenant may hold."""
 
     def holds(self, principal_id: str) -> bool:
         """Whether this principal is of the same tenant."""
@@ -52,6 +65,17 @@ class Tenancy(Protocol):
 
     def owns(self, source: str) -> bool:
         """Whether the source is this tenant's alone: its operators may change it."""
+
+
+class TenantDirectory(Protocol):
+    """Whose tenant a principal is, by the policy in force."""
+
+    def tenant_of(self, principal_id: str) -> str:
+        """Its name; `-` for a principal of none, `*` for one of the whole hub. Empty for nobody, and where there are no
+        tenants."""
+
+    def tenancy_of(self, principal_id: str) -> Tenancy | None:
+        """What it may know of others, and what bounds its tenant; None: all, and nothing."""
 
 
 class SubjectToken:

@@ -281,13 +281,13 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ),
     ErrorKind.BUDGET_EXCEEDED: KindSpec(
         Code.RESOURCE_EXHAUSTED,
-        "The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or the caller's "
-        "artifacts would exceed `artifacts.quota_bytes`. Or a ComfyUI server ran out of memory (retryable).",
+        "The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or artifacts would "
+        "exceed `artifacts.quota_bytes` or their tenant's bounds. Or a ComfyUI server ran out of memory (retryable).",
         "Answer with what you have.",
         details={
             "max_tool_calls, used_tool_calls": "calls allowed and made",
             "timeout_s": "the time allowed",
-            "quota_bytes, used_bytes": "the caller's quota for artifacts, and how much of it is used",
+            "limit, quota_bytes, used_bytes, quota, used": "a quota of artifacts, the caller's or its tenant's",
             "cause": "`OUT_OF_MEMORY`: the device of a ComfyUI server has too little memory for these arguments",
             "node, node_class, exception": "the node that failed",
         },
@@ -301,7 +301,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         retryable=True,
         details={
             "limit": "the policy's limit and its counter, or the limit of the hub: `jobs.max_open`, `idempotency`, "
-            "`approvals.max_pending`, `large-arguments`",
+            "`approvals.max_pending`, `large-arguments`, `tenants.max_open_jobs`, `tenants.max_open_approvals`",
             "rate_per_s, quota": "the limit that was exceeded",
             "whose": "of idempotency keys: `all`, or `yours`: the caller holds as many as are left for all others",
             "waits_for": "the upstream or limit whose slots are taken",

@@ -87,8 +87,11 @@ class JobEngine(Protocol):
         `run` never raises but for cancellation, and copes with a job that is delivered twice.
         """
 
-    async def enqueue(self, job_id: str) -> None:
-        """Have the job delivered, at least once. Enqueueing one that is already waiting here changes nothing."""
+    async def enqueue(self, job_id: str, tenant: str = "") -> None:
+        """Have the job delivered, at least once. Enqueueing one that is already waiting here changes nothing.
+
+        Jobs of several tenants are delivered in turn; those of one, and all where none is named, in the order in which
+        they came."""
 
     def parked(self, job_id: str) -> AbstractAsyncContextManager[None]:
         """While inside, the delivery of the job only waits, for other jobs, and takes no other's room; to leave may

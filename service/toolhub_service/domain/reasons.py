@@ -336,8 +336,9 @@ class Reason(HubReason):
     )
     QUOTA_EXCEEDED = (
         Code.RESOURCE_EXHAUSTED,
-        "The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored.",
+        "Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was stored.",
         "Delete artifacts, or wait until older ones expire.",
+        "limit, quota_bytes, used_bytes, quota, used",
     )
     UPLOAD_NOT_FOUND = (
         Code.NOT_FOUND,

@@ -205,7 +205,7 @@ class DocketEngine:
         if self._serving.done():
             await self._serving
 
-    async def enqueue(self, job_id: str) -> None:
+    async def enqueue(self, job_id: str, tenant: str = "") -> None:
         """Raises ToolFailure TOOL_UNAVAILABLE when Redis does not answer; the job may be delivered all the same."""
         try:
             async with asyncio.timeout(_ENQUEUE_S):

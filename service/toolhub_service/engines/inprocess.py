@@ -1,4 +1,5 @@
-"""The embedded engine: jobs run as tasks of this process, a bounded number at a time, in the order they came.
+"""The embedded engine: jobs run as tasks of this process, a bounded number at a time, in the order they came; where
+they are of several tenants, each tenant's in turn.
 
 Nothing is kept here that outlives the process: what waits is a row of job ids. A job that waited or ran when the
 process ended is found in the store when the next one starts, and by the reconciler.
@@ -70,15 +71,46 @@ class Runs:
         self._on_end(job_id)
 
 
+class WaitingJobs:
+    """Ids of jobs that wait, each once: taken from tenant after tenant, and of each in the order they came."""
+
+    def __init__(self) -> None:
+        # By tenant, in the order of their turns; none is empty.
+        self._of: dict[str, OrderedDict[str, None]] = {}
+        self._ids: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, job_id: str, tenant: str) -> None:
+        if job_id not in self._ids:
+            self._ids.add(job_id)
+            self._of.setdefault(tenant, OrderedDict())[job_id] = None
+
+    def take(self) -> str:
+        """The next one. Raises StopIteration when none waits."""
+        tenant, own = next(iter(self._of.items()))
+        job_id, _ = own.popitem(last=False)
+        self._ids.remove(job_id)
+        del self._of[tenant]
+        if own:
+            self._of[tenant] = own  # behind the others
+        return job_id
+
+    def clear(self) -> None:
+        self._of.clear()
+        self._ids.clear()
+
+
 class InprocessEngine:
     """A JobEngine for one process."""
 
     def __init__(self, max_running: int) -> None:
         """`max_running` is at least 1."""
         self._max_running = max_running
-        self._waiting: OrderedDict[str, None] = OrderedDict()
-        # Enqueued while they run.
-        self._again: set[str] = set()
+        self._waiting = WaitingJobs()
+        # Enqueued while they run, and of which tenant each is.
+        self._again: dict[str, str] = {}
         # How many parts of each run only wait.
         self._parked: Counter[str] = Counter()
         # Parked runs that are to go on, once there is room.
@@ -92,14 +124,14 @@ class InprocessEngine:
         self._runs = Runs(run, self._ended)
         self._fill()
 
-    async def enqueue(self, job_id: str) -> None:
+    async def enqueue(self, job_id: str, tenant: str = "") -> None:
         """Never waits and never fails. Once the engine is closed nothing happens: the job stands in the store."""
         if self._closed:
             return
         if self._runs is not None and self._runs.get(job_id) is not None:
-            self._again.add(job_id)
+            self._again[job_id] = tenant
             return
-        self._waiting[job_id] = None
+        self._waiting.add(job_id, tenant)
         self._fill()
 
     @asynccontextmanager
@@ -149,9 +181,9 @@ class InprocessEngine:
         return 0 if self._runs is None else len(self._runs) - len(self._parked) + len(self._let_on)
 
     def _ended(self, job_id: str) -> None:
-        if job_id in self._again:
-            self._again.remove(job_id)
-            self._waiting[job_id] = None
+        tenant = self._again.pop(job_id, None)
+        if tenant is not None:
+            self._waiting.add(job_id, tenant)
         self._fill()
 
     def _fill(self) -> None:
@@ -166,5 +198,4 @@ class InprocessEngine:
             returning.set_result(None)
         while self._waiting and room > 0:
             room -= 1
-            job_id, _ = self._waiting.popitem(last=False)
-            self._runs.start(job_id)
+            self._runs.start(self._waiting.take())

@@ -288,6 +288,7 @@ def document_schema() -> dict[str, Any]:
 # A key of this list whose default changes its meaning has to leave it.
 _ADDED = ("approval_by_default", "blocked_cidrs", "denied_commands", "tenants")
 _ADDED_TO_EGRESS = ("retry_with_key",)
+_ADDED_TO_TENANTS = ("max_artifact_bytes", "max_artifacts", "max_open_approvals", "max_open_jobs")
 _ADDED_TO_SANDBOX = ("minimum", "minimum_for")
 _fields = cache(msgspec.structs.fields)
 
@@ -300,10 +301,12 @@ def canonical_bytes(document: PolicyDocument) -> bytes:
     _leave_out(written["sandbox"], document.sandbox, _ADDED_TO_SANDBOX)
     for entry, rule in zip(written["egress"], document.egress, strict=True):
         _leave_out(entry, rule, _ADDED_TO_EGRESS)
+    for entry, tenant in zip(written.get("tenants", ()), document.tenants, strict=True):
+        _leave_out(entry, tenant, _ADDED_TO_TENANTS)
     return msgspec.json.encode(written)
 
 
-def _leave_out(written: dict[str, Any], section: Section, names: Iterable[str]) -> None:
+def _leave_out(written: dict[str, Any], section: msgspec.Struct, names: Iterable[str]) -> None:
     """The keys of that name that stand at their default."""
     for each in _fields(type(section)):
         made = each.default_factory

@@ -16,7 +16,8 @@ from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another, grammar_line
 from toolhub_service.policy.selectors import Party, parties_of
 from toolhub_service.policy.snapshot import PolicySnapshot
-from toolhub_service.policy.table import CompiledRule, Holdings, Row
+from toolhub_service.policy.table import TENANTS_RULE_ID, CompiledRule, Holdings, Row
+from toolhub_service.policy.tenants import EVERY, UNASSIGNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
     """The verdict on a call, and all that was considered for it."""
     row, parties = snapshot.row_of(planned), parties_of(planned.call.principal, snapshot.others_of(planned))
     considered = [
+        *_tenants(snapshot, planned, parties),
         _identity(planned, row),
         *_grants(snapshot, row, [party for party in parties if party.is_known]),
         _permissions(planned, row),
@@ -53,6 +55,26 @@ def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
         _fallback(row),
     ]
     return Explanation(snapshot.decide(planned), tuple(considered), _grammar(planned, row))
+
+
+def _tenants(snapshot: PolicySnapshot, planned: PlannedCall, parties: Sequence[Party]) -> Iterator[Consideration]:
+    """Whose tenant each is of those whose rights the call needs, and whether the source is there for it."""
+    tenants, source = snapshot.table.tenants, planned.spec.source
+    if tenants is None:
+        return
+    listing = " and ".join(f"{TENANTS_RULE_ID}[{index}]" for index in tenants.listing(source))
+    for party in parties:
+        whom, tenant = "the caller" if party is parties[0] else party.id, tenants.of(party.id)
+        found = tenants.entry_of(party.id)
+        by = f"`{found[1]}` names {whom}" if found else f"no entry names {whom}"
+        if tenant == EVERY:
+            what, sees = f"{whom} is of the whole hub", "it sees every source"
+        else:
+            what = f"{whom} is of no tenant" if tenant == UNASSIGNED else f"{whom} is of tenant {tenant}"
+            sees = f"source {source} is listed by {listing}" if listing else f"source {source} is everybody's"
+        hidden = not tenants.shows(tenant, source)
+        why = f"{by}; {sees}{', and so not there for it' if hidden else ''}"
+        yield Consideration(f"{TENANTS_RULE_ID}[{found[0]}]" if found else TENANTS_RULE_ID, what, hidden, why)
 
 
 def _identity(planned: PlannedCall, row: Row) -> Consideration:

@@ -308,6 +308,15 @@ class LivePolicy:
         tenants = self._snapshot.table.tenants
         return None if tenants is None else tenants.named(name)
 
+    def tenant_of(self, principal_id: str) -> str:
+        """As `domain.call.TenantDirectory`."""
+        tenants = self._snapshot.table.tenants
+        return "" if tenants is None else tenants.of(principal_id)
+
+    def tenancy_of(self, principal_id: str) -> Tenancy | None:
+        tenants = self._snapshot.table.tenants
+        return None if tenants is None else tenants.tenancy(principal_id)
+
     def replace(self, source: Source) -> Change:
         """Put a new document in force, whole or not at all."""
         before = self._snapshot.revision

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from toolhub_service.domain.call import TenantBounds
 from toolhub_service.domain.source import FIRST_USE
 from toolhub_service.policy.patterns import Patterns
 
@@ -27,6 +28,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NOBODY: Final = frozenset({"", FIRST_USE})
 _REMEMBERED_MAX: Final = 16_384
 
+Bound = Annotated[int, Meta(ge=0, le=2**53)]
 TenantGlob = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -55,6 +57,22 @@ class TenantRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "that no entry lists is everybody's."
         ),
     ] = ()
+    max_artifact_bytes: Annotated[
+        Bound | None, Meta(description="Bytes of all artifacts of the tenant's principals together.")
+    ] = None
+    max_artifacts: Annotated[Bound | None, Meta(description="How many artifacts they may keep together.")] = None
+    max_open_jobs: Annotated[
+        Bound | None, Meta(description="How many of their jobs may be waiting or running at a time.")
+    ] = None
+    max_open_approvals: Annotated[
+        Bound | None, Meta(description="How many of their calls may wait for a person at a time.")
+    ] = None
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """Those that it sets."""
+        found = {name: getattr(self, name) for name in TenantBounds._fields}
+        return {name: bound for name, bound in found.items() if bound is not None}
 
 
 def unsound(rules: Sequence[TenantRule]) -> Iterator[tuple[str, str]]:
@@ -74,20 +92,23 @@ def unsound(rules: Sequence[TenantRule]) -> Iterator[tuple[str, str]]:
                 yield f"{path}.principals[{place}]", f"`{PLACEHOLDER}` must end the id or stand before a sign such as /"
         if rule.sources and rule.name in (EVERY, PLACEHOLDER):
             yield f"{path}.sources", "sources belong to tenants that have a name of their own"
+        if rule.name == EVERY and rule.bounds:
+            yield f"{path}.{next(iter(rule.bounds))}", "bounds are of a tenant, and these principals are of none"
 
 
 class Tenancy:
     """Implements `domain.call.Tenancy`."""
 
-    __slots__ = ("_tenants", "name")
+    __slots__ = ("_tenants", "bounds", "name")
 
     def __init__(self, name: str, tenants: Tenants) -> None:
         self.name = name
+        self.bounds = tenants.bounds(name)
         self._tenants = tenants
 
     def __eq__(self, other: object) -> bool:
         """Whether it lets see the same, whichever policy it is of."""
-        return isinstance(other, Tenancy) and (self.name, self._tenants.rules) == (other.name, other._tenants.rules)
+        return isinstance(other, Tenancy) and (self.name, self._tenants.shown) == (other.name, other._tenants.shown)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -108,6 +129,8 @@ class Tenants:
     def __init__(self, rules: Sequence[TenantRule]) -> None:
         """`rules` are sound."""
         self.rules = tuple(rules)
+        self.shown = tuple((rule.name, rule.principals, rule.sources) for rule in rules)
+        """What says who sees what."""
         self._fixed = [(rule.name, Patterns(rule.principals)) for rule in rules]
         self._sources = [(rule.name, Patterns(rule.sources)) for rule in rules if rule.sources]
         # Tokens may name any number of principals: what is remembered of them has a bound.
@@ -139,6 +162,30 @@ class Tenants:
             known = self._tenancies[name] = Tenancy(name, self)
         return known
 
+    def bounds(self, name: str) -> TenantBounds:
+        """Each bound is that of the first entry of the tenant's own name that sets it, else of `{tenant}`."""
+        if name in (EVERY, UNASSIGNED):
+            return TenantBounds()
+        set_by = [rule.bounds for rule in self.rules if rule.name == PLACEHOLDER][::-1]
+        set_by += [rule.bounds for rule in self.rules if rule.name == name][::-1]
+        return TenantBounds(**{bound: most for bounds in set_by for bound, most in bounds.items()})
+
+    def entry_of(self, principal_id: str) -> tuple[int, str, str] | None:
+        """Which entry names it, by which glob, as which tenant; None: none does."""
+        for index, (rule, (name, patterns)) in enumerate(zip(self.rules, self._fixed, strict=True)):
+            if name != PLACEHOLDER:
+                if (pattern := patterns.match(principal_id)) is not None:
+                    return index, pattern.text, name
+                continue
+            for text in rule.principals:
+                if found := _named_in(text, principal_id):
+                    return index, text, found
+        return None
+
+    def listing(self, source: str) -> list[int]:
+        """The entries that list the source."""
+        return [index for index, rule in enumerate(self.rules) if Patterns(rule.sources).match(source)]
+
     def owners(self, source: str) -> frozenset[str]:
         """The tenants whose source it is; empty: everybody's."""
         known = self._owners.get(source)
@@ -155,13 +202,8 @@ class Tenants:
         return not owners or tenant in owners or tenant == EVERY
 
     def _find(self, principal_id: str) -> str:
-        for rule, (name, patterns) in zip(self.rules, self._fixed, strict=True):
-            if name != PLACEHOLDER:
-                if patterns.match(principal_id):
-                    return name
-            elif found := next(filter(None, (_named_in(text, principal_id) for text in rule.principals)), ""):
-                return found
-        return UNASSIGNED
+        found = self.entry_of(principal_id)
+        return UNASSIGNED if found is None else found[2]
 
 
 def _named_in(pattern: str, principal_id: str) -> str:

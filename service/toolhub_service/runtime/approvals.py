@@ -96,7 +96,8 @@ class Approvals:
 
         Raises ToolFailure RATE_LIMITED when the principal has too many questions open.
         """
-        asking = self._asking.setdefault(planned.call.principal.id, asyncio.Lock())
+        principal = planned.call.principal
+        asking = self._asking.setdefault(principal.id if _bound(principal) is None else principal.share, asyncio.Lock())
         async with asking:  # what is asked at once would find room at once
             approval = await self._room(planned, verdict, asked) or await self._ask(planned, verdict, asked)
         self._arguments.keep(approval, planned.args_json)
@@ -309,9 +310,14 @@ class Approvals:
 
     async def _room(self, planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | None) -> Approval | None:
         """None when there is room for one more question, else the equal one that stands. Raises RATE_LIMITED."""
-        mine = ApprovalFilter(states=PENDING, principal=planned.call.principal.id)
+        principal = planned.call.principal
+        mine = ApprovalFilter(states=PENDING, principal=principal.id)
         _, total = await self._store.page(mine, after=None, limit=1)
-        if total < self._max_pending:
+        is_full, most = total >= self._max_pending, _bound(principal)
+        if not is_full and most is not None:
+            ours = ApprovalFilter(states=PENDING, owners=principal.owners)
+            is_full = (await self._store.page(ours, after=None, limit=1))[1] >= most
+        if not is_full:
             return None
         binding = binding_of(planned, verdict, asked)
         pending, _ = await self._store.page(mine, after=None, limit=total)
@@ -319,11 +325,26 @@ class Approvals:
         for approval in pending:
             if approval.binding == binding and not is_over(approval, now_unix_ms):
                 return approval
-        raise refuse(
-            ErrorKind.RATE_LIMITED,
-            f"{total} of your calls already wait for approval, which is the limit. Wait until some are decided.",
-            limit="approvals.max_pending",
-        )
+        raise _too_many_wait(principal, total if total >= self._max_pending else None)
+
+
+def _bound(principal: Principal) -> int | None:
+    """How many of the tenant's calls may wait for a person; None: no matter how many."""
+    return None if principal.tenancy is None else principal.tenancy.bounds.max_open_approvals
+
+
+def _too_many_wait(principal: Principal, own: int | None) -> ToolFailure:
+    """`own`: how many of the principal's wait, where these are too many; else its tenant's are."""
+    if own is not None or principal.tenancy is None:
+        message = f"{own} of your calls already wait for approval, which is the limit. Wait until some are decided."
+        return refuse(ErrorKind.RATE_LIMITED, message, limit="approvals.max_pending")
+    return refuse(
+        ErrorKind.RATE_LIMITED,
+        f"{_bound(principal)} calls of tenant {principal.tenancy.name} already wait for approval, which is the limit "
+        "that the policy sets for it. Wait until some are decided.",
+        limit="tenants.max_open_approvals",
+        quota=_bound(principal),
+    )
 
 
 def _is_done(approval: Approval, call: Call) -> bool:

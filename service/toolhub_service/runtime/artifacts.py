@@ -25,17 +25,17 @@ from toolhub_service.domain.artifact import (
     Blobs,
     BlobWriter,
 )
-from toolhub_service.domain.call import Call, Principal
+from toolhub_service.domain.call import Call, Principal, TenantDirectory
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.runtime.artifact_quota import Quota
 from toolhub_service.runtime.artifact_references import ResolvedArguments, resolve_arguments
 from toolhub_service.runtime.artifact_uploads import (
     ArtifactHeader,
     HeldUpload,
     HeldUploads,
-    Quota,
     Upload,
     judge_header,
     plain_media_type,
@@ -76,6 +76,7 @@ class Artifacts:
         quota_bytes: int,
         argument_max_bytes: int,
         linger_s: float = 600.0,
+        tenants: TenantDirectory | None = None,
     ) -> None:
         self._records = records
         self._blobs = blobs
@@ -85,7 +86,7 @@ class Artifacts:
         self._max_bytes = max_bytes
         self._argument_max_bytes = argument_max_bytes
         self._linger_ms = int(linger_s * 1_000)
-        self._quota = Quota(records, quota_bytes)
+        self._quota = Quota(records, quota_bytes, tenants)
         self._uploads = HeldUploads(clock, self._begin)
 
     async def keep(
@@ -131,7 +132,10 @@ class Artifacts:
             reason = _AS_STATUS.get(failure.error.kind)
             if reason is None:
                 raise
-            raise HubFailure(reason, failure.error.message) from failure
+            refused = HubFailure(reason, failure.error.message)
+            if reason is Reason.QUOTA_EXCEEDED:
+                refused.metadata = {name: str(value) for name, value in failure.error.details.items()}
+            raise refused from failure
 
     async def upload(self, principal_id: str, upload_id: str) -> tuple[int, Artifact | None]:
         """How many bytes of an upload have come, and what it became. Raises HubFailure NOT_FOUND."""
@@ -241,7 +245,7 @@ class Artifacts:
                 async for chunk in chunks:
                     await upload.take(chunk)
                 upload.judge()
-                await self._quota.check(planned.principal, claim)
+                await claim.check()
                 return await self._record(planned, upload.writer)
             except BaseException:
                 await upload.abort()
@@ -266,7 +270,7 @@ class Artifacts:
             return HeldUpload(header, upload, release.pop_all())
 
     async def _keep(self, planned: Artifact, upload: Upload) -> Artifact:
-        await self._quota.check(planned.principal, upload.claim)
+        await upload.claim.check()
         return await self._complete(planned, upload.writer)
 
     async def _record(self, planned: Artifact, writer: BlobWriter) -> Artifact:

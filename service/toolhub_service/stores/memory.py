@@ -110,6 +110,9 @@ class MemoryRecords(Generic[R]):
     async def totals(self, value: str) -> tuple[int, int]:
         return self._counts[value], self._sums[value]
 
+    async def all_totals(self) -> Sequence[tuple[str, int, int]]:
+        return [(value, count, self._sums[value]) for value, count in self._counts.items()]
+
     async def revision(self) -> int:
         return self._revision
 

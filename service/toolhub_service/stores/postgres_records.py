@@ -162,6 +162,12 @@ class PostgresRecords(Generic[R]):
         )
         return number, total
 
+    async def all_totals(self) -> Sequence[tuple[str, int, int]]:
+        by, summed = self._table.total
+        return await self._link.rows(
+            f"SELECT {by}, count(*), coalesce(sum({summed}), 0)::bigint FROM {self._table.name} GROUP BY {by}"  # noqa: S608 — fixed names
+        )
+
     async def revision(self) -> int:
         rows = await self._link.rows("SELECT revision FROM record_revisions WHERE name = %s", self._table.name)
         return rows[0][0] if rows else 0

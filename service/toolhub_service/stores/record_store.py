@@ -139,53 +139,45 @@ class RecordStore(Protocol[R]):
 
     async def create(self, record: R) -> R | None:
         """Keep a new one. None when that was done, else the open one with the same `unique` value."""
-        ...
 
     async def put(self, records: Sequence[R]) -> bool:
         """Replace those whose version is one less, all or none; version 1 takes a key that is free.
 
         False when another change came first to any of them.
         """
-        ...
 
     async def get(self, key: Key) -> R | None: ...
 
     async def find(self, column: str, value: str) -> Sequence[R]:
         """All of one moment that have the value, or none of them: raises BrokenRecord when one cannot be read."""
-        ...
 
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
         """Newest first, strictly after the cursor, and how many match. What cannot be read is left out."""
-        ...
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
         """Open ones, or all where none ends, that have expired by now: oldest first."""
-        ...
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
         """Remove those that are not open and expired before then; how many were removed."""
-        ...
 
     async def remove(self, key: Key, version: int = 0) -> bool:
         """Remove one, of that version only where one is given. True when it was there and no other has its `shared`
         value."""
-        ...
 
     async def remove_all(self, column: str, value: str) -> int:
         """Remove those that have the value; how many there were."""
-        ...
 
     async def totals(self, value: str) -> tuple[int, int]:
         """Count and sum (`Table.total`) of the records that have the value."""
-        ...
+
+    async def all_totals(self) -> Sequence[tuple[str, int, int]]:
+        """The same of each value that any record has."""
 
     async def revision(self) -> int:
         """Rises with every `put`, `remove` and `remove_all` that changed something, by anyone."""
-        ...
 
     def listen(self, on_event: Callable[[R | None], None]) -> None:
         """Before `start`: call `on_event`, on the loop, with each record that anyone changes; None after a gap."""
-        ...
 
     async def start(self) -> None: ...
 
@@ -352,6 +344,10 @@ class Artifacts(Records[Artifact]):
 
     async def usage(self, principal: str) -> tuple[int, int]:
         return await self._records.totals(principal)
+
+    async def usage_of(self, owners: Owners) -> tuple[int, int]:
+        theirs = [totals for value, *totals in await self._records.all_totals() if owners(value)]
+        return sum(count for count, _ in theirs), sum(size_bytes for _, size_bytes in theirs)
 
 
 class Pins(Records[Pin]):

@@ -100,6 +100,13 @@ class RedisRecords(Generic[R]):
         ]
         return count, total
 
+    async def all_totals(self) -> Sequence[tuple[str, int, int]]:
+        counts, sums = [
+            await self._link.run("HGETALL", self._link.key(f"{self._layout.kind}s:{sum_}"))
+            for sum_ in ("count", "bytes")
+        ]
+        return [(value.decode(), int(count), int(sums.get(value, 0))) for value, count in counts.items()]
+
     async def revision(self) -> int:
         return int(await self._link.run("GET", self._link.key(f"{self._layout.kind}s:revision")) or 0)
 

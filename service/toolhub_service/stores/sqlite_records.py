@@ -110,6 +110,11 @@ class SqliteRecords(Generic[R]):
         count, total = await self._file.read(lambda connection: connection.execute(sql, (value,)).fetchone())
         return count, total
 
+    async def all_totals(self) -> Sequence[tuple[str, int, int]]:
+        by, summed = self._table.total
+        sql = f"SELECT {by}, count(*), coalesce(sum({summed}), 0) FROM {self._table.name} GROUP BY {by}"  # noqa: S608 — fixed
+        return await self._file.read(lambda connection: connection.execute(sql).fetchall())
+
     async def revision(self) -> int:
         sql = f"SELECT revision FROM {self._revision}"  # noqa: S608 — fixed names
         (revision,) = await self._file.read(lambda connection: connection.execute(sql).fetchone())

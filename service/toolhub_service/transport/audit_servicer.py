@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import audit_service_pb2_grpc, event_pb2
-from toolhub_service.domain.call import Role
+from toolhub_service.domain.call import Role, TenantDirectory
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.domain.ports import AccessObserver, AuditLog, EventTail
@@ -26,20 +26,21 @@ from toolhub_service.transport.status import RpcFailure
 class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     audit: AuditLog
     access: AccessObserver
+    tenants: TenantDirectory
     _tails: set[EventTail] = field(default_factory=set)
     _is_leaving: bool = False
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: ServicerContext) -> pb.ListEventsResponse:
         limit, after = page_limit(request.page_size), read_cursor(request.page_token)
-        events = await self.audit.read(_seen(request.filter), after=after, limit=limit + 1)
+        events = await self.audit.read(self._seen(request.filter), after=after, limit=limit + 1)
         page, token = page_of(events, limit, _cursor)
         await self._audit_read("ListEvents", request.filter, len(page))
-        return pb.ListEventsResponse(events=[from_event(event) for event in page], next_page_token=token)
+        return pb.ListEventsResponse(events=list(map(self._shown, page)), next_page_token=token)
 
     async def TailEvents(
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
-        where = _seen(request.filter)
+        where = self._seen(request.filter)
         await self._audit_read("TailEvents", request.filter, 0)
         async with self._followed(where) as tail:
             await context.send_initial_metadata(())  # from here on nothing is missed
@@ -49,11 +50,11 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
                 missed = await self.audit.read(where, after=after, limit=PAGE_MAX)
                 for event in missed:
                     shown.add((event.writer, event.sequence))
-                    yield _tail_response(event)
+                    yield self._tail_response(event)
                 after = _cursor(missed[-1]) if len(missed) == PAGE_MAX else None
             async for event in tail:
                 if (event.writer, event.sequence) not in shown:
-                    yield _tail_response(event)
+                    yield self._tail_response(event)
         if self._is_leaving:
             raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Tail again with the last resume_token.")
 
@@ -88,6 +89,19 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
             verification = replace(verification, faults=faults)
         return from_verification(verification)
 
+    def _seen(self, asked: event_pb2.EventFilter) -> EventFilter:
+        """What of it the caller may see."""
+        own, tenant, tenant_of = current_principal().owners, asked.tenant, self.tenants.tenant_of
+        if not tenant:
+            return replace(to_filter(asked), owners=own)
+        return replace(to_filter(asked), owners=lambda who: tenant_of(who) == tenant and (own is None or own(who)))
+
+    def _shown(self, event: ChainedEvent) -> event_pb2.Event:
+        return from_event(event, self.tenants.tenant_of(event.event.principal))
+
+    def _tail_response(self, event: ChainedEvent) -> pb.TailEventsResponse:
+        return pb.TailEventsResponse(event=self._shown(event), resume_token=write_cursor(_cursor(event)))
+
     async def _audit_read(self, method: str, where: event_pb2.EventFilter, events: int) -> None:
         """Before anything is shown: who reads leaves a trace in what is read."""
         timeless = event_pb2.EventFilter()
@@ -99,14 +113,5 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         await self.access.audit_read(caller_id(), method, text, events, span.from_unix_ms, span.to_unix_ms)
 
 
-def _seen(asked: event_pb2.EventFilter) -> EventFilter:
-    """What of it the caller may see."""
-    return replace(to_filter(asked), owners=current_principal().owners)
-
-
 def _cursor(event: ChainedEvent) -> Cursor:
     return event.event.at_unix_ms, event.writer, event.sequence
-
-
-def _tail_response(event: ChainedEvent) -> pb.TailEventsResponse:
-    return pb.TailEventsResponse(event=from_event(event), resume_token=write_cursor(_cursor(event)))

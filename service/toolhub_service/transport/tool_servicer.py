@@ -200,7 +200,13 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     ) -> pb.GetServerInfoResponse:
         principal = current_principal()
         roles = sorted(role.value for role in principal.roles)
-        return pb.GetServerInfoResponse(server=self.server, principal=principal.id, roles=roles)
+        return pb.GetServerInfoResponse(
+            server=self.server,
+            principal=principal.id,
+            roles=roles,
+            tenant=principal.tenant,
+            groups=sorted(principal.groups),
+        )
 
     async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
         caller = CALLER.get()

@@ -11,7 +11,7 @@ import pytest
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
-from toolhub_service.cli.audit import newest
+from toolhub_service.cli.audit_events import newest
 from toolhub_service.cli.client import Connection
 
 

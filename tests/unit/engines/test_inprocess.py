@@ -57,6 +57,20 @@ async def test_job_enqueued_again_while_it_runs_goes_behind_those_that_wait(runn
     assert runner.order == ["a", "b", "a"]
 
 
+@pytest.mark.promise("tenants.bounds")
+async def test_jobs_of_several_tenants_start_in_turn(runner: Runner) -> None:
+    engine = InprocessEngine(1)
+    for number in range(1_000):
+        await engine.enqueue(f"a-{number}", "acme")
+    for job_id, tenant in (("b-0", "globex"), ("c-0", "initech"), ("b-1", "globex"), ("a-0", "globex")):
+        await engine.enqueue(job_id, tenant)
+    assert engine.waiting == 1_003
+    await engine.start(runner.run)
+    await runner.until(lambda: runner.ended.total() == 1_003)
+    assert runner.order[:7] == ["a-0", "b-0", "c-0", "a-1", "b-1", "a-2", "a-3"]
+    assert runner.order[7:] == [f"a-{number}" for number in range(4, 1_000)]
+
+
 async def test_two_thousand_waiting_jobs_cost_little(runner: Runner) -> None:
     runner.held = True
     engine = InprocessEngine(1)

@@ -55,6 +55,34 @@ def test_tells_everything_in_the_order_of_asking() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("principal", "id", "why"),
+    [
+        ("acme-bot", "tenants[1]", "`acme-*` names the caller; source core is listed by tenants[1]"),
+        ("globex-bot", "tenants[2]", "`globex-*` names the caller; source core is listed by tenants[1], and so not"),
+        ("nobody", "tenants", "no entry names the caller; source core is listed by tenants[1], and so not there"),
+        ("ops", "tenants[0]", "`ops` names the caller; it sees every source"),
+    ],
+)
+def test_tells_which_entry_of_the_tenants_shows_or_hides_the_source(principal: str, id: str, why: str) -> None:
+    policy = PolicySnapshot.load(
+        {
+            "tenants": [
+                {"name": "*", "principals": ["ops"]},
+                {"name": "acme", "principals": ["acme-*"], "sources": ["core"]},
+                {"name": "globex", "principals": ["globex-*"]},
+            ],
+            "grants": [{"principals": ["*"], "capabilities": ["*"]}],
+        }
+    )
+    planned = a_call(TIME_NOW, {})
+    explanation = explain(policy, planned._replace(call=planned.call._replace(principal=policy.principal(principal))))
+    first = explanation.considerations[0]
+    assert (first.id, first.matched) == (id, not explanation.verdict.allows)
+    assert first.why.startswith(why)
+    assert explanation.verdict.allows or explanation.verdict.rule_id == "tenants"
+
+
 def test_tells_why_each_rule_did_or_did_not_match() -> None:
     entries = considered(a_call(READ_TEXT, {"path": "asked"}))
     assert entries["ask"].matched

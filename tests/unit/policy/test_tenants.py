@@ -19,6 +19,10 @@ tenants:
 """
 
 
+REVISION_OF_BEFORE = "ea3c7a9cdfd7357b63484a32377e36e6a71ca11b337e35a06490668b60a58553"
+"""Of a policy with one tenant, as it was before there were bounds."""
+
+
 def tenants(text: str = POLICY.replace(', "{tenant}x"', "")) -> Tenants:
     found = PolicySnapshot.load(text).table.tenants
     assert found is not None
@@ -82,6 +86,8 @@ def test_a_tenancy_stays_the_same_until_the_entries_change() -> None:
         ("{name: '{tenant}', principals: ['corp:{tenant}/{tenant}']}", "needs `{tenant}` once"),
         ("{name: acme, principals: ['corp:{tenant}/*']}", "needs `name: '{tenant}'`"),
         ("{name: '*', principals: [ops], sources: [a]}", "have a name of their own"),
+        ("{name: '*', principals: [ops], max_open_jobs: 1}", "bounds are of a tenant"),
+        ("{name: acme, principals: [a], max_artifacts: -1}", "max_artifacts"),
         ("{name: '-', principals: [ops]}", "matching regex"),
         ("{name: 'a b', principals: [ops]}", "matching regex"),
         ("{principals: [ops]}", "name"),
@@ -91,6 +97,28 @@ def test_an_entry_that_could_mean_two_things_is_refused(entry: str, expected: st
     with pytest.raises(InvalidPolicy, match="tenants") as refused:
         PolicySnapshot.load(f"extends: none\ntenants: [{entry}]\n")
     assert expected in str(refused.value)
+
+
+def test_a_bound_is_that_of_the_first_entry_of_the_tenant_s_own_name_that_sets_it() -> None:
+    found = tenants("""
+extends: none
+tenants:
+  - {name: "{tenant}", principals: ["corp:{tenant}/*"], max_open_jobs: 9, max_artifacts: 5}
+  - {name: acme, principals: [acme-bot], max_open_jobs: 3}
+  - {name: acme, principals: [acme-two], max_open_jobs: 4, max_open_approvals: 2}
+""")
+    assert found.named("acme").bounds == (None, 5, 3, 2)
+    assert found.named("globex").bounds == (None, 5, 9, None)
+    assert found.named(UNASSIGNED).bounds == (None, None, None, None)
+
+
+def test_a_bound_changes_neither_what_is_seen_nor_the_revision_of_a_policy_without_it() -> None:
+    text = "extends: none\ntenants: [{name: acme, principals: [acme-bot]}]\n"
+    assert PolicySnapshot.load(text).revision == REVISION_OF_BEFORE
+    policy = LivePolicy(PolicySnapshot.load(text))
+    before = policy.principal("acme-bot").tenancy
+    assert policy.replace(text.replace("]}", "], max_open_jobs: 1}")).revision != REVISION_OF_BEFORE
+    assert policy.principal("acme-bot").tenancy == before
 
 
 def test_whose_workload_it_is_the_policy_says_and_where_it_has_no_tenants_the_trust_domain() -> None:

@@ -181,8 +181,9 @@ const (
 	ErrorReason_ERROR_REASON_SIZE_MISMATCH ErrorReason = 52
 	// RESOURCE_EXHAUSTED: The upload is larger than `artifacts.max_bytes`. Nothing was stored. Split it.
 	ErrorReason_ERROR_REASON_ARTIFACT_TOO_LARGE ErrorReason = 53
-	// RESOURCE_EXHAUSTED: The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored. Delete
-	// artifacts, or wait until older ones expire.
+	// RESOURCE_EXHAUSTED: Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was
+	// stored. Delete artifacts, or wait until older ones expire. Metadata: limit, quota, quota_bytes, used,
+	// used_bytes.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 54
 	// NOT_FOUND: This hub process does not have the upload: another process has it, it expired, or it never existed.
 	// Start again with offset_bytes 0.

@@ -234,6 +234,9 @@ type Event struct {
 	// That value, redacted and cut to 1 KiB, for a person: whole where it is short, else an outline of its members with
 	// sizes in the place of long texts. Empty as `result_digest` is.
 	ResultSummary string `protobuf:"bytes,28,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
+	// The tenant of `principal`, by the policy in force when the event is read; `-` for a principal of none, `*` for one
+	// of the whole hub. Empty where the policy declares no tenants, and for the hub itself.
+	Tenant        string `protobuf:"bytes,29,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -464,6 +467,13 @@ func (x *Event) GetResultSummary() string {
 	return ""
 }
 
+func (x *Event) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
 // Which events are meant. Fields are joined by AND, entries of one field by OR. Empty means all.
 type EventFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -490,7 +500,10 @@ type EventFilter struct {
 	// Exactly this task. Empty means every one.
 	TaskId string `protobuf:"bytes,11,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// Exactly this session. Empty means every one.
-	SessionId     string `protobuf:"bytes,12,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	SessionId string `protobuf:"bytes,12,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Where the policy
+	// declares no tenants, there are none. Empty means every one.
+	Tenant        string `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -609,12 +622,19 @@ func (x *EventFilter) GetSessionId() string {
 	return ""
 }
 
+func (x *EventFilter) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
 var File_toolhub_v1_event_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"\x16toolhub/v1/event.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/error.proto\"\xbc\b\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/error.proto\"\xd4\b\n" +
 	"\x05Event\x12)\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x15.toolhub.v1.EventTypeR\x04type\x12\x16\n" +
 	"\x06writer\x18\x02 \x01(\tR\x06writer\x12\x1a\n" +
@@ -651,13 +671,14 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"session_id\x18\x19 \x01(\tR\tsessionId\x125\n" +
 	"\x06labels\x18\x1a \x03(\v2\x1d.toolhub.v1.Event.LabelsEntryR\x06labels\x12#\n" +
 	"\rresult_digest\x18\x1b \x01(\tR\fresultDigest\x12%\n" +
-	"\x0eresult_summary\x18\x1c \x01(\tR\rresultSummary\x1a=\n" +
+	"\x0eresult_summary\x18\x1c \x01(\tR\rresultSummary\x12\x16\n" +
+	"\x06tenant\x18\x1d \x01(\tR\x06tenant\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf9\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9b\x04\n" +
 	"\vEventFilter\x12&\n" +
 	"\tprincipal\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12\x1c\n" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12>\n" +
@@ -673,7 +694,8 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aagentId\x12!\n" +
 	"\atask_id\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12'\n" +
 	"\n" +
-	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xaf\x06\n" +
+	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId\x12 \n" +
+	"\x06tenant\x18\r \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06tenant*\xaf\x06\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_TOOL_CALLED\x10\x01\x12\x1a\n" +

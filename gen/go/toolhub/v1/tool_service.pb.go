@@ -1788,7 +1788,12 @@ type GetServerInfoResponse struct {
 	// The verified caller.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
 	// What the caller may use: `agent`, `operator`, `approver`, `auditor`.
-	Roles         []string `protobuf:"bytes,3,rep,name=roles,proto3" json:"roles,omitempty"`
+	Roles []string `protobuf:"bytes,3,rep,name=roles,proto3" json:"roles,omitempty"`
+	// The tenant that it belongs to: by the policy, or, where that declares none, as its credential says. `-`: the policy
+	// declares tenants, and it is of none. Empty where there are none, and for a principal of the whole hub.
+	Tenant string `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The groups that its token names, sorted. Empty for other credentials.
+	Groups        []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1840,6 +1845,20 @@ func (x *GetServerInfoResponse) GetPrincipal() string {
 func (x *GetServerInfoResponse) GetRoles() []string {
 	if x != nil {
 		return x.Roles
+	}
+	return nil
+}
+
+func (x *GetServerInfoResponse) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *GetServerInfoResponse) GetGroups() []string {
+	if x != nil {
+		return x.Groups
 	}
 	return nil
 }
@@ -2273,11 +2292,13 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x05event\"I\n" +
 	"\x15InvokeSessionResponse\x120\n" +
 	"\x06events\x18\x01 \x03(\v2\x18.toolhub.v1.SessionEventR\x06events\"\x16\n" +
-	"\x14GetServerInfoRequest\"{\n" +
+	"\x14GetServerInfoRequest\"\xab\x01\n" +
 	"\x15GetServerInfoResponse\x12.\n" +
 	"\x06server\x18\x01 \x01(\v2\x16.toolhub.v1.ServerInfoR\x06server\x12\x1c\n" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
-	"\x05roles\x18\x03 \x03(\tR\x05roles\"\xed\x01\n" +
+	"\x05roles\x18\x03 \x03(\tR\x05roles\x12\x16\n" +
+	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\"\xed\x01\n" +
 	"\n" +
 	"ServerInfo\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +

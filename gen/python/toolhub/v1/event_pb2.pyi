@@ -216,6 +216,7 @@ class Event(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     RESULT_DIGEST_FIELD_NUMBER: _builtins.int
     RESULT_SUMMARY_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     type: Global___EventType.ValueType
     """What happened."""
     writer: _builtins.str
@@ -268,6 +269,10 @@ class Event(_message.Message):
     """That value, redacted and cut to 1 KiB, for a person: whole where it is short, else an outline of its members with
     sizes in the place of long texts. Empty as `result_digest` is.
     """
+    tenant: _builtins.str
+    """The tenant of `principal`, by the policy in force when the event is read; `-` for a principal of none, `*` for one
+    of the whole hub. Empty where the policy declares no tenants, and for the hub itself.
+    """
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
         """When, by the writer's clock."""
@@ -315,10 +320,11 @@ class Event(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         result_digest: _builtins.str = ...,
         result_summary: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "duration", b"duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "args_digest", b"args_digest", "args_summary", b"args_summary", "at", b"at", "attributes", b"attributes", "call_id", b"call_id", "duration", b"duration", "error_kind", b"error_kind", "key_id", b"key_id", "labels", b"labels", "mac", b"mac", "outcome", b"outcome", "policy_revision", b"policy_revision", "previous_mac", b"previous_mac", "principal", b"principal", "purpose", b"purpose", "request_id", b"request_id", "result_digest", b"result_digest", "result_summary", b"result_summary", "rule_id", b"rule_id", "sequence", b"sequence", "session_id", b"session_id", "task_id", b"task_id", "tool", b"tool", "tool_digest", b"tool_digest", "type", b"type", "user_id", b"user_id", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "args_digest", b"args_digest", "args_summary", b"args_summary", "at", b"at", "attributes", b"attributes", "call_id", b"call_id", "duration", b"duration", "error_kind", b"error_kind", "key_id", b"key_id", "labels", b"labels", "mac", b"mac", "outcome", b"outcome", "policy_revision", b"policy_revision", "previous_mac", b"previous_mac", "principal", b"principal", "purpose", b"purpose", "request_id", b"request_id", "result_digest", b"result_digest", "result_summary", b"result_summary", "rule_id", b"rule_id", "sequence", b"sequence", "session_id", b"session_id", "task_id", b"task_id", "tenant", b"tenant", "tool", b"tool", "tool_digest", b"tool_digest", "type", b"type", "user_id", b"user_id", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -342,6 +348,7 @@ class EventFilter(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """Exactly this principal. Empty means every one."""
     tool: _builtins.str
@@ -360,6 +367,10 @@ class EventFilter(_message.Message):
     """Exactly this task. Empty means every one."""
     session_id: _builtins.str
     """Exactly this session. Empty means every one."""
+    tenant: _builtins.str
+    """Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Where the policy
+    declares no tenants, there are none. Empty means every one.
+    """
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[Global___EventType.ValueType]:
         """Any of these types. Empty means every one."""
@@ -387,10 +398,11 @@ class EventFilter(_message.Message):
         agent_id: _builtins.str = ...,
         task_id: _builtins.str = ...,
         session_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "call_id", b"call_id", "principal", b"principal", "request_id", b"request_id", "session_id", b"session_id", "since", b"since", "task_id", b"task_id", "tool", b"tool", "types", b"types", "until", b"until", "user_id", b"user_id", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "call_id", b"call_id", "principal", b"principal", "request_id", b"request_id", "session_id", b"session_id", "since", b"since", "task_id", b"task_id", "tenant", b"tenant", "tool", b"tool", "types", b"types", "until", b"until", "user_id", b"user_id", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

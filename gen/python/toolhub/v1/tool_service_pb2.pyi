@@ -921,8 +921,14 @@ class GetServerInfoResponse(_message.Message):
     SERVER_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     ROLES_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """The verified caller."""
+    tenant: _builtins.str
+    """The tenant that it belongs to: by the policy, or, where that declares none, as its credential says. `-`: the policy
+    declares tenants, and it is of none. Empty where there are none, and for a principal of the whole hub.
+    """
     @_builtins.property
     def server(self) -> Global___ServerInfo:
         """The hub."""
@@ -931,16 +937,22 @@ class GetServerInfoResponse(_message.Message):
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the caller may use: `agent`, `operator`, `approver`, `auditor`."""
 
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The groups that its token names, sorted. Empty for other credentials."""
+
     def __init__(
         self,
         *,
         server: Global___ServerInfo | None = ...,
         principal: _builtins.str = ...,
         roles: _abc.Iterable[_builtins.str] | None = ...,
+        tenant: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["principal", b"principal", "roles", b"roles", "server", b"server"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "principal", b"principal", "roles", b"roles", "server", b"server", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

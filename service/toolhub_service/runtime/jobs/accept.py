@@ -9,10 +9,10 @@ from math import inf
 
 from msgspec.structs import replace
 
-from toolhub_service.domain.call import Call, GrantedCall, Mode
+from toolhub_service.domain.call import Call, GrantedCall, Mode, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobFilter, JobStatus
-from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
+from toolhub_service.domain.job_ports import JobEngine, JobStore
 from toolhub_service.domain.ports import Catalog, Clock, Invoker, Randomness
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
@@ -26,22 +26,23 @@ from toolhub_service.schema.canonical_json import digest
 # Having a stored job delivered.
 
 
-async def deliver(engine: JobEngine, job_id: str, observer: JobObserver) -> None:
+async def deliver(engine: JobEngine, job: Job, ledger: JobLedger) -> None:
     """Soon; or later by the sweep when the engine cannot be reached, for the job stands in the store."""
     try:
-        await engine.enqueue(job_id)
+        await engine.enqueue(job.job_id, ledger.tenant_of(job))
     except ToolFailure as away:
-        observer.troubled(job_id, away)
+        ledger.observer.troubled(job.job_id, away)
 
 
-# A quota of open jobs in the whole store, of which one principal can fill but a half.
+# A quota of open jobs in the whole store, of which one principal, or all of one tenant, can fill but a half.
 #
 # Counting costs a question to the store, so that a count may be a second old; what this process has let in since is
-# added to it. Whose jobs they are is asked only while more than half of the quota is used: before, nobody can have
-# too many.
+# added to it. Whose jobs they are is asked only while more than half of the quota is used, for before nobody can have
+# too many, and of a tenant that has a bound of its own.
 
 COUNT_TTL_S = 1.0
 """How old a count of open jobs may be."""
+HUB_BOUND, TENANT_BOUND = "jobs.max_open", "tenants.max_open_jobs"
 _OPEN = frozenset(JobState) - FINAL_STATES
 
 
@@ -55,32 +56,40 @@ class OpenJobLimit:
         self._counting = asyncio.Lock()
         self._counted_at_s = float("-inf")
         self._open = 0
-        # Open jobs of those principals that were looked at since the last count.
+        # Open jobs of those principals or tenants (`Principal.share`) that were looked at since the last count.
         self._of: dict[str, int] = {}
-        # Let in, and perhaps not in the store yet; by principal.
+        # Let in, and perhaps not in the store yet; by the same.
         self._coming: Counter[str] = Counter()
 
-    async def reserve(self, principal_id: str) -> None:
+    async def reserve(self, principal: Principal) -> None:
         """Count one more job; `confirm` is called once it is in the store, or will not be.
 
-        Raises ToolFailure RATE_LIMITED when more jobs are open than the hub, or the principal, may have.
+        Raises ToolFailure RATE_LIMITED when more jobs are open than the hub, the principal or its tenant may have.
         """
+        tenancy, share = principal.tenancy, principal.share
         async with self._counting:
             await self._count()
             if self._open >= self._max_open:
-                raise _full(f"{self._max_open} jobs are waiting or running, which is the limit of this hub.")
-            if self._open >= self._share and await self._count_of(principal_id) >= self._share:
-                raise _full(f"{self._share} of your jobs are waiting or running, which is the limit for one caller.")
+                raise _full(f"{self._max_open} jobs are waiting or running, the limit of this hub.", self._max_open)
+            whose, one = ("your", "caller") if tenancy is None else (f"tenant {tenancy.name}'s", "tenant")
+            if self._open >= self._share and await self._count_of(principal) >= self._share:
+                what = f"{self._share} of {whose} jobs are waiting or running, the limit for one {one}."
+                raise _full(what, self._share)
+            most = None if tenancy is None else tenancy.bounds.max_open_jobs
+            if most is not None and await self._count_of(principal) >= most:
+                what = f"{most} of {whose} jobs are waiting or running, the limit that the policy sets for it."
+                raise _full(what, most, TENANT_BOUND)
             self._open += 1
-            self._coming[principal_id] += 1
-            if principal_id in self._of:
-                self._of[principal_id] += 1
+            self._coming[share] += 1
+            if share in self._of:
+                self._of[share] += 1
 
-    def confirm(self, principal_id: str) -> None:
+    def confirm(self, principal: Principal) -> None:
         """One job that was let in counts in the store from now on."""
-        self._coming[principal_id] -= 1
-        if not self._coming[principal_id]:
-            del self._coming[principal_id]
+        share = principal.share
+        self._coming[share] -= 1
+        if not self._coming[share]:
+            del self._coming[share]
 
     async def _count(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -90,17 +99,20 @@ class OpenJobLimit:
             self._of.clear()
             self._counted_at_s = now_s
 
-    async def _count_of(self, principal_id: str) -> int:
-        if principal_id not in self._of:
-            coming = self._coming[principal_id]
-            where = JobFilter(principal=principal_id, states=_OPEN)
+    async def _count_of(self, principal: Principal) -> int:
+        share = principal.share
+        if share not in self._of:
+            coming = self._coming[share]
+            own = JobFilter(principal=principal.id, states=_OPEN)
+            where = own if principal.tenancy is None else JobFilter(owners=principal.owners, states=_OPEN)
             _, stored = await self._store.page(where, after=None, limit=1)
-            self._of[principal_id] = coming + stored
-        return self._of[principal_id]
+            self._of[share] = coming + stored
+        return self._of[share]
 
 
-def _full(what: str) -> ToolFailure:
-    return refuse(ErrorKind.RATE_LIMITED, f"{what} Submit it again later.", retry_after_s=5.0, limit="jobs.max_open")
+def _full(what: str, quota: int, limit: str = HUB_BOUND) -> ToolFailure:
+    message = f"{what} Cancel one, or submit it again when one has ended."
+    return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=5.0, limit=limit, quota=quota)
 
 
 class Acceptance:
@@ -137,7 +149,7 @@ class Acceptance:
         key = effect_key(planned)
         if key is not None:
             call = call._replace(idempotency_key=key.key)
-        await self._limit.reserve(call.principal.id)
+        await self._limit.reserve(call.principal)
         job = self._job(call, planned.spec, JobState.QUEUED, None)
         job = replace(job, args_digest=planned.args_digest)
         try:
@@ -154,10 +166,10 @@ class Acceptance:
                 ) from failure
             raise
         finally:
-            self._limit.confirm(call.principal.id)
+            self._limit.confirm(call.principal)
         if existing is not None:
             return existing, True
-        await deliver(self._engine, job.job_id, self._ledger.observer)
+        await deliver(self._engine, job, self._ledger)
         return job, False
 
     async def keep_refused(self, call: Call, spec: ToolSpec | None, result: ToolResult) -> Job:
@@ -254,8 +266,8 @@ class Submission:
             return await self._read(result.job.job_id)
         error = result.error
         assert error is not None  # nothing was accepted, and it says why
-        is_unclear = "may_be_job_id" in error.details
-        if error.kind is ErrorKind.IDEMPOTENCY_CONFLICT or error.details.get("limit") == "jobs.max_open" or is_unclear:
+        is_unclear, is_full = "may_be_job_id" in error.details, error.details.get("limit") in (HUB_BOUND, TENANT_BOUND)
+        if error.kind is ErrorKind.IDEMPOTENCY_CONFLICT or is_full or is_unclear:
             raise ToolFailure(error)
         spec, approval_id = self._catalog.get(call.tool), str(error.details.get("approval_id", ""))
         if error.kind is ErrorKind.APPROVAL_REQUIRED and approval_id and spec is not None:

@@ -107,15 +107,22 @@ class JobLedger:
         clock: Clock,
         terms: JobTerms,
         withdraw: Withdraw,
+        tenant_of: Callable[[str], str] = lambda _: "",
     ) -> None:
+        """`tenant_of`: the tenant of a principal's id by the policy in force; empty: there are none."""
         self.store = store
         self.observer = observer
         self.clock = clock
         self.terms = terms
         self._audit = audit
         self._withdraw = withdraw
+        self.tenant_of_id = tenant_of
         self.forget_log: Callable[[Job], Awaitable[None]] | None = None
         """Of a job that replays and is over; given by the composition, for what it stops are jobs."""
+
+    def tenant_of(self, job: Job) -> str:
+        """Whose turn it waits for."""
+        return self.tenant_of_id(job.call.principal.id)
 
     async def create(self, job: Job) -> Job | None:
         """As `JobStore.create`; a job that is there already, because its confirmation was lost, counts as created."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
 from toolhub_service.domain.errors import ErrorKind, ToolError
-from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.job import Job, JobFilter, moved
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.accept import deliver
@@ -79,7 +79,7 @@ class Decisions:
         attributes = {"cause": approval.state.value, "decided_by": approval.decided_by}
         job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval), attributes)
         if job is not None and job.state in (JobState.QUEUED, JobState.CANCELLING):
-            await deliver(self._engine, job.job_id, self._ledger.observer)
+            await deliver(self._engine, job, self._ledger)
 
     async def check(self, job: Job) -> None:
         """A job that waits for a person, seen by the sweep: was the decision missed?"""
@@ -129,6 +129,9 @@ class Decisions:
 
 
 _BATCH = 500
+_QUEUED = frozenset({JobState.QUEUED})
+# Further batches that one sweep looks at when the first is full.
+_OTHERS_MAX = 8
 _TIDY_S = 60.0
 
 
@@ -148,6 +151,7 @@ class Reconciler:
         """`awaiting` looks after a job that waits for a person; `give_up` ends a job of which nothing is left to be
         run, or says False; `each_time` is what else a sweep does; each of `tidy` removes what has expired at a time;
         `forgotten` is told of how many jobs nothing is kept any more."""
+        self._ledger = ledger
         self._store = ledger.store
         self._engine = engine
         self._heartbeat = heartbeat
@@ -175,6 +179,8 @@ class Reconciler:
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
         await self._guarded(partial(self._deliver, jobs))
+        if len(jobs) == _BATCH:
+            await self._guarded(partial(self._deliver_others, jobs))
         await self._guarded(self._check_awaiting)
         self._observer.tallied(await self._store.tally())
         return len(jobs)
@@ -210,7 +216,23 @@ class Reconciler:
             except Exception as problem:  # noqa: BLE001 - then its delivery tells
                 self._observer.troubled(job.job_id, problem)
             if not has_ended:
-                await self._engine.enqueue(job.job_id)  # when it cannot be reached, it cannot be for the others
+                # When it cannot be reached, it cannot be for the others.
+                await self._engine.enqueue(job.job_id, self._ledger.tenant_of(job))
+
+    async def _deliver_others(self, jobs: Sequence[Job]) -> None:
+        """The longest waiting fill a batch, and may all be of a few tenants: of each other one, its newest."""
+        seen = {self._ledger.tenant_of(job) for job in jobs} - {""}
+        for _ in range(_OTHERS_MAX if seen else 0):
+            others_only = partial(self._is_of_another, frozenset(seen))
+            where = JobFilter(states=_QUEUED, owners=others_only)
+            others, _ = await self._store.page(where, after=None, limit=_BATCH)
+            await self._deliver(others)
+            seen |= {self._ledger.tenant_of(job) for job in others}
+            if len(others) < _BATCH:
+                return
+
+    def _is_of_another(self, seen: frozenset[str], principal_id: str) -> bool:
+        return self._ledger.tenant_of_id(principal_id) not in seen
 
     async def _check_awaiting(self) -> None:
         jobs = await self._store.awaiting(self._awaiting_after, _BATCH)

@@ -378,7 +378,7 @@ class PrincipalJobs:
         if cancelled is None:
             raise unknown(job_id)
         if cancelled.state is JobState.CANCELLING and not cancelled.runner:
-            await deliver(self._engine, job_id, self._ledger.observer)
+            await deliver(self._engine, cancelled, self._ledger)
         return cancelled
 
     def _cancelled(self, job: Job, by: str, reason: str) -> Job | None:

@@ -24,6 +24,7 @@ from psycopg.sql import SQL, Composed, Identifier
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import Event, EventFilter
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.stores.audit.by_principal import index_postgres, postgres_page
 from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, tampered
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.postgres_upkeep import OldEvents, SharedUpkeep
@@ -167,10 +168,12 @@ class PostgresEvents(SharedUpkeep):
         return HubFailure(Reason.AUDIT_UNREACHABLE, message)
 
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
-        terms, parameters = condition(replace(where, **_mended(where)), after, "%s", "strpos")
+        where = replace(where, **_mended(where))
+        terms, parameters = condition(where, after, "%s", "strpos")
         query: Composed = SQL(_PAGE).format(terms=SQL(terms))  # columns and marks
         with self._reading() as connection:
-            return connection.execute(query, (*parameters, limit)).fetchall()
+            found = postgres_page(connection, where, after, limit)
+            return connection.execute(query, (*parameters, limit)).fetchall() if found is None else found
 
     def exists(self) -> bool:
         with self._reading() as connection:
@@ -209,6 +212,8 @@ class PostgresEventTable(OldEvents):
             self._look_at_tables()
         elif _missing(self._connection):
             self._make_tables()
+        with suppress(psycopg.Error):  # whoever may not make it leaves it to another hub, or to an operator
+            index_postgres(self._connection)
         self._events.note_row(self._all(_LAST_ROW)[0][0])
 
     def _make_tables(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from toolhub_service.domain.event import ChainedEvent, EventFilter
+from toolhub_service.stores.audit.by_principal import index_sqlite, sqlite_page
 from toolhub_service.stores.audit.chain import sync_folder
 from toolhub_service.stores.audit.events import COLUMNS, Row, Turn, check_chain, condition, page_of, tampered
 from toolhub_service.stores.sqlite_writer import alone_in
@@ -182,7 +183,9 @@ class SqliteEvents:
             raise tampered(f"The audit log's database {self._database} is gone")
         connection = connect(self._database, max_size_bytes=self._max_size_bytes, create=create)
         try:
-            return SqliteEventTable(connection, self._database)
+            table = SqliteEventTable(connection, self._database)
+            index_sqlite(connection)
+            return table
         except BaseException:
             connection.close()
             raise
@@ -197,7 +200,8 @@ class SqliteEvents:
         terms, parameters = condition(where, after)
         query = f"SELECT {COLUMNS} FROM events WHERE {terms} ORDER BY at_unix_ms, writer, sequence LIMIT ?"  # noqa: S608 — bound
         with closing(connect_to_read(self._database)) as connection:
-            return connection.execute(query, (*parameters, limit)).fetchall()
+            found = sqlite_page(connection, where, after, limit)
+            return connection.execute(query, (*parameters, limit)).fetchall() if found is None else found
 
     def exists(self) -> bool:
         return self._database.exists()

@@ -91,7 +91,7 @@ def shows_struct(encoding: int) -> bool:
 # Audit events
 
 _KIND_NAMES = {kind.value: kind for kind in ErrorKind}
-_EVENT = Writer(event_pb2.Event, Event, ChainedEvent, apart={"error_kind", "duration"})
+_EVENT = Writer(event_pb2.Event, Event, ChainedEvent, apart={"error_kind", "duration", "tenant"})
 _EVENT_FILTER = Reader(EventFilter, event_pb2.EventFilter, apart={"types", "from_unix_ms", "to_unix_ms", "owners"})
 _VERIFICATION = Writer(
     audit_service_pb2.VerifyAuditResponse,
@@ -102,7 +102,8 @@ _VERIFICATION = Writer(
 )
 
 
-def from_event(chained: ChainedEvent) -> event_pb2.Event:
+def from_event(chained: ChainedEvent, tenant: str = "") -> event_pb2.Event:
+    """`tenant`: of its principal, as the policy in force says."""
     event = chained.event
     kind = _KIND_NAMES.get(event.outcome)
     return _EVENT(
@@ -110,6 +111,7 @@ def from_event(chained: ChainedEvent) -> event_pb2.Event:
         chained,
         error_kind=ERRORS.to_wire[kind] if kind else error_pb2.ERROR_KIND_UNSPECIFIED,
         duration=duration(event.duration_us / 1e6),
+        tenant=tenant,
     )
 
 

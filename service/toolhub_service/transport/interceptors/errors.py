@@ -36,6 +36,7 @@ class ErrorsLayer(Layer):
             return from_hub_failure(error)
         if isinstance(error, ToolFailure):
             cause = error.error
-            return RpcFailure(cause.kind, cause.message, retry_after_s=cause.retry_after_s)
+            bound = {name: str(cause.details[name]) for name in ("limit", "quota") if name in cause.details}
+            return RpcFailure(cause.kind, cause.message, bound, retry_after_s=cause.retry_after_s)
         self._crashed(method.path, error)
         return RpcFailure(Reason.INTERNAL, "The hub failed. The operator finds the cause in its log.")

@@ -99,7 +99,7 @@ async def test_same_key_for_other_arguments_is_a_conflict(process: Process) -> N
 
 
 async def test_engine_that_is_away_costs_no_job_and_no_second_one(harness: JobHarness, process: Process) -> None:
-    async def enqueue(job_id: str) -> None:
+    async def enqueue(job_id: str, tenant: str = "") -> None:
         raise away()
 
     process.engine.enqueue = enqueue  # type: ignore[method-assign]

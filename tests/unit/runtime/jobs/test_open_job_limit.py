@@ -24,7 +24,7 @@ class LimitHarness:
     async def submit(self, principal_id: str) -> bool:
         """Whether there was room for one more."""
         try:
-            await self.limit.reserve(principal_id)
+            await self.limit.reserve(Principal(principal_id))
         except ToolFailure as full:
             return full.error.kind is not ErrorKind.RATE_LIMITED
         self.count += 1
@@ -33,7 +33,7 @@ class LimitHarness:
         status = JobStatus(job_id, 1, JobState.QUEUED, 1)
         await asyncio.sleep(0)  # a store takes its time, in which others ask for room
         await self.store.create(Job(job_id, call, "1", "d", "a", self.count, 10**13, status))
-        self.limit.confirm(principal_id)
+        self.limit.confirm(Principal(principal_id))
         return True
 
     async def submitted(self, principal_id: str, count: int) -> int:

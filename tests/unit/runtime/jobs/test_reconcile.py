@@ -122,7 +122,7 @@ async def test_engine_that_is_away_holds_up_nobody_who_waits_for_a_person(
     async def awaiting(job: Job) -> None:
         seen.append(job.job_id)
 
-    async def enqueue(job_id: str) -> None:
+    async def enqueue(job_id: str, tenant: str = "") -> None:
         raise away()
 
     process.engine.enqueue = enqueue  # type: ignore[method-assign]

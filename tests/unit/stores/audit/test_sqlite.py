@@ -13,8 +13,9 @@ import pytest
 from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.event import EventFilter
 from toolhub_service.stores.audit.log import WriterTiming
-from toolhub_service.stores.audit.sqlite import connect
+from toolhub_service.stores.audit.sqlite import connect, page
 
 STARTERS = 8
 
@@ -41,6 +42,31 @@ def test_writers_that_start_together_on_a_new_database_all_open_it(tmp_path: Pat
         with ThreadPoolExecutor(STARTERS) as threads:
             modes = [future.result() for future in [threads.submit(start) for _ in range(STARTERS)]]
         assert modes == ["wal"] * STARTERS
+
+
+async def test_log_of_before_is_read_and_verified_without_the_index_by_principal_and_gets_it_when_opened(
+    tmp_path: Path,
+) -> None:
+    log = await started_log(tmp_path)
+    for number, principal in enumerate(("a-1", "b-1", "a-2", "b-1"), start=1):
+        await log.append_durably(called(number, principal=principal))
+    await log.close()
+    run_sql(tmp_path, "DROP INDEX events_by_principal")
+    where = EventFilter(owners=lambda owner: owner.startswith("a-"))
+
+    def found() -> list[int]:
+        return [each.event.at_unix_ms for each in page(files_in(tmp_path)[0], where, None, 10)]
+
+    assert found() == [1, 3]
+    assert verified(tmp_path).ok
+    again = await started_log(tmp_path)
+    await again.append_durably(called(5, principal="a-1"))
+    await again.close()
+    with closing(sqlite3.connect(files_in(tmp_path)[0])) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")]
+    assert "events_by_principal" in names
+    assert found() == [1, 3, 5]
+    assert verified(tmp_path).ok
 
 
 @pytest.mark.parametrize("table", ["events", "checkpoints"])

@@ -1053,8 +1053,9 @@ class ErrorReason(betterproto2.Enum):
 
     QUOTA_EXCEEDED = 54
     """
-    RESOURCE_EXHAUSTED: The caller's artifacts would exceed `artifacts.quota_bytes`. Nothing was stored. Delete
-    artifacts, or wait until older ones expire.
+    RESOURCE_EXHAUSTED: Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was
+    stored. Delete artifacts, or wait until older ones expire. Metadata: limit, quota, quota_bytes, used,
+    used_bytes.
     """
 
     UPLOAD_NOT_FOUND = 55
@@ -3182,6 +3183,12 @@ class Event(betterproto2.Message):
     sizes in the place of long texts. Empty as `result_digest` is.
     """
 
+    tenant: "str" = betterproto2.field(29, betterproto2.TYPE_STRING)
+    """
+    The tenant of `principal`, by the policy in force when the event is read; `-` for a principal of none, `*` for one
+    of the whole hub. Empty where the policy declares no tenants, and for the hub itself.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "Event", Event)
 
@@ -3254,6 +3261,12 @@ class EventFilter(betterproto2.Message):
     session_id: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
     """
     Exactly this session. Empty means every one.
+    """
+
+    tenant: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
+    """
+    Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Where the policy
+    declares no tenants, there are none. Empty means every one.
     """
 
 
@@ -3579,6 +3592,17 @@ class GetServerInfoResponse(betterproto2.Message):
     roles: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
     What the caller may use: `agent`, `operator`, `approver`, `auditor`.
+    """
+
+    tenant: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    The tenant that it belongs to: by the policy, or, where that declares none, as its credential says. `-`: the policy
+    declares tenants, and it is of none. Empty where there are none, and for a principal of the whole hub.
+    """
+
+    groups: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
+    """
+    The groups that its token names, sorted. Empty for other credentials.
     """
 
 
