@@ -20,6 +20,7 @@ import pytest
 from tests.fakes.tls import Authority, Signed, tls_settings
 from tests.hub import CALL_TIMEOUT_S, RunningHub, channel_to, running_hub, settings_of
 from tests.rpc.statuses import failed
+from toolhub.v1 import audit_service_pb2, job_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.doctor import State
@@ -69,7 +70,7 @@ def svid(authority: Authority, *uris: str, **options: Any) -> Signed:
 
 @asynccontextmanager
 async def mesh(
-    folder: Path, modes: Sequence[str] = ("spiffe",), client_ca_file: str = "", **auth: Any
+    folder: Path, modes: Sequence[str] = ("spiffe",), client_ca_file: str = "", policy: str = POLICY, **auth: Any
 ) -> AsyncIterator[Mesh]:
     server, own, partner = Authority(), Authority(uris=("spiffe://example.org",)), Authority()
     settings: Any = tls_settings(folder, server)
@@ -82,7 +83,7 @@ async def mesh(
         {"name": "partner.example", "bundle_file": str(folder / "partner.pem")},
     ]
     settings["auth"] = {"modes": list(modes), "spiffe": {"trust_domains": domains}, **auth}
-    async with running_hub(folder, policy=POLICY, settings=settings) as running:
+    async with running_hub(folder, policy=policy, settings=settings) as running:
         yield Mesh(running, folder, server, own, partner)
 
 
@@ -97,6 +98,33 @@ async def test_an_svid_makes_its_id_the_principal_by_whatever_way_its_bundle_vou
             assert (await running.invoke("core/util.time.now")).ok
         (called,) = [each.event for each in await given.running.events() if each.event.tool]
         assert called.principal == WORKLOAD
+
+
+@pytest.mark.promise("tenants.apart")
+async def test_a_trust_domain_is_a_tenant_where_the_policy_says_so(tmp_path: Path) -> None:
+    tenants = """
+tenants: [{name: "{tenant}", principals: ["spiffe://{tenant}/*"]}]
+roles: [{principals: ["*"], roles: [agent, operator, auditor]}]
+"""
+    async with mesh(tmp_path, policy=f"{POLICY}{tenants}") as given:
+        workload, partner = svid(given.own, WORKLOAD), svid(given.partner, PARTNER)
+        async with given.connected(workload) as ours, given.connected(partner) as theirs:
+            hubs = {channel: RunningHub(given.running.hub, "", channel) for channel in (ours, theirs)}
+            for channel, tenant in ((ours, "example.org"), (theirs, "partner.example")):
+                answer = await hubs[channel].stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=CALL_TIMEOUT_S)
+                assert answer.tenant == tenant
+                assert (await hubs[channel].invoke("core/util.time.now")).ok
+                job = await hubs[channel].submit("core/util.time.now")
+                assert job.principal == answer.principal
+            for channel, own in ((ours, WORKLOAD), (theirs, PARTNER)):
+                listed = await hubs[channel].audit.ListEvents(
+                    audit_service_pb2.ListEventsRequest(), timeout=CALL_TIMEOUT_S
+                )
+                assert {(event.principal, event.tenant) for event in listed.events} == {
+                    (own, own.removeprefix("spiffe://").partition("/")[0])
+                }
+                jobs = await hubs[channel].jobs.ListJobs(job_service_pb2.ListJobsRequest(), timeout=CALL_TIMEOUT_S)
+                assert [job.principal for job in jobs.jobs] == [own]
 
 
 @pytest.mark.promise("identity.spiffe")

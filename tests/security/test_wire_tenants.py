@@ -48,7 +48,7 @@ tenants:
   - {name: "*", principals: [ops]}
   - {name: acme, principals: ["acme-*"], sources: [acme-crm]}
   - {name: globex, principals: ["globex-*"], sources: [globex-crm]}
-grants: [{principals: ["*"], capabilities: ["mcp:*", read:fs, write:fs]}]
+grants: [{principals: ["*"], capabilities: ["mcp:*", read:fs, write:fs, read:memory, write:memory]}]
 roles:
   - {principals: [acme-boss, globex-boss, nobody, ops], roles: [agent, operator, approver, auditor]}
 rules:
@@ -454,6 +454,28 @@ async def test_a_policy_that_moves_a_principal_ends_its_streams_and_shows_what_i
     finally:
         paths.policy.write_text(POLICY)
         assert town.hub.hub.policy_file.load().applied
+
+
+@pytest.mark.promise("tenants.apart")
+async def test_what_one_remembers_and_what_search_has_learnt_is_found_by_oneself_alone(town: Town) -> None:
+    bot, secret = town.by("acme-bot"), "the zorgon ledger of acme"
+    kept = await bot.call("core/memory.write", {"text": secret, "tags": ["ledger"]})
+    assert kept.ok, kept.error.message
+    assert (await bot.call("core/util.hash.sha256Text", {"text": "x"}, purpose=secret)).ok
+    learning = town.hub.hub.searching.learning
+    assert learning is not None
+    await learning.flush()
+    found = {}
+    for who in ("acme-bot", "acme-boss", *OUTSIDERS):
+        client = town.by(who)
+        remembered = await client.call("core/memory.search", {"query": "zorgon ledger"})
+        listed = await client.call("core/memory.list", {})
+        tools: Any = await town.first(who, "ToolService.SearchTools", _T.SearchToolsRequest(query="zorgon"))
+        answers = (remembered, listed)
+        assert all(answer.ok for answer in answers), (who, answers)
+        found[who] = [b"zorgon" in answer.SerializeToString() for answer in answers] + [bool(tools.hits)]
+    assert found.pop("acme-bot") == [True] * 3
+    assert found == dict.fromkeys(("acme-boss", *OUTSIDERS), [False] * 3)
 
 
 @pytest.mark.promise("identity.keys-narrow")

@@ -14,7 +14,7 @@ from toolhub_service.credentials.sealing import SealingKeys
 from toolhub_service.credentials.secret import PerUserTerms, Secret
 from toolhub_service.credentials.token_requests import TokenRequests
 from toolhub_service.credentials.vault import Vault, key_for
-from toolhub_service.domain.call import Principal, SubjectToken
+from toolhub_service.domain.call import Principal, SubjectToken, TenantBounds
 from toolhub_service.domain.credential import CredentialKind, CredentialStore
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
@@ -122,6 +122,7 @@ class Acme:
     """The tenancy of its operators."""
 
     name = "acme"
+    bounds = TenantBounds()
 
     def holds(self, principal_id: str) -> bool:
         return principal_id.startswith("acme-")
