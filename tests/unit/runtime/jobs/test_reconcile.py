@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.runtime.jobs.faulty_jobs import away
 from tests.unit.runtime.jobs.job_harness import (
     HOUR_MS,
     MARK,
+    T0,
     JobHarness,
     Process,
     a_job,
@@ -19,9 +21,10 @@ from tests.unit.runtime.jobs.job_harness import (
     safe,
     turn,
 )
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.job import Job, moved
 from toolhub_service.domain.result import JobState
-from toolhub_service.runtime.jobs.reconcile import Reconciler
+from toolhub_service.runtime.jobs.reconcile import _BATCH, Reconciler
 
 
 def _reconciler(process: Process, **parts: object) -> Reconciler:
@@ -131,6 +134,29 @@ async def test_engine_that_is_away_holds_up_nobody_who_waits_for_a_person(
     harness.clock.advance(60)
     await _reconciler(process, awaiting=awaiting).sweep()
     assert seen == ["job-2"]
+
+
+@pytest.mark.promise("tenants.bounds")
+async def test_a_tenant_s_backlog_hides_no_job_of_another_tenant_from_a_sweep(
+    harness: JobHarness, process: Process
+) -> None:
+    enqueued: list[tuple[str, str]] = []
+
+    async def enqueue(job_id: str, tenant: str = "") -> None:
+        enqueued.append((job_id, tenant))
+
+    process.engine.enqueue = enqueue  # type: ignore[method-assign]
+    process.ledger.tenant_of_id = lambda principal: principal.partition("-")[0]
+    names = [*(f"acme-{number:03}" for number in range(_BATCH)), "acme-last", "globex-1", "initech-1"]
+    for late, name in enumerate(names):
+        job = a_job(f"job-of-{name}")
+        status = replace(job.status, at_unix_ms=T0 + late)
+        await harness.kept(replace(job, call=job.call._replace(principal=Principal(name)), status=status))
+    harness.clock.advance(60)
+    await process.reconciler.sweep()
+    assert len(enqueued) == _BATCH + 2, "the longest waiting, and one of each other tenant"
+    assert enqueued[:1] == [("job-of-acme-000", "acme")]
+    assert set(enqueued[_BATCH:]) == {("job-of-globex-1", "globex"), ("job-of-initech-1", "initech")}
 
 
 async def test_what_else_a_sweep_does_holds_up_no_job(harness: JobHarness, process: Process) -> None:
