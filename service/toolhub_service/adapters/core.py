@@ -352,7 +352,7 @@ def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:
     try:
         return msgspec.convert(args, tool.In)
     except msgspec.ValidationError:
-        pass  # Once more below, where that fails as well with what is told.
+        pass  # Tried once more below, whose failure is the caller's.
     # JSON Schema takes 5.0 for an integer and msgspec does not; rare enough to try the plain way first.
     try:
         return msgspec.convert(_whole(args), tool.In)

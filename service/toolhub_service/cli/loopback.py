@@ -96,14 +96,14 @@ def _listening(state: str) -> Iterator[tuple[int, queue.Queue[Answer]]]:
             parts = urlsplit(self.path)
             answer = _parameters(parts.query)
             if parts.path != _PATH or not secrets.compare_digest(answer.get("state", "").encode(), state.encode()):
-                self._say(400, "This is no answer to a login that is under way.")
+                self._respond(400, "This is no answer to a login that is under way.")
                 return
-            self._say(200, "Thank you. Go back to the terminal; this page can be closed.")
+            self._respond(200, "Thank you. Go back to the terminal; this page can be closed.")
             # A browser that reloads the page answers twice; the first answer counts.
             with suppress(queue.Full):
                 answers.put_nowait(answer)
 
-        def _say(self, status: int, text: str) -> None:
+        def _respond(self, status: int, text: str) -> None:
             self.send_response(status)
             for name, value in _HEADERS.items():
                 self.send_header(name, value)

@@ -286,7 +286,7 @@ def _timed_out(granted: GrantedCall) -> ToolError:
     )
 
 
-def _told_whose(granted: GrantedCall, error: ToolError) -> ToolError:
+def _with_limit(granted: GrantedCall, error: ToolError) -> ToolError:
     """The timeout, with what the operator allows where that is less than what the caller did."""
     call, most_s = granted.call, granted.spec.limits.call_max_s
     asked_s = call.context.budget.timeout_s
@@ -305,7 +305,7 @@ def _final(granted: GrantedCall, error: ToolError) -> ToolError:
     end of it."""
     is_timeout = error.kind in (ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT) and error.details.get(STOPPED) is not True
     if is_timeout:
-        error = _told_whose(granted, error)
+        error = _with_limit(granted, error)
     if is_timeout and not granted.safe_to_repeat:
         return outcome_unknown(granted.spec.name, error)
     return error

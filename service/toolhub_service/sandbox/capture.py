@@ -12,7 +12,7 @@ class Capture:
         self.kept = bytearray()
         self.total_bytes = 0
         self._keep_bytes = keep_bytes
-        self._told_bytes = 0
+        self._reported_bytes = 0
         self._hash = hashlib.sha256()
 
     @property
@@ -39,6 +39,6 @@ class Capture:
         return text[:max_chars], len(text) > max_chars or self.total_bytes > len(self.kept)
 
     def _lines_to(self, end: int) -> bytes:
-        lines = bytes(self.kept[self._told_bytes : end])
-        self._told_bytes = max(self._told_bytes, end)
+        lines = bytes(self.kept[self._reported_bytes : end])
+        self._reported_bytes = max(self._reported_bytes, end)
         return lines

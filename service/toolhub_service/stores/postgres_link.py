@@ -295,7 +295,7 @@ class PostgresLink:
             raise unavailable(feed.trouble or "no answer in time", self._shown)
         self._feed = feed
         if before is not None:
-            feed.tell_gap()
+            feed.report_gap()
 
     async def _migrate(self) -> None:
         async with await AsyncConnection.connect(self._conninfo, autocommit=True) as connection:
@@ -365,7 +365,7 @@ class PostgresFeed:
             task.cancel()
             await asyncio.wait([task])
 
-    def tell_gap(self) -> None:
+    def report_gap(self) -> None:
         for on_event in list(self._listeners.values()):
             on_event(None)
 
@@ -377,7 +377,7 @@ class PostgresFeed:
                     self._listening.set()
                     retry_s, self.trouble = _FIRST_RETRY_S, ""
                     if listened_before:
-                        self.tell_gap()
+                        self.report_gap()
                     listened_before = True
                     async for news in connection.notifies():
                         if on_event := self._listeners.get(self.names[news.channel]):

@@ -152,8 +152,8 @@ class McpToolSource:
                 page = await self._server.link.send(session, method, {})
             except MCPError as error:
                 if error.error.code != METHOD_NOT_FOUND:
-                    said = quoted(error.error.message, self._redact)
-                    problems.append(f"The list of resources could not be read. The server says: {said}")
+                    excerpt = quoted(error.error.message, self._redact)
+                    problems.append(f"The list of resources could not be read. The server says: {excerpt}")
                 continue
             if page.get(member):
                 return features | {"resources"}
@@ -287,6 +287,6 @@ class _Listing:
 
     def _note_ttl(self, ttl_ms: JsonValue) -> None:
         """The shortest of all pages counts; 0 only forbids to keep copies."""
-        said_ms = as_number(ttl_ms) or 0.0
-        if self._is_modern and said_ms > 0:
-            self.ttl_s = min(said_ms / 1_000, inf if self.ttl_s is None else self.ttl_s)
+        given_ms = as_number(ttl_ms) or 0.0
+        if self._is_modern and given_ms > 0:
+            self.ttl_s = min(given_ms / 1_000, inf if self.ttl_s is None else self.ttl_s)

@@ -29,7 +29,7 @@ _LIST_MAX_BYTES: Final = 4 * 1024 * 1024
 _FILES_MAX: Final = 10_000
 _TOTAL_MAX_BYTES: Final = 512 * 1024 * 1024
 _PACK_MAX_BYTES: Final = 512 * 1024 * 1024
-_SAID_CHARS: Final = 300
+_EXCERPT_CHARS: Final = 300
 _MODES: Final = frozenset({"100644", "100755", "120000"})
 _SHA1_DIGITS: Final = 40
 _NAME_CHARS: Final = 32
@@ -163,8 +163,10 @@ class _Git:
         return bytes(ended.stdout.kept)
 
     def _failed(self, words: tuple[str, ...], ended: Finished) -> ToolFailure:
-        said = one_line(self.redact(ended.stderr.text(4 * _SAID_CHARS)[0]), _SAID_CHARS)
-        message = f"{self.address} could not be fetched (git {words[0].lstrip('-')}): {said or 'git does not say why'}"
+        excerpt = one_line(self.redact(ended.stderr.text(4 * _EXCERPT_CHARS)[0]), _EXCERPT_CHARS)
+        message = (
+            f"{self.address} could not be fetched (git {words[0].lstrip('-')}): {excerpt or 'git does not say why'}"
+        )
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 

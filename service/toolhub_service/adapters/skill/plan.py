@@ -213,22 +213,22 @@ class PlanEngine:
     def _fail(self, begun: _Begun) -> None:
         assert begun.error is not None
         self._failed.append(begun)
-        told: JsonObject = {"kind": begun.error.kind.value, "message": begun.error.message}
+        failure: JsonObject = {"kind": begun.error.kind.value, "message": begun.error.message}
         partial: JsonObject = {} if begun.items is None else {"result": begun.results}
-        self._over[begun.planned.step.id] = {"ok": False, "skipped": False, "error": told, **partial}
+        self._over[begun.planned.step.id] = {"ok": False, "skipped": False, "error": failure, **partial}
 
     async def _ended(self, stops: Sequence[_Begun]) -> ToolFailure:
         """What the run fails with, once what is declared was undone."""
         step, error = stops[0].planned.step, stops[0].error
         assert error is not None
-        told = f"The step `{step.id}` ({step.tool}) failed: {error.message[:_SHOWN_CHARS]}"
+        message = f"The step `{step.id}` ({step.tool}) failed: {error.message[:_SHOWN_CHARS]}"
         if any(stop.planned.on_failure == "compensate" for stop in stops):
-            told = f"{told} {await self._undone()}"
+            message = f"{message} {await self._undone()}"
         elif self._done:
-            told = f"{told} What earlier steps did is not undone: {', '.join(self._names_done())}."
+            message = f"{message} What earlier steps did is not undone: {', '.join(self._names_done())}."
         # A repeat would do again what was done, whatever the step's own failure says of itself.
         retryable = None if not self._done else False
-        return ToolFailure(replace(error, message=told, retryable=retryable, violations=(), blames_upstream=False))
+        return ToolFailure(replace(error, message=message, retryable=retryable, violations=(), blames_upstream=False))
 
     async def _undone(self) -> str:
         undone, left = list[str](), list[str]()
@@ -249,8 +249,8 @@ class PlanEngine:
             answer = await self._calls.invoke(step.compensate.tool, args, purpose=purpose)
             self.run.calls.append(PlanCall(step.id, step.compensate.tool, answer.call_id, answer.ok, undoes=True))
             (undone if answer.ok else left).append(step.id)
-        told = f"Undone: {', '.join(undone) or 'nothing'}."
-        return f"{told} Not undone: {', '.join(dict.fromkeys(left))}." if left else told
+        message = f"Undone: {', '.join(undone) or 'nothing'}."
+        return f"{message} Not undone: {', '.join(dict.fromkeys(left))}." if left else message
 
     def _names_done(self) -> list[str]:
         return [*dict.fromkeys(item.step.planned.step.id for item in self._done)]

@@ -54,10 +54,10 @@ def runnable(skill: Skill) -> Runnable | None:
     made = Runnable(skill, manifest, plan, _wanted(manifest), allowed, warnings)
     shut_out = [name for name in _tools_of_steps(manifest) if not made.may_call(name)]
     if shut_out:
-        told = (
+        warning = (
             f"Steps call {', '.join(shut_out[:5])}, which `allowed-tools` or `tools` leaves out: they will be refused."
         )
-        made = replace(made, warnings=(*warnings, told))
+        made = replace(made, warnings=(*warnings, warning))
     return made
 
 
@@ -96,7 +96,7 @@ def _missing(skill: Skill, place: str, path: str) -> Iterator[str]:
 # What `allowed-tools` of a SKILL.md means here: it narrows what the skill's calls may use, and grants nothing.
 #
 # The words are those of one client, whose tools have names of their own; a few of them have an obvious counterpart in
-# the hub. Full names and globs of the hub stand for themselves. What is neither allows nothing, and is told.
+# the hub. Full names and globs of the hub stand for themselves. What is neither allows nothing, and is warned of.
 
 _COUNTERPARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "Read": ("core/fs.readText", "core/fs.stat"),

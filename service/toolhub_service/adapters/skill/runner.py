@@ -254,7 +254,7 @@ class PlanForesight:
         step = planned.step
         if waits := sorted(planned.reads & self._unknown):
             self._unknown.add(step.id)
-            self._say(planned, f"calls {step.tool}, depending on what {', '.join(waits)} answers.")
+            self._add_line(planned, f"calls {step.tool}, depending on what {', '.join(waits)} answers.")
             return True
         if any(self._over[needed]["ok"] is not True for needed in planned.required - self._unknown):
             return self._skip(planned)
@@ -263,7 +263,7 @@ class PlanForesight:
                 return self._skip(planned)
             items = self._items(planned)
         except (ConditionFault, Absent):
-            self._say(planned, "would fail: what it refers to is not there.")
+            self._add_line(planned, "would fail: what it refers to is not there.")
             return planned.on_failure == "continue" and self._skip(planned)
         return await self._look_at_calls(planned, items)
 
@@ -274,7 +274,7 @@ class PlanForesight:
             if not await self._call(planned, scope, results):
                 return planned.on_failure == "continue" and self._skip(planned)
         if items is not None and len(items) > _ITEMS_MAX:
-            self._say(planned, f"calls {planned.step.tool} for {len(items) - _ITEMS_MAX} items more.")
+            self._add_line(planned, f"calls {planned.step.tool} for {len(items) - _ITEMS_MAX} items more.")
             self._unknown.add(planned.step.id)
         if planned.step.id not in self._unknown:
             result = results[0] if items is None else results
@@ -287,7 +287,7 @@ class PlanForesight:
         try:
             args = filled(step.args, scope)
         except Absent as absent:
-            self._say(planned, f"would fail: {absent} is not there.")
+            self._add_line(planned, f"would fail: {absent} is not there.")
             return False
         assert isinstance(args, dict)
         purpose = f"{self._purpose}: {step.id}"
@@ -299,13 +299,13 @@ class PlanForesight:
             if isinstance(plan, Plan):
                 self._unknown.add(step.id)
                 waits = ", once a person has agreed" if any(each.error is not None for each in plan.steps) else ""
-                self._say(planned, f"calls {step.tool}{waits}. {' '.join(plan.effects)}")
+                self._add_line(planned, f"calls {step.tool}{waits}. {' '.join(plan.effects)}")
                 return True
             answer = plan
         if answer.error is not None:
-            self._say(planned, f"would fail: {answer.error.message}")
+            self._add_line(planned, f"would fail: {answer.error.message}")
             return False
-        self._say(planned, f"reads by {step.tool}.")
+        self._add_line(planned, f"reads by {step.tool}.")
         return True
 
     def _items(self, planned: PlanStep) -> Sequence[JsonValue] | None:
@@ -323,5 +323,5 @@ class PlanForesight:
     def _scope(self) -> dict[str, JsonValue]:
         return {"input": self._args, "steps": dict(self._over)}
 
-    def _say(self, planned: PlanStep, what: str) -> None:
+    def _add_line(self, planned: PlanStep, what: str) -> None:
         self._lines.append(f"Step {planned.step.id} {what}"[:_LINE_CHARS].rstrip())

@@ -94,7 +94,7 @@ class Script:
         self._call = call
         self._sink = sink
         self._interpreter = interpreter
-        self._told_bytes = 0
+        self._reported_bytes = 0
         limits = made.manifest.limits
         self._carrier: SocketCarrier | None = None
         if calls is not None:
@@ -110,7 +110,7 @@ class Script:
             finished, confinement = await self._ran(request, given)
             value = self._judged(finished)
             kept = await keep_output(folder / "out", self._made.manifest, self._parts.artifacts, self._call.call)
-            return self._told(value, finished, confinement, kept)
+            return self._result_of(value, finished, confinement, kept)
 
     @asynccontextmanager
     async def _folder(self) -> AsyncIterator[Path]:
@@ -231,8 +231,8 @@ class Script:
 
     def _hear(self, lines: bytes, stream: str) -> None:
         """Standard error is handed on as it comes; standard output is the result."""
-        if stream == "stderr" and self._told_bytes < self._made.manifest.limits.stderr_bytes:
-            self._told_bytes += len(lines)
+        if stream == "stderr" and self._reported_bytes < self._made.manifest.limits.stderr_bytes:
+            self._reported_bytes += len(lines)
             self._sink.chunk(Chunk(data=lines, stream=stream))
 
     def _judged(self, finished: Finished) -> JsonValue:
@@ -281,7 +281,7 @@ class Script:
     def _excerpt(self, data: bytearray) -> str:
         return quoted(bytes(data[-4 * _EXCERPT_CHARS :]).decode("utf-8", "replace"), self._parts.redact, _EXCERPT_CHARS)
 
-    def _told(self, value: JsonValue, finished: Finished, confinement: Mapping[str, str], kept: Kept) -> ScriptRun:
+    def _result_of(self, value: JsonValue, finished: Finished, confinement: Mapping[str, str], kept: Kept) -> ScriptRun:
         entry, carrier = self._made.manifest.entry, self._carrier
         assert entry is not None
         return ScriptRun(

@@ -97,15 +97,15 @@ class FilteringProxy:
         fields = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
         words = first.split(" ")
         if len(words) != 3:
-            await _say(writer, 400)
+            await _respond(writer, 400)
         elif not self._knows_password(fields):
-            await _say(writer, 407, 'Proxy-Authenticate: Basic realm="hub"\r\n')
+            await _respond(writer, 407, 'Proxy-Authenticate: Basic realm="hub"\r\n')
         elif words[0] == "CONNECT" and _NO_AUTHORITY.isdisjoint(words[1]):
             await self._tunnel(words[1], reader, writer)
         elif words[0] in _METHODS:
             await self._forward(words[0], words[1], fields, reader, writer)
         else:
-            await _say(writer, 405)
+            await _respond(writer, 405)
 
     def _knows_password(self, fields: Sequence[tuple[str, str]]) -> bool:
         given = next((value for name, value in fields if name == "proxy-authorization"), "")
@@ -116,7 +116,7 @@ class FilteringProxy:
         # What goes through a tunnel is not seen (ws: runs through one as well), so either scheme may allow it.
         upstream = await self._dialled([f"https://{authority}/", f"http://{authority}/"], "GET")
         if upstream is None:
-            await _say(writer, 403)
+            await _respond(writer, 403)
             return
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await self._relay((reader, writer), upstream)
@@ -132,7 +132,7 @@ class FilteringProxy:
         url = self._judged(target, method)
         upstream = await self._connected(url) if url is not None and url.scheme == "http" else None
         if url is None or upstream is None:
-            await _say(writer, 403)
+            await _respond(writer, 403)
             return
         # Host is written anew from the URL that was judged, so that no other one reaches a server of many names.
         kept = "".join(f"{name}: {value}\r\n" for name, value in fields if name not in _HOP_BY_HOP)
@@ -143,7 +143,7 @@ class FilteringProxy:
                 writer.write(await _answer_head(upstream[0]))
         except (ValueError, OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             upstream[1].transport.abort()
-            await _say(writer, 502)
+            await _respond(writer, 502)
             return
         await self._relay((reader, writer), upstream, answers_only=True)
 
@@ -250,7 +250,7 @@ async def _answer_head(upstream: asyncio.StreamReader) -> bytes:
     raise ValueError("no final answer")
 
 
-async def _say(writer: asyncio.StreamWriter, status: int, more: str = "") -> None:
+async def _respond(writer: asyncio.StreamWriter, status: int, more: str = "") -> None:
     writer.write(f"HTTP/1.1 {status} Refused\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
     await writer.drain()
     writer.write_eof()
