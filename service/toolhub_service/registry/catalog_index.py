@@ -69,11 +69,13 @@ class CatalogIndex:
         self._current.change(gone, coming)
         if self._rebuilt is not None:
             self._rebuilt.change(gone, coming)
+        # Removed tools leave holes that every search walks over; a rebuilt index has none.
         elif self.index.holes > max(HOLES_MIN, len(self.index) + self.behind):
             self._rebuilt = _PartialIndex(self._catalog, InvertedIndex(self.index.analyser))
             self._rebuilt.change((), (spec.name for spec in self._catalog.all()))
         if self._task is None:
             self._catch_up()
+        # So few are read at once, so that a tool can be searched as soon as it can be called.
         elif len(coming) <= AT_ONCE:
             for name in coming:
                 self._current.take(name)
@@ -107,6 +109,7 @@ class CatalogIndex:
         elif self._rebuilt.lacking:
             self._rebuilt.take(self._rebuilt.lacking.pop())
         else:
+            # Swapped when it has everything: searches meanwhile went by the old one.
             self._current, self._rebuilt = self._rebuilt, None
         if not self.behind:
             self._was_completed.set()

@@ -118,6 +118,7 @@ class ToolMeanings:
         note = f"{missing:,} of {tools:,} tools are not embedded yet" if missing else ""
         if not query.strip() or not tools or missing > MISSING_SHARE_MAX * tools:
             return Meaning(note=note)
+        # The embedder may be somebody else's service, and people search with what they should not.
         query = self._redact(query)
         vector = self._queries.get(query)
         if vector is None:
@@ -182,9 +183,11 @@ class ToolMeanings:
         if found.shape != (len(texts), self._embedder.dimension) or not np.isfinite(found).all():
             raise ValueError(f"expected {len(texts)} finite vectors of {self._embedder.dimension}, got {found.shape}")
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        # Of length 1, so that a product of two vectors is their likeness.
         return list(found / np.where(lengths > 0, lengths, 1))
 
     def _failed(self, failure: Exception) -> None:
+        # Told once, until it works again: every search would else write a line.
         if not self._is_failing:
             self._notify(f"{self._embedder.name} cannot embed, search goes by words: {type(failure).__name__}")
         self._is_failing = True

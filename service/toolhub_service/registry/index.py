@@ -295,6 +295,7 @@ class InvertedIndex:
             else:
                 self._add_best(scores, matches, norms)
         if self._holes:
+            # Postings of a removed tool stay until the index is rebuilt.
             scores[self._holes] = 0.0
         return scores
 
@@ -319,6 +320,7 @@ class InvertedIndex:
         """The posting of a term and of what may stand for it."""
         own = self._postings.get(wanted.term)
         matches = [self._match(wanted, wanted.term, own, wanted.weight)] if own is not None else []
+        # The more tools use the very word that was asked for, the less its relatives are worth.
         weight = wanted.weight * RELATED_WEIGHT / (1.0 + (own.count if own else 0) / 3.0)
         if weight >= RELATED_WEIGHT_MIN:
             for term in wanted.related:

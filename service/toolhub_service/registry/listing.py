@@ -70,6 +70,7 @@ def read_token(token: str, fingerprint: str) -> Place | None:
         return None
     try:
         padded = token[:_TOKEN_MAX_CHARS] + "=" * (-len(token) % 4)
+        # Whoever sends it may have made it up, so each part is judged below.
         format_, asked, revision, after = json.loads(urlsafe_b64decode(padded))
     except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
         raise _refused("it is not one that the hub gave out") from broken
@@ -155,6 +156,7 @@ def list_tools(
     if viewer is not None and viewer.knows is not None:
         meant = list(filter(viewer.knows, meant))
     shown = [spec for spec in meant if viewer.allowed(spec)] if viewer else meant
+    # By the last name shown, not by a count: tools that come or go meanwhile move no page.
     start = bisect_right(shown, place.after, key=lambda spec: spec.name) if place else 0
     tools = tuple(shown[start : start + size])
     tools = tools[: fitting(tools)]
@@ -186,6 +188,7 @@ def search_tools(
     size = page_size_of(page.size)
     fingerprint = where.fingerprint("search", query, viewer.scope if viewer else "")
     place = read_token(page.token, fingerprint)
+    # A ranking has no order to go on in once the catalog is another, where a list by name has.
     if place and not place.is_of(search.revision):
         message = "the catalog changed between two pages and the ranking with it: search again without a page_token"
         raise HubFailure(Reason.CATALOG_CHANGED, message)

@@ -124,6 +124,7 @@ class _Reading:
                 return self._union(_sequence(schema[keyword]), depth)
         if "allOf" in schema:
             every = _sequence(schema["allOf"])
+            # Python has no intersection of types; one part alone is how a reference gets a description.
             return self.type_of(every[0], depth + 1) if len(every) == 1 and "properties" not in schema else UNKNOWN
         return self._by_type(schema, depth)
 
@@ -156,6 +157,7 @@ class _Reading:
         options: list[Type] = []
         for each in schemas:
             found = self.type_of(each, depth + 1)
+            # A union with something unknown says nothing: whatever is sent may fit that part.
             if isinstance(found, Unknown):
                 return UNKNOWN
             if found not in options:
@@ -169,6 +171,7 @@ class _Reading:
         if reference != f"{_DEFINITIONS}{name}" or name not in self.sources:
             return UNKNOWN
         if name not in self.definitions:
+            # A place of its own before it is read: a definition may refer to itself.
             self.definitions[name] = UNKNOWN
             self.waiting.append(name)
         return Reference(name)

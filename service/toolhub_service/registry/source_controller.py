@@ -91,6 +91,7 @@ class ChangeDebouncer:
     @property
     def due_s(self) -> float:
         """When to read, on the clock of `add`; infinite while there is nothing to read for."""
+        # A source that never falls quiet must not put off its reading for ever.
         return NEVER_S if self._first_s is None else min(self._last_s + QUIET_S, self._first_s + PATIENCE_S)
 
 

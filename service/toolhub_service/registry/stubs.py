@@ -95,6 +95,7 @@ def _identifier(text: str) -> str:
 def function_names(tools: Iterable[str]) -> dict[str, FunctionName]:
     """Under which name stubs show each tool of a set."""
     names = {tool: short_name(tool) for tool in tools}
+    # Tools that would share a short name all get the long one: none of them is the likelier to be meant.
     uses = Counter(names.values())
     return {tool: name if uses[name] == 1 else long_name(tool) for tool, name in names.items()}
 
@@ -177,6 +178,7 @@ class _PythonFunction:
     def text(self) -> str:
         takes, gives = types_of(self._spec.input_schema), types_of(self._spec.output_schema)
         parameters = self._parameters(takes)
+        # A class of what is taken is not one of what is given, though their definitions share a name.
         self._named = {}
         returned = self._expression(gives.root, f"{self._prefix}Out", gives, 0)
         lines = [f"async def {self._function}({parameters}) -> {returned}:", self._docstring(takes.root)]
@@ -239,6 +241,7 @@ class _PythonFunction:
 
     def _typed_dict(self, of: Object, hint: str, within: SchemaTypes) -> str:
         name = hint if hint in self._named.values() else self._free(hint)
+        # Its name is taken before its members are written, as they may refer to it.
         self._classes[name] = ""
         members = {
             key: self._member(member, f"{name}{_FOREIGN.sub('', capital(key))}", within)
@@ -281,6 +284,7 @@ def is_name(text: str) -> bool:
 
 
 def _python_literal(value: str | int | bool | None) -> str:
+    # Nothing of a remote tool's text leaves its literal, or hides in it as an invisible character.
     return ascii(value)
 
 

@@ -100,6 +100,7 @@ class _Declaration:
         order = list(within.definitions).index(of.name)
         name = f"{self._prefix}{side}{order}"
         if name not in self._aliases:
+            # Taken first, as the type may refer to itself.
             self._aliases[name] = ""
             self._aliases[name] = self._object(target, within, side)
         return name
@@ -130,6 +131,7 @@ def _inline(text: str) -> str:
 
 
 def _within_comment(text: str) -> str:
+    # A description must not end the comment it stands in, and go on as code.
     return printable(text).replace("*/", "*\\/")
 
 

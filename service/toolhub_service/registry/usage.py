@@ -80,6 +80,7 @@ class UsageLearning:
     def settled(self, settled: SettledCall) -> None:
         """Learn from a call that has ended: one that was executed now, succeeded and had a purpose. Cheap."""
         call, result = settled.call, settled.result
+        # A replay is the same use twice; of a job only its end says whether it succeeded.
         if result.ok and call.purpose and call.mode is Mode.EXECUTE and not result.replayed and result.job is None:
             now = self._clock.unix_ms()
             self._received.append(ToolUse(call.principal.id, call.tool, call.context.agent_id, call.purpose, now))
@@ -147,6 +148,7 @@ class UsageLearning:
             return False
         key = (use.tenant, use.tool, use.agent, hash(use.purpose))
         last = self._recent.get(key)
+        # One agent in a loop would else teach its own words over everybody's.
         if last is not None and use.at_unix_ms - last < _DAY_MS:
             return False
         self._recent[key] = use.at_unix_ms
@@ -157,6 +159,7 @@ class UsageLearning:
 
     def _learn(self, use: ToolUse) -> bool:
         """False when it counts for nothing."""
+        # Numbers are of that one call: dates, ids, amounts.
         terms = dict.fromkeys(term for term in self._analyser.terms(use.purpose) if not term.isdigit())
         now = self._clock.unix_ms()
         usage = self._tenants.get(use.tenant)
@@ -179,6 +182,7 @@ class UsageLearning:
                 del self._tenants[tenant]
                 self._size -= before
             else:
+                # One tenant alone: it gives up what it used longest ago.
                 usage.forget_oldest_tool()
                 self._size += usage.size - before
 

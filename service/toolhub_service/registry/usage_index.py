@@ -229,6 +229,7 @@ class TenantUsage:
                 return False
             self._take(tool, uses, oldest)
         elif len(uses) >= KEEP:
+            # The agent with most uses gives one up, so that no agent can push out all others.
             ((loudest, _),) = Counter(known.agent for known in uses).most_common(1)
             self._take(tool, uses, min((known for known in uses if known.agent == loudest), key=_age))
         return True
@@ -276,6 +277,7 @@ class TenantUsage:
     def _drop(self, tool: str) -> None:
         del self._uses[tool]
         number = self._numbers.pop(tool)
+        # Its number is given to the next tool: arrays that only grow would follow each rename of a source.
         self._names[number] = ""
         self._weights[number] = self._lengths[number] = 0.0
         self._free.append(number)
@@ -291,6 +293,7 @@ class TenantUsage:
     def _idf(self, wanted: QueryTerm, counts: _Counts, index: InvertedIndex) -> float:
         tools, used = len(counts.tools), len(self._uses) + PRIOR_TOOLS
         idf = math.log(1.0 + (used - tools + 0.5) / (tools + 0.5))
+        # A word that many tools' descriptions have says little, however rarely it was used as a purpose.
         return wanted.weight * min(idf, index.idf(wanted.term))
 
 

@@ -157,6 +157,7 @@ class References:
                 raise _unresolved(reference)
             if isinstance(found, dict):
                 base = self._bases.get(id(found)) or base
+        # A pointer may lead where no keyword does (`#/x-shared/a`): what lies there is a schema by being referred to.
         if isinstance(found, dict) and id(found) not in self._bases:
             self._visit(found, base)
         return found
@@ -175,6 +176,7 @@ class References:
     def _note(self, node: Node, base: str) -> str:
         """Remember the node's id and anchors; the base URI that holds inside it."""
         identifier = node.get("$id", node.get("id") if self.legacy else None)
+        # Before 2019-09 a `$ref` makes everything beside it void, `$id` included.
         if isinstance(identifier, str) and not (self.legacy and "$ref" in node):
             url, fragment = _absolute(base, identifier)
             if not identifier.startswith("#"):
@@ -211,6 +213,7 @@ def subschemas(node: Node) -> Iterator[Node]:
 def _absolute(base: str, reference: str) -> tuple[str, str]:
     """(URL without fragment, fragment). `urljoin` knows no URNs, so a bare fragment is put to its base by hand."""
     try:
+        # urljoin drops the base where it does not know its scheme, such as `urn:`.
         url, fragment = urldefrag(base + reference if reference.startswith("#") else urljoin(base, reference))
     except ValueError:
         raise _unresolved(reference) from None

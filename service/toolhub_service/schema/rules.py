@@ -46,6 +46,7 @@ def readable(text: str) -> str:
 
 def nearest(wanted: object, known: Iterable[object]) -> Any:
     """The known name or value closest to `wanted`, ignoring case; None when nothing is close."""
+    # difflib compares with each of them: an enum of thousands would take seconds.
     names = {str(name).casefold(): name for name in list(known)[:_MAX_NAMES]}
     found = difflib.get_close_matches(shorten(str(wanted)).casefold(), names, n=1, cutoff=0.6)
     return names[found[0]] if found else None
@@ -87,6 +88,7 @@ class Rule:
         """The value as it may be shown: its type, and itself when it is a short public scalar."""
         value = self.value
         name = type_name(value)
+        # The value is left out of the message, which goes to models and logs.
         if value is None or self.secret or isinstance(value, dict | list):
             return name
         return f"{name} {listing([value])}"
@@ -118,6 +120,7 @@ def _type(rule: Rule) -> Wording:
 
 def null_last(types: list[str]) -> list[str]:
     """The engine sorts types by name; null is the one that is rarely meant."""
+    # "string or null" reads better than the reverse, and null is seldom what was meant.
     return sorted(types, key=lambda name: name == "null")
 
 
