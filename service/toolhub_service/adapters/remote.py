@@ -114,6 +114,7 @@ class RemoteExecutor:
         except (ToolFailure, QuestionAsked):
             raise
         except asyncio.CancelledError:
+            # Cancelled before its deadline, a job is handed over: its work goes on for the next runner.
             if self.clock.monotonic_s() >= call.deadline_s - _TIMER_S:
                 await run.stop_at_deadline()
             raise
@@ -193,6 +194,7 @@ class _Run:
                 why = str(unclear)
                 found = await self._look_up()
             except (ToolFailure, QuestionAsked):
+                # Kept, so that a later run does not look for what the server has clearly not taken.
                 await self._keep(refused(self.mark))
                 raise
             if found is not None:
@@ -283,6 +285,7 @@ class _Run:
 
     async def _stop_once(self) -> None:
         try:
+            # Sent, but not answered: it may run under an id that is found by its key.
             mark = self.mark if self.mark.accepted else await self._on.remote.find(self._call, self.mark)
             if mark is not None:
                 can_stop = await self._on.remote.cancel(self._call, mark)

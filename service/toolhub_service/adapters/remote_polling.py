@@ -61,6 +61,7 @@ def new_mark(job_id: str) -> RemoteMark:
     The key is a UUID (lower case, as remote sides want ids) made from the job's id: two processes that both take the
     job for theirs send the same one, so that a remote side that knows its keys runs it once.
     """
+    # From the job's id: each run of the job comes to the same key, whoever runs it.
     return RemoteMark(key=str(uuid.uuid5(_KEYS, job_id)))
 
 
@@ -244,6 +245,7 @@ class Poller:
                 except Unreachable as silent:
                     at_least_s = silent.retry_after_s
                 else:
+                    # Progress that says nothing new would only fill the job's history.
                     if answer.value != before:
                         before = answer.value
                         yield answer.value
@@ -274,6 +276,7 @@ class Poller:
 
     async def _pause(self, state: _PollState, at_least_s: float) -> None:
         terms = self._terms
+        # The more jobs are followed, the more seldom each: the remote side answers `per_s` questions a second at most.
         share_s = self.asking / terms.per_s
         jittered_s = max(state.interval_s, share_s) * self._randomness.uniform(1 - terms.jitter, 1 + terms.jitter)
         state.interval_s = min(state.interval_s * terms.growth, terms.longest_s)

@@ -244,6 +244,7 @@ def _parts(text: str) -> Iterator[str]:
     """`Bearer x` is as secret as x, a key as its lines, and a pair as the password in it."""
     yield text
     word = text.rpartition(" ")[2]
+    # The last word of a PEM text is its frame, which every key has.
     if not word.endswith(_FRAME):
         yield word
     if "\n" in text:

@@ -82,6 +82,7 @@ class Checkouts:
         if git is None:
             message = "The program `git` is not installed: install git, or clone the repository and give `path`."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
+        # By process: workers of one hub read the same sources.
         draft = place.with_name(f"{place.name}.{os.getpid()}.new")
         try:
             await asyncio.to_thread(_make_anew, draft)
@@ -99,6 +100,7 @@ class Checkouts:
 
     async def _fill(self, git: _Git, entry: SkillEntry) -> None:
         digest = "sha1" if len(entry.commit) == _SHA1_DIGITS else "sha256"
+        # Without templates, which may hold hooks of this machine.
         await git.run("init", "--quiet", "--bare", "--template=", f"--object-format={digest}", "repository")
         try:
             await git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", entry.git, entry.commit)
@@ -112,6 +114,7 @@ class Checkouts:
         except ToolFailure:
             message = f"{entry.git} has no commit {entry.commit}: correct `commit`."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False) from None
+        # Judged before it is laid out: a small pack may unpack to a full disk.
         _check_listing(await git.run("ls-tree", "-r", "-l", "-z", entry.commit, "--", f"{entry.path or '.'}"))
         await git.run(f"--work-tree={_TREE}", "checkout", "--quiet", "--force", entry.commit, "--", entry.path or ".")
 
@@ -217,6 +220,7 @@ def _put(draft: Path, place: Path) -> None:
     try:
         draft.rename(place)
     except OSError:
+        # Another worker was first, with the same commit.
         if not (place / _TREE).is_dir():
             raise
 

@@ -213,6 +213,7 @@ def _remote(skill: Skill) -> dict[str, JsonValue]:
     file = skill.file
     listed: JsonValue = {each.path: each.sha256 for each in skill.files}
     if len(skill.files) > _FILES_LISTED_MAX:
+        # The digest covers all of them; a list of thousands would make the pin too large to be shown.
         listed = f"{len(skill.files)} files"
     said: Mapping[str, JsonValue] = {
         "skill": file.name,

@@ -84,6 +84,7 @@ def scripts_of(skill: Skill) -> list[str]:
         and not file.link
         and file.path.rpartition("/")[2] not in ("__init__.py", WRAPPER)
     ]
+    # `scripts/` is where the Agent Skills format has them; elsewhere the outermost is the likeliest entry.
     return sorted(found, key=lambda path: (not path.startswith("scripts/"), path.count("/"), path))
 
 
@@ -150,6 +151,7 @@ def _argument(call: ast.Call) -> Argument | None:
     keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     if not names or _constant(keywords.get("action")) in ("version", "help"):
         return None
+    # The long form, as argparse names the argument by it.
     flag = max(names, key=len) if names[0].startswith("-") else ""
     name = str(_constant(keywords.get("dest")) or (flag or names[0]).lstrip("-").replace("-", "_"))
     if not name.isidentifier():

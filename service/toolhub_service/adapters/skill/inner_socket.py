@@ -80,6 +80,7 @@ class SocketCarrier:
         try:
             if len(self._connections) > CONNECTIONS_MAX:
                 await _send(writer, _failed(_too_many()))
+            # Beside the token: one that a script leaks is of no use to a process that its run has not started.
             elif not self._is_ours(writer.get_extra_info("socket")):
                 self.refused_peers += 1
             else:
