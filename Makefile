@@ -25,7 +25,7 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-packages acceptance-comfyui acceptance-clients acceptance-helm acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock clean \
+.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock release clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -153,8 +153,11 @@ acceptance-skills: setup ## load public skills from GitHub and run their scripts
 	@$(BUILT_EXAMPLES)/skills/bin/pip install --quiet pypdf pdfplumber defusedxml lxml pyyaml pillow imageio numpy
 	@TEST_ACCEPTANCE=skills pytest tests/acceptance
 
-acceptance-packages: setup ## install the wheel with each extra from the registry into empty environments, and serve (ten minutes)
-	@TEST_ACCEPTANCE=packages pytest tests/acceptance
+acceptance-packages: services ## install the wheel with each extra from the registry into empty environments, and call what needs it (ten minutes)
+	@TEST_ACCEPTANCE=packages pytest --verbose tests/acceptance
+
+acceptance-upgrade: services ## upgrade, downgrade and run beside the version before, on kept data and every store (five minutes)
+	@TEST_ACCEPTANCE=upgrade pytest --verbose tests/upgrade
 
 image: ## build the container image; its SBOM and provenance go into dist/, or with PUSH=1 to the registry of IMAGE
 	@docker buildx inspect tool-hub >/dev/null 2>&1 || docker buildx create --name tool-hub --driver docker-container
@@ -164,6 +167,10 @@ image: ## build the container image; its SBOM and provenance go into dist/, or w
 
 lock: setup ## pin the newest versions that fit pyproject.toml and package.json (UPGRADE=--upgrade)
 	@.ci/lock $(UPGRADE)
+
+release: ## make the release VERSION=1.2.3 of this checkout: versions, changelog, commit and tags; pushes nothing
+	@$(NEED_PYTHON)
+	@$(PYTHON) .ci/release.py $(VERSION)
 
 clean: ## remove everything that is not part of the tree
 	rm -rf .venv node_modules .ci/toolchain/node_modules clients/ts/dist dist build .mypy_cache .ruff_cache .pytest_cache \

@@ -1,6 +1,6 @@
-"""The wheel with each of its extras, installed from the registry into an empty environment, serves.
+"""The wheel with each of its extras, installed from the registry into an empty environment, answers a call.
 
-At the locked versions; run by `make acceptance-packages`. Some hundred megabytes are downloaded once.
+At the locked versions; run by `make acceptance-packages`. Some hundred megabytes are downloaded, once: uv keeps them.
 """
 
 from __future__ import annotations
@@ -11,32 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.deploy.test_package import PYPROJECT, ROOT, answer_of_a_hub, run, wheel
+from tests.acceptance.extras import ALSO, TRIALS, Place
+from tests.unit.deploy.test_package import A_CALL, PYPROJECT, ROOT, hub_of, run, wheel
 from toolhub_service import __version__
 
 __all__ = ["wheel"]
 _INSTALL_S = 500.0
-# Of each extra, what it is for: imported at the first use, and by nothing before.
-_IMPORTS = {
-    "otlp": "opentelemetry.exporter.otlp.proto.grpc",
-    "betterproto": "toolhub_betterproto.toolhub.v1",
-    "redis": "redis",
-    "docket": "docket",
-    "postgres": "psycopg_pool",
-    "s3": "obstore",
-    "mcp": "mcp",
-    "oidc": "jwt",
-    "spiffe": "cryptography",
-    "langchain": "langchain_core",
-    "comfyui": "websockets",
-    "db": "pglast, sqlglot, psycopg",
-    "parquet": "pyarrow",
-    "web": "trafilatura, readability",
-    "browser": "playwright",
-    "desktop": "mss",
-    "media": "apprise",
-    "programs": "pydantic_monty",
-}
 
 
 @pytest.fixture(scope="module")
@@ -50,30 +30,46 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def uv(tmp_path_factory: pytest.TempPathFactory) -> str:
+    home = tmp_path_factory.mktemp("uv")
+    run(sys.executable, "-m", "venv", str(home), cwd=home, within_s=_INSTALL_S)
+    run(str(home / "bin/python"), "-m", "pip", "install", "--quiet", "uv", cwd=home, within_s=_INSTALL_S)
+    return str(home / "bin/uv")
+
+
 def test_every_extra_is_tried() -> None:
-    assert set(_IMPORTS) == set(PYPROJECT["project"]["optional-dependencies"])
+    assert set(TRIALS) == set(PYPROJECT["project"]["optional-dependencies"])
 
 
-@pytest.mark.parametrize("extra", ["", *_IMPORTS])
-def test_the_wheel_serves_with_the_extra_in_an_environment_of_its_own(
-    extra: str, wheel: Path, locked: Path, tmp_path: Path
+def test_the_wheel_is_installed_by_pip_alone_and_serves(wheel: Path, locked: Path, tmp_path: Path) -> None:
+    home = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", str(home), cwd=tmp_path, within_s=_INSTALL_S)
+    install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(locked))
+    run(str(home / "bin/python"), *install, str(wheel), cwd=tmp_path, within_s=_INSTALL_S)
+    run(str(home / "bin/python"), "-m", "pip", "check", cwd=tmp_path)
+    with hub_of([str(home / "bin/toolhub")], tmp_path) as command:
+        assert '"ok": true' in command(*A_CALL)
+
+
+@pytest.mark.parametrize("extra", TRIALS)
+async def test_the_wheel_with_an_extra_answers_a_call_that_needs_it(
+    extra: str, wheel: Path, locked: Path, uv: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     home = tmp_path / "environment"
-    run(sys.executable, "-m", "venv", str(home), cwd=tmp_path)
-    wanted = f"{wheel}[{extra}]" if extra else str(wheel)
-    install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(locked), wanted)
-    run(str(home / "bin/python"), *install, cwd=tmp_path, within_s=_INSTALL_S)
-    run(str(home / "bin/python"), "-m", "pip", "check", cwd=tmp_path)
-    if extra:
-        run(str(home / "bin/python"), "-c", f"import {_IMPORTS[extra]}", cwd=tmp_path)
-    assert '"ok": true' in answer_of_a_hub(home / "bin", tmp_path)
+    run(uv, "venv", "--quiet", "--python", sys.executable, str(home), cwd=tmp_path)
+    target = ("--python", str(home / "bin/python"))
+    wanted = f"{wheel}[{ALSO.get(extra, '')}{extra}]"
+    run(
+        uv, "pip", "install", "--quiet", *target, "--constraint", str(locked), wanted, cwd=tmp_path, within_s=_INSTALL_S
+    )
+    run(uv, "pip", "check", *target, cwd=tmp_path)
+    await TRIALS[extra](Place(home / "bin", tmp_path, request))
 
 
-def test_the_wheel_is_run_by_the_name_of_its_package(wheel: Path, locked: Path, tmp_path: Path) -> None:
-    """As `uvx tool-hub` does."""
-    home = tmp_path / "uv"
-    run(sys.executable, "-m", "venv", str(home), cwd=tmp_path)
-    run(str(home / "bin/python"), "-m", "pip", "install", "--quiet", "uv", cwd=tmp_path, within_s=_INSTALL_S)
-    started = ("tool", "run", "--from", str(wheel), "--constraints", str(locked), "tool-hub", "--version")
-    printed = run(str(home / "bin/uv"), *started, cwd=tmp_path, within_s=_INSTALL_S)
-    assert printed == f"toolhub, version {__version__}\n"
+def test_uvx_starts_the_wheel_by_the_name_of_its_package(wheel: Path, locked: Path, uv: str, tmp_path: Path) -> None:
+    """`uvx tool-hub serve`, but for where the package comes from."""
+    program = [uv, "tool", "run", "--from", str(wheel), "--constraints", str(locked), "tool-hub"]
+    assert run(*program, "--version", cwd=tmp_path, within_s=_INSTALL_S) == f"toolhub, version {__version__}\n"
+    with hub_of(program, tmp_path) as command:
+        assert '"ok": true' in command(*A_CALL)

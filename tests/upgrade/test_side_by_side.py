@@ -11,16 +11,12 @@ import asyncio
 import base64
 import hashlib
 import json
-import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +25,10 @@ import pytest
 import yaml
 
 from tests.processes import Served, refused, served
+from tests.upgrade.conftest import EVERY_STORE, python_path
 from tests.upgrade.wire import APPROVE, Client
 from toolhub_service.stores import sqlite_migrations
 
-ROOT = Path(__file__).parents[2]
-FORMER = "9739ead52024339a22cd27812896f05b80c00a59"
-"""The last commit of the version before this one; moved on with each release."""
 KEYS = {name: f"thk_{number:08x}_{'k' * 43}" for number, name in enumerate(("robot", "judge", "boss"), start=1)}
 POLICY = """\
 extends: none
@@ -47,22 +41,6 @@ rules:
 """
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="session")
-def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The code of the former version: `service` and `gen/python` below it."""
-    packed = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", "--format=tar", FORMER, "service/toolhub_service", "gen/python"],
-        capture_output=True,
-        check=False,
-    )
-    if packed.returncode:
-        pytest.skip(f"the history of this checkout does not reach back to {FORMER}: git fetch --unshallow")
-    folder = tmp_path_factory.mktemp("former")
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
 
 
 @dataclass
@@ -110,8 +88,7 @@ class Pair:
         """`old` runs the former version's code."""
         data, environment = self.folder / name, {}
         if name == "old":
-            paths = [self.former / "service", self.former / "gen/python", ROOT]
-            environment = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+            environment = {"PYTHONPATH": python_path(self.former)}
         if self.was_started:  # the second on the same stores: what hubs share by file
             other = self.folder / ("old" if name == "new" else "new")
             for shared in ("plan.key", *(["audit.key"] if "postgres_url" in self.stores else [])):
@@ -125,10 +102,6 @@ class Pair:
             self.was_started = True
             robot, judge, boss = (Client(channel, KEYS[who]) for who in ("robot", "judge", "boss"))
             yield process, robot, judge, boss
-
-
-EVERY_STORE = "TOOLHUB_CHAOS_KILLS" in os.environ
-"""`make chaos`; else PostgreSQL alone, which also keeps the audit log and has a layout to migrate."""
 
 
 @pytest.fixture(params=["redis", "postgres"] if EVERY_STORE else ["postgres"])
@@ -212,6 +185,5 @@ async def test_an_older_hub_refuses_a_layout_that_it_does_not_know_and_says_what
         assert await hub.stop() == 0
     with closing(sqlite3.connect(data / "hub.db")) as database:
         database.execute(f"PRAGMA user_version = {len(sqlite_migrations.MIGRATIONS) + 1}")
-    paths = [former / "service", former / "gen/python"]
-    code, words = await refused(data, PYTHONPATH=os.pathsep.join(map(str, paths)))
+    code, words = await refused(data, PYTHONPATH=python_path(former))
     assert (code != 0, "Start the newer hub" in words) == (True, True), words

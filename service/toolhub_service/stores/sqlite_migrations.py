@@ -1,7 +1,8 @@
 """The layout of the hub's own file, and how it came about: one migration after the other, by `PRAGMA user_version`.
 
 The columns repeat what pages, sweeps and compare-and-set need of a record; the record itself is the blob of `codec`.
-A migration that has been released is never changed; the next one follows it.
+A migration that has been released is never changed; the next one follows it. Tables of their own, which nothing older
+knows or needs, are additions, as in PostgreSQL: no version counts them, so that the hub before opens the file, too.
 """
 
 from __future__ import annotations
@@ -101,17 +102,19 @@ _INNER_CALLS: Final = (
     "CREATE INDEX inner_calls_expiring ON inner_calls (expires_at_unix_ms, job_id, place)",
 )
 _CREDENTIALS: Final = (
-    """CREATE TABLE credentials (
+    """CREATE TABLE IF NOT EXISTS credentials (
         credential_id TEXT PRIMARY KEY, version INTEGER NOT NULL, owner TEXT NOT NULL, source TEXT NOT NULL,
         changed_at_unix_ms INTEGER NOT NULL, record BLOB NOT NULL)""",
-    "CREATE INDEX credentials_by_time ON credentials (changed_at_unix_ms, credential_id)",
-    "CREATE INDEX credentials_by_owner ON credentials (owner)",
+    "CREATE INDEX IF NOT EXISTS credentials_by_time ON credentials (changed_at_unix_ms, credential_id)",
+    "CREATE INDEX IF NOT EXISTS credentials_by_owner ON credentials (owner)",
 )
 MIGRATIONS: Final[Migrations] = (
     (*_JOBS, *_KEYS, *_APPROVALS, *_ARTIFACTS),
     (*_PINS, *_USES),
     _SHARES_OF_KEYS,
     _INNER_CALLS,
-    _CREDENTIALS,
 )
-"""From version n of the file to n + 1."""
+"""From version n of the file to n + 1. The next one is preceded by an empty one: see COUNTED_ADDITION."""
+ADDITIONS: Final = _CREDENTIALS
+COUNTED_ADDITION: Final = 5
+"""The version that hubs of one day gave to files with the table of credentials; such a file is of the one before."""

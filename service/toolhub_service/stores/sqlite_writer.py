@@ -29,7 +29,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.stores.sqlite_migrations import MIGRATIONS, Migrations
+from toolhub_service.stores.sqlite_migrations import ADDITIONS, COUNTED_ADDITION, MIGRATIONS, Migrations
 
 
 class FileTooNew(Exception):
@@ -48,7 +48,13 @@ def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations | None 
     try:
         with alone_in(path.parent):
             connection.execute("PRAGMA journal_mode = WAL")
-            _migrate(connection, MIGRATIONS if migrations is None else migrations)
+            if migrations is None:
+                _uncount(connection)
+                _migrate(connection, MIGRATIONS)
+                for addition in ADDITIONS:
+                    connection.execute(addition)
+            else:
+                _migrate(connection, migrations)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
     except BaseException:
@@ -75,6 +81,12 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _uncount(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == COUNTED_ADDITION > len(MIGRATIONS):
+        connection.execute(f"PRAGMA user_version = {COUNTED_ADDITION - 1}")
 
 
 def _migrate(connection: sqlite3.Connection, migrations: Migrations) -> None:

@@ -9,7 +9,9 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,20 @@ from tests.processes import WITHIN_S
 from toolhub_service import __version__
 
 ROOT = Path(__file__).parents[3]
+BUILT_WITHIN_S = 240.0
+A_CALL = ("call", "core/fs.writeText", "path=a.txt", "text=x", "--json")
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the source distribution, which has no history that a version could be read from."""
     folder = tmp_path_factory.mktemp("wheel")
+    pack = ("-m", "hatchling", "build", "--target", "sdist", "--directory")
+    run(sys.executable, *pack, str(folder), cwd=ROOT, within_s=BUILT_WITHIN_S)
+    (source,) = folder.glob("*.tar.gz")
     build = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir")
-    run(sys.executable, *build, str(folder), str(ROOT), cwd=folder)
+    run(sys.executable, *build, str(folder), str(source), cwd=folder, within_s=BUILT_WITHIN_S)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -45,39 +53,51 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
-def run(*command: str, cwd: Path, env: Mapping[str, str] | None = None, within_s: float = WITHIN_S) -> str:
+def run(
+    *command: str, cwd: Path, env: Mapping[str, str] | None = None, given: str = "", within_s: float = WITHIN_S
+) -> str:
+    """What it prints. `given`: on its standard input."""
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("TOOLHUB_", "PYTHON", "VIRTUAL"))
     }
+    env = {**clean, **(env or {})}
     done = subprocess.run(
-        command, cwd=cwd, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=within_s, check=False
+        command, cwd=cwd, env=env, input=given, capture_output=True, text=True, timeout=within_s, check=False
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-def answer_of_a_hub(programs: Path, folder: Path) -> str:
-    """What a hub of the environment, on a socket in the folder, answers a call of the command beside it."""
+@contextmanager
+def hub_of(
+    program: Sequence[str], folder: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Callable[..., str]]:
+    """A hub of the program serves on a socket in the folder, until the end; yields what runs a command of the program.
+
+    `options`: of `serve`; the last of two wins."""
     settings = {"TOOLHUB_DATA_DIR": str(folder / "hub"), "HOME": str(folder), "TOOLHUB_METRICS_LISTEN": ""}
-    settings |= {"TOOLHUB_SERVER_MCP_ENABLED": "false", "PATH": os.defpath}
-    with subprocess.Popen(
-        [str(programs / "toolhub"), "serve", "--listen", f"unix:{folder}/hub.sock"],
-        cwd=folder,
-        env=settings,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as hub:
+    settings |= {"TOOLHUB_SERVER_MCP_ENABLED": "false", "PATH": os.defpath, **(environment or {})}
+    with (
+        (folder / "hub.log").open("w") as log,
+        subprocess.Popen(
+            [*program, "serve", "--listen", f"unix:{folder}/hub.sock", *options],
+            cwd=folder,
+            env=settings,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as hub,
+    ):
         try:
             assert hub.stdout is not None
-            assert any(line.startswith("Next") for line in hub.stdout), "it did not serve"
-            asked = {**settings, "TOOLHUB_ADDRESS": f"unix:{folder}/hub.sock"}
-            called = ("call", "core/fs.writeText", "path=a.txt", "text=x", "--json")
-            answer = run(str(programs / "toolhub"), *called, cwd=folder, env=asked)
+            greeting = "".join(takewhile(lambda line: not line.startswith("Next"), hub.stdout))
+            serving = re.search(r"is serving on (\S+)", greeting)
+            assert serving, f"it did not serve\n{(folder / 'hub.log').read_text()}"
+            asked = {**settings, "TOOLHUB_ADDRESS": serving[1]}
+            yield lambda *command, given="": run(*program, *command, cwd=folder, env=asked, given=given)
         finally:
             hub.terminate()
         assert hub.wait(WITHIN_S) == 0
-    return answer
 
 
 @pytest.mark.promise("packaging.wheel")
@@ -101,16 +121,17 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_of_tests(wheel: 
 
 @pytest.mark.promise("packaging.wheel")
 def test_an_installed_hub_serves_and_answers_a_call_without_the_checkout(installed: Path, tmp_path: Path) -> None:
-    for command in (
+    for program in (
         ("toolhub",),
         ("tool-hub",),
         ("python", "-m", "toolhub_service"),
     ):  # `uvx tool-hub` wants the second
-        version = run(str(installed / command[0]), *command[1:], "--version", cwd=tmp_path)
-        assert version == f"toolhub, version {__version__}\n"
+        told = run(str(installed / program[0]), *program[1:], "--version", cwd=tmp_path)
+        assert told == f"toolhub, version {__version__}\n"
     where = (
         "import toolhub_service, toolhub.v1, toolhub_client; print(toolhub_service.__file__, toolhub_client.__file__)"
     )
     for file in run(str(installed / "python"), "-c", where, cwd=tmp_path).split():
         assert Path(file).is_relative_to(installed.parent), "the checkout is on the path"
-    assert '"ok": true' in answer_of_a_hub(installed, tmp_path)
+    with hub_of([str(installed / "toolhub")], tmp_path) as command:
+        assert '"ok": true' in command(*A_CALL)

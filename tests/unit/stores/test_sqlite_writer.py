@@ -18,7 +18,7 @@ from toolhub_service.stores.codec import encode_key_record
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
-from toolhub_service.stores.sqlite_migrations import MIGRATIONS
+from toolhub_service.stores.sqlite_migrations import COUNTED_ADDITION, MIGRATIONS
 from toolhub_service.stores.sqlite_records import SqliteApprovals, SqlitePins, SqliteUsage
 from toolhub_service.stores.sqlite_writer import FileTooNew, connect
 
@@ -88,3 +88,14 @@ def test_hub_of_the_first_version_refuses_a_file_of_the_second(
     monkeypatch.setattr(sqlite_writer, "MIGRATIONS", MIGRATIONS[:1])
     with pytest.raises(FileTooNew):
         connect(first_file, busy_timeout_s=60.0)
+
+
+@pytest.mark.promise("upgrade.way-back")
+def test_a_table_that_is_new_is_made_and_counted_by_no_version_of_the_file(first_file: Path) -> None:
+    """So that the hub before opens the file, too; the version that hubs of one day gave such a file is taken back."""
+    for _ in range(2):
+        connection = connect(first_file, busy_timeout_s=60.0)
+        assert connection.execute("SELECT count(*) FROM credentials").fetchone() == (0,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        connection.execute(f"PRAGMA user_version = {COUNTED_ADDITION}")
+        connection.close()
