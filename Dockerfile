@@ -17,7 +17,8 @@ RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
 
 FROM ${PYTHON_IMAGE}
 # bubblewrap: commands of core/exec.run see nothing but their workspace. Where the container may not make user
-# namespaces, they are held by rlimits alone, or refused, as policy says.
+# namespaces, they are held by rlimits alone, or refused, as policy says. Of no certain version: Debian keeps only its newest.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin toolhub \
     && install --directory --owner=toolhub --group=toolhub --mode=0700 /data

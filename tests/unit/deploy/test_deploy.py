@@ -256,6 +256,28 @@ def test_the_image_is_built_from_a_base_that_can_be_pinned_by_its_digest() -> No
     assert first.startswith("ARG PYTHON_IMAGE=python:3.11"), "before the first stage, so that each may use it"
 
 
+def test_the_image_runs_as_nobody_in_particular_from_files_that_are_there_and_holds_no_secret() -> None:
+    """What a builder would find out, which CI has none of."""
+    text = re.sub(r"\\\n\s*", " ", DOCKERFILE.read_text())
+    steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    last = dict(steps)
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last["USER"]), "a number, which runAsNonRoot of Kubernetes can judge"
+    assert {"HEALTHCHECK", "STOPSIGNAL", "ENTRYPOINT", "VOLUME"} <= last.keys()
+    ignored = (DOCKERFILE.parent / ".dockerignore").read_text().splitlines()
+    sent = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    for name, value in steps:
+        assert name != "ADD", "takes URLs and unpacks archives"
+        assert not re.search(r"(?i)\b\w*(secret|password|token|api_?key)\w*=", value), value
+        if name == "COPY" and not value.startswith("--from=build"):
+            for source in value.split()[:-1]:
+                assert "*" in source or (DOCKERFILE.parent / source).exists(), source
+                assert any(source.rstrip("*").startswith(given) for given in sent), (
+                    f"{source} is not sent to the builder"
+                )
+    installs = [value for name, value in steps if name == "RUN" and "pip install" in value]
+    assert all("--require-hashes" in value or "--no-index" in value for value in installs)
+
+
 def test_a_volume_of_the_cluster_is_not_opened_to_its_group_at_each_start() -> None:
     """Fails at befa727: the kubelet adds group write to every file of a volume unless told otherwise."""
     (pod,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")

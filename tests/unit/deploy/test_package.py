@@ -126,8 +126,8 @@ def test_an_installed_hub_serves_and_answers_a_call_without_the_checkout(install
         ("tool-hub",),
         ("python", "-m", "toolhub_service"),
     ):  # `uvx tool-hub` wants the second
-        told = run(str(installed / program[0]), *program[1:], "--version", cwd=tmp_path)
-        assert told == f"toolhub, version {__version__}\n"
+        version = run(str(installed / program[0]), *program[1:], "--version", cwd=tmp_path)
+        assert version == f"toolhub, version {__version__}\n"
     where = (
         "import toolhub_service, toolhub.v1, toolhub_client; print(toolhub_service.__file__, toolhub_client.__file__)"
     )
