@@ -170,8 +170,8 @@ sbom: setup ## write dist/sbom.cdx.json: the locked packages that the hub runs w
 	@$(BUILT_EXAMPLES)/sbom/tool/bin/pip install --quiet cyclonedx-bom==7.5.0
 	@python -m venv --clear --without-pip $(BUILT_EXAMPLES)/sbom/hub && mkdir -p dist
 	@pip --python $(BUILT_EXAMPLES)/sbom/hub/bin/python install --quiet --require-hashes --no-deps --requirement .ci/toolchain/runtime.txt
-	@pip --python $(BUILT_EXAMPLES)/sbom/hub/bin/python install --quiet --no-deps --no-build-isolation .
-	@$(BUILT_EXAMPLES)/sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	@sed "s/^dynamic = .*/version = \"$$(hatchling version)\"/" pyproject.toml >$(BUILT_EXAMPLES)/sbom/pyproject.toml
+	@$(BUILT_EXAMPLES)/sbom/tool/bin/cyclonedx-py environment --pyproject $(BUILT_EXAMPLES)/sbom/pyproject.toml --output-reproducible \
 		--output-file dist/sbom.cdx.json $(BUILT_EXAMPLES)/sbom/hub/bin/python
 
 lock: setup ## pin the newest versions that fit pyproject.toml and package.json (UPGRADE=--upgrade)
