@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -13,12 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import jwt
+import psycopg
 import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tests.fakes import comfyui_templates
 from tests.fakes.comfyui import fake_comfyui
@@ -138,7 +143,7 @@ async def postgres(place: Place) -> None:
 async def docket(place: Place) -> None:
     with place.hub(stores={"redis_url": place.service("redis_url")}, jobs={"engine": "docket"}) as command:
         job = json.loads(await command("jobs", "submit", "core/fs.writeText", "path=a.txt", "text=x", "-o", "json"))
-        assert '"ok": true' in await command("jobs", "result", job["job_id"], "--wait", "-o", "json")
+        assert '"ok": true' in await command("jobs", "result", job["jobId"], "--wait", "-o", "json")
 
 
 async def s3(place: Place) -> None:
@@ -151,21 +156,12 @@ async def s3(place: Place) -> None:
 
 
 async def mcp(place: Place) -> None:
-    """By `toolhub mcp` on its standard input and output, as an MCP client starts it."""
-    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    arguments = {"path": "a.txt", "text": "x"}
-    messages: list[dict[str, Any]] = [
-        {"id": 1, "method": "initialize", "params": hello},
-        {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/call", "params": {"name": "core__fs_writeText", "arguments": arguments}},
-    ]
-    lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
-    with place.hub(
-        server={"mcp": {"listen": "127.0.0.1:0"}}, environment={"TOOLHUB_SERVER_MCP_ENABLED": "true"}
-    ) as command:
-        answers = [json.loads(line) for line in (await command("mcp", given=lines)).splitlines()]
-    (answer,) = [each for each in answers if each.get("id") == 2]
-    assert answer["result"]["structuredContent"]["path"] == "a.txt", answer
+    """`toolhub mcp`, as an MCP client starts it, with a hub of its own."""
+    home = {"HOME": str(place.folder), "PATH": os.defpath, "TOOLHUB_DATA_DIR": str(place.folder / "hub")}
+    server = StdioServerParameters(command=str(place.programs / "toolhub"), args=["mcp"], env=home)
+    async with Client(stdio_client(server)) as client:
+        answer = await client.call_tool("core__fs_writeText", {"path": "a.txt", "text": "x"})
+    assert not answer.is_error, answer
 
 
 async def oidc(place: Place) -> None:
@@ -204,8 +200,9 @@ async def spiffe(place: Place) -> None:
 
 async def credentials(place: Place) -> None:
     """One that a caller gives is sealed, and listed."""
-    flow = {"kind": "n8n", "url": "http://127.0.0.1:9", "auth": {"per_user": {"kind": "header"}}}
-    with place.hub(sources={"flows": flow}) as command:
+    known = {"api_key": {"env": "N8N_KEY"}, "discover": {}, "auth": {"per_user": {"kind": "header"}}}
+    flow = {"kind": "n8n", "url": "http://127.0.0.1:9", **known}
+    with place.hub(sources={"flows": flow}, environment={"N8N_KEY": "k"}) as command:
         await command("credentials", "set", "flows", given="a-secret\n")
         assert "flows" in await command("credentials", "list")
     assert b"a-secret" not in b"".join(path.read_bytes() for path in (place.folder / "hub").glob("hub.db*"))
@@ -228,7 +225,7 @@ async def comfyui(place: Place) -> None:
         with place.hub(sources={"studio": source}) as command:
             await command("sources", "refresh", "studio")
             job = json.loads(await command("jobs", "submit", "studio/blur", "width=32", "-o", "json"))
-            assert '"ok": true' in await command("jobs", "result", job["job_id"], "--wait", "-o", "json")
+            assert '"ok": true' in await command("jobs", "result", job["jobId"], "--wait", "-o", "json")
         assert comfy.sockets.opened
 
 
@@ -242,13 +239,23 @@ def _shop(folder: Path, **terms: Any) -> list[dict[str, Any]]:
 
 
 async def db(place: Place) -> None:
-    """SQLite's statements by sqlglot, PostgreSQL's by pglast."""
-    postgres = {"name": "books", "url": {"env": "BOOKS_URL"}}
-    databases = [*_shop(place.folder), postgres]
-    with place.hub(databases=databases, environment={"BOOKS_URL": place.service("postgres_url")}) as command:
-        for connection, query in {"shop": "SELECT sum(id) AS n FROM orders", "books": "SELECT 2 * 5 AS n"}.items():
-            answer = await command("call", "core/db.query", f"connection={connection}", f"query={query}", "--json")
-            assert json.loads(answer)["value"]["rows"] == [[10]], answer
+    """SQLite's statements by sqlglot, PostgreSQL's by pglast, of a role that may only read."""
+    admin = place.service("postgres_url")
+    role = f"reader_{os.getpid()}"
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+    url = urlsplit(admin)
+    reader = url._replace(netloc=f"{role}@{url.hostname}:{url.port}").geturl()
+    databases = [*_shop(place.folder), {"name": "books", "url": {"env": "BOOKS_URL"}}]
+    try:
+        with place.hub(databases=databases, environment={"BOOKS_URL": reader}) as command:
+            for place_name, query in {"shop": "SELECT sum(id) AS n FROM orders", "books": "SELECT 2 * 5 AS n"}.items():
+                words = (f"connection={place_name}", f"query={query}", "--json")
+                answer = await command("call", "core/db.query", *words)
+                assert json.loads(answer)["result"]["rows"] == [[10]], answer
+    finally:
+        with psycopg.connect(admin, autocommit=True) as connection:
+            connection.execute(f"DROP ROLE {role}".encode())
 
 
 async def parquet(place: Place) -> None:
@@ -257,7 +264,7 @@ async def parquet(place: Place) -> None:
         words = ("connection=shop", "query=SELECT id FROM orders", "limit=1")
         answer = json.loads(await command("call", "core/db.query", *words, "--json"))
         (artifact,) = answer["artifacts"]
-        await command("artifacts", "get", artifact["artifact_id"], "--out", "rows.parquet")
+        await command("artifacts", "get", artifact["artifactId"], "--output", "rows.parquet")
     assert (place.folder / "rows.parquet").read_bytes()[:4] == b"PAR1"
 
 
@@ -296,7 +303,7 @@ async def media(place: Place) -> None:
 async def programs(place: Place) -> None:
     with place.hub() as command:
         answer = await command("call", "core/program.run", "code=sum(range(5))", "--json")
-        assert json.loads(answer)["value"]["value"] == 10, answer
+        assert json.loads(answer)["result"]["value"] == 10, answer
 
 
 async def _called_with(command: Command, *credential: str) -> None:
