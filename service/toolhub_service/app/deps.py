@@ -14,12 +14,14 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.app.svids import Svids
 from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_telemetry import Observing, open_observing
+from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.source import ResourceNews
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets
+from toolhub_service.telemetry import names
 
 
 class SystemClock:
@@ -54,6 +56,7 @@ class Deps:
     svids: Svids | None = None
     """Who follows the Workload API; None: certificates are of files alone."""
     resource_news: ResourceNews = field(default_factory=ResourceNews)
+    turns: Turns = field(default_factory=Turns)
 
 
 def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
@@ -72,4 +75,7 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     clock, randomness, ladder = SystemClock(), SystemRandomness(), make_ladder(settings)
     endpoint = settings.auth.spiffe.workload_api
     svids = Svids(endpoint, certificates, observing, clock, randomness) if endpoint else None
-    return Deps(settings, paths, clock, randomness, redactor, observing, ladder, certificates, svids=svids)
+    turns = Turns(settings.server.max_in_flight, observing.metrics.family(names.TURN_WAIT).observe)
+    return Deps(
+        settings, paths, clock, randomness, redactor, observing, ladder, certificates, svids=svids, turns=turns
+    )

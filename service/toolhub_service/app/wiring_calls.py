@@ -119,7 +119,7 @@ def make_long_work(
     ledger = JobLedger(stores.jobs, audit, observer, clock, terms, approvals.withdraw, policy.tenant_of)
     locks = RunnerLocks(deps.paths.data_dir / "runners")
     heartbeat = Heartbeat(ledger, f"runner_{deps.randomness.token_hex(8)}", locks.dead)
-    runs = JobRuns(ledger, heartbeat, deps.redactor, policy.again)
+    runs = JobRuns(ledger, heartbeat, deps.redactor, deps.turns, policy.again)
     watch = JobWatch(stores.jobs, observer)
 
     def on_news(news: JobNews) -> None:

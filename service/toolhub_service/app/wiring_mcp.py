@@ -261,6 +261,7 @@ async def _serve(deps: Deps, engine: Engine, access: McpAccess, serving: Any, bo
         max_streams=chosen.max_streams,
         max_sessions=chosen.max_sessions,
         session_idle_s=chosen.session_idle_s,
+        turns=deps.turns,
     )
     terms = serving.HttpTerms(
         admission=admission,

@@ -132,6 +132,7 @@ def make_server(
         listening,
         _layers(deps, auth, access, admission),
         admission,
+        deps.turns,
         tools=ToolServicer(
             invoker=invoker,
             discovery=discovery,
@@ -142,6 +143,7 @@ def make_server(
             journal=audit,
             news=registry.news,
             server=_server_info(deps.settings, listening),
+            turns=deps.turns,
             faces=Faces(invoker, _faces(deps.settings)),
         ),
         jobs=JobServicer(

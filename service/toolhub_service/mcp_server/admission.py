@@ -10,16 +10,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.mcp_server.resource_server import METADATA_HEADERS, ProtectedResource, challenge
-from toolhub_service.mcp_server.shares import Quota, SessionShares, Turns
+from toolhub_service.mcp_server.shares import Quota, SessionShares
 from toolhub_service.schema import canonical_json, strict_json
 
 Message = MutableMapping[str, Any]
@@ -102,6 +103,7 @@ class AdmissionTerms:
     session_idle_s: float = 1_800.0
     resource: ProtectedResource | None = None
     """Where clients may get tokens; None: nowhere that the hub knows."""
+    turns: Turns = field(default_factory=Turns)
     stream_s: float = 3_600.0
     """After which such a stream is ended; clients listen again."""
 
@@ -119,15 +121,13 @@ class Admission:
         has_session: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
         """`has_session`: whether a request can be of a session; an id that any other names is nobody's."""
-        self._inner = inner
-        self._identify = identify
-        self._invite = invite
+        self._inner, self._identify, self._invite = inner, identify, invite
         self._terms = terms
         self.requests = Quota(terms.max_requests)
         self.streams = Quota(terms.max_streams)
         self.sessions = SessionShares(terms.max_sessions, terms.session_idle_s, on_session_end)
         self._has_session = has_session
-        self._turns = Turns()
+        self._turns = terms.turns
         self._is_leaving = False
         self._listening: set[asyncio.Timeout] = set()
 
@@ -213,6 +213,7 @@ class Admission:
                 what = "streams" if listens else "requests"
                 await _answer(send, 503, f"Too many {what} of yours are open here. Close some, or come again shortly.")
                 return
+            self._turns.arrivals += 1
             await self._turns.take(principal.share)
             if scope["method"] == "POST":
                 read = await self._body(scope, receive, send)
@@ -234,8 +235,7 @@ class Admission:
                 await self._inner(scope, receive, _Sending(send))
 
     def _paced(self, receive: Receive, principal: Principal) -> Receive:
-        """Of many connections that are cut off at once each is let go in a turn of its own: that costs as much as it
-        did to serve them."""
+        """Of connections that are cut off at once each is let go in a turn of its own: it costs as much as to serve."""
 
         async def paced() -> Message:
             message = await receive()

@@ -1,9 +1,8 @@
-"""What each principal gets of what the MCP endpoint has: places, sessions, and turns."""
+"""What each principal gets of what the MCP endpoint has: places and sessions."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -72,32 +71,3 @@ class SessionShares:
     def ended(self, principal_id: str, session_id: str) -> None:
         if self._used_s.get(principal_id, {}).pop(session_id, None) is not None:
             self._on_end(session_id)
-
-
-class Turns:
-    """In each turn of the event loop one request of each principal begins, so that who sends fifty at once is in the
-    way of nobody but himself."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By principal, of those of whom one has begun in this turn of the loop."""
-
-    async def take(self, principal_id: str) -> None:
-        waiting = self._waiting.get(principal_id)
-        if waiting is None:
-            self._waiting[principal_id] = deque()
-            asyncio.get_running_loop().call_soon(self._next, principal_id)
-            return
-        turn = asyncio.get_running_loop().create_future()
-        waiting.append(turn)
-        await turn
-
-    def _next(self, principal_id: str) -> None:
-        waiting = self._waiting[principal_id]
-        while waiting:
-            turn = waiting.popleft()
-            if not turn.done():  # else its request has been cancelled
-                turn.set_result(None)
-                asyncio.get_running_loop().call_soon(self._next, principal_id)
-                return
-        del self._waiting[principal_id]

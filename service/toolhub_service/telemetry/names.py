@@ -102,6 +102,7 @@ POLICY_DENIED: Final = _metric(
 )
 IN_FLIGHT: Final = _metric("toolhub_executions_in_flight", _G, "executions", "Executions running in adapters now.")
 OLDEST_CALL: Final = _metric("toolhub_oldest_call_seconds", _G, "s", "Age of the oldest call in flight; 0: none is.")
+TURN_WAIT: Final = _metric("toolhub_turn_wait_seconds", _H, "s", "Wait of calls for a turn on the loop.", buckets=_S)
 RPC_STARTED: Final = _metric("grpc_server_started_total", _C, "RPCs", "RPCs started on the server.", _RPC)
 RPC_HANDLED: Final = _metric(
     "grpc_server_handled_total", _C, "RPCs", "RPCs completed on the server, by status.", (*_RPC, "grpc_code")

@@ -14,15 +14,17 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 from grpc.aio import EOF
 
+from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.identity.tokens import KeysNeeded
+from toolhub_service.transport.interceptors.admission import Refusals
 from toolhub_service.transport.interceptors.auth import entered_again
 from toolhub_service.transport.receipts import COUNTED_FROM_BYTES, LARGE_BYTES, MAX_FIELDS, Receipts, has_more_fields
 from toolhub_service.transport.rpc import CALLER, HOOKS, Layer, MessageCount, Method, ServicerContext, caller_share
@@ -30,6 +32,7 @@ from toolhub_service.transport.status import RpcFailure, details_trailer
 
 Behaviour = Callable[..., Any]
 
+_RETRY_S: Final = 0.25
 _UNREADABLE = object()
 """Stands for a request whose bytes are not its message."""
 
@@ -48,8 +51,10 @@ class Front(grpc.GenericRpcHandler):
     joins the layers that concern each of their methods into one handler, and it to the server as the handler of all.
     """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], turns: Turns | None = None, refusals: Refusals | None = None) -> None:
         self._layers = tuple(layers)
+        self._turns = turns or Turns()
+        self._refusals = refusals or Refusals()
         self._handlers: dict[str, Any] = {}
         self._receipts = Receipts()
 
@@ -68,7 +73,7 @@ class Front(grpc.GenericRpcHandler):
 
     def _joined(self, method: Method, handler: Any) -> Any:
         make, behaviour = _parts(handler)
-        hooks = Hooks(method, self._layers)
+        hooks = Hooks(method, self._layers, self._refusals)
         yields = handler.response_streaming and inspect.isasyncgenfunction(behaviour)
         if yields:
             around = self._around_generator(hooks, behaviour)
@@ -87,6 +92,7 @@ class Front(grpc.GenericRpcHandler):
     ) -> Behaviour:
         """For one request. Every call comes through here: it does all in place, for each function costs."""
         receipts, entries, receivers, senders = self._receipts, hooks.entries, hooks.receivers, hooks.senders
+        turns, takes_turn = self._turns, not hooks.method.is_open
 
         async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901, PLR0912
             states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
@@ -102,6 +108,10 @@ class Front(grpc.GenericRpcHandler):
                 caller = CALLER.get(None)
                 who = None if caller is None else caller.principal
                 sender = "" if who is None else who.id if who.tenancy is None else who.share
+                if takes_turn:
+                    turns.arrivals += 1
+                    if sender != turns.first and not turns.is_shared:
+                        turns.meet(sender)
                 request = await receipts.message(context, sender)
                 if request is EOF or request is _UNREADABLE:
                     hooks.refuse(request)
@@ -112,6 +122,8 @@ class Front(grpc.GenericRpcHandler):
                     count.value += 1
                 for place, received in receivers:
                     received(states[place], request)
+                if takes_turn and turns.is_shared:
+                    await _take_turn(turns, sender)
                 response = await behaviour(request, context)
                 if response is not None:
                     for count in hooks.sent:
@@ -133,11 +145,16 @@ class Front(grpc.GenericRpcHandler):
         return around
 
     def _around_client_stream(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:
+        turns = self._turns
+
         async def around(requests: AsyncIterator[Any], context: ServicerContext) -> Any:
             states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
             error: BaseException | None = None
             try:
                 await hooks.enter(context, states)
+                if not hooks.method.is_open:
+                    turns.arrivals += 1
+                    await _take_turn(turns, caller_share())
                 response = await behaviour(hooks.each(states, requests), context)
                 if response is not None:
                     hooks.show_response(states)
@@ -152,7 +169,7 @@ class Front(grpc.GenericRpcHandler):
         return around
 
     def _around_generator(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:
-        method, receipts = hooks.method, self._receipts
+        method, receipts, turns = hooks.method, self._receipts, self._turns
 
         async def around(requests: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
             states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
@@ -168,6 +185,9 @@ class Front(grpc.GenericRpcHandler):
                     if type(request) is _Large:
                         held = receipts.hold(request.size_bytes, caller_share())
                     request = hooks.shown(states, request)
+                if not method.is_open:
+                    turns.arrivals += 1
+                    await _take_turn(turns, caller_share())
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
                         hooks.show_response(states)
@@ -187,8 +207,9 @@ class Front(grpc.GenericRpcHandler):
 class Hooks:
     """What the layers do around the RPCs of one method, joined once, when the server is built."""
 
-    def __init__(self, method: Method, layers: Sequence[Layer]) -> None:
+    def __init__(self, method: Method, layers: Sequence[Layer], refusals: Refusals) -> None:
         self.method = method
+        self._refusals = refusals
         self.entries: list[Any] = []
         self.receivers: list[tuple[int, Any]] = []
         """(place of the layer's state, hook)"""
@@ -263,6 +284,8 @@ class Hooks:
             error = failure(context, error)
         if isinstance(error, RpcFailure):
             _forget_frames(error)
+            if error.reason is Reason.OVERLOADED:
+                await self._refusals.pace(caller_share())
             # The reason in plain text, too: a proxy sends what no hub has begun to another one by it.
             reason = ("toolhub-reason", error.reason.name)
             await context.abort(error.code, error.message, (reason, details_trailer(error)))
@@ -272,6 +295,19 @@ class Hooks:
         for place, leave in self.leavers:
             if place < len(states):
                 leave(states[place], context, error)
+
+
+async def _take_turn(turns: Turns, share: str) -> None:
+    """Wait until the RPC may begin. Raises RpcFailure when too many of its tenant wait."""
+    if not turns.may_wait(share):
+        own = turns.waiting_of(share)
+        raise RpcFailure(
+            Reason.OVERLOADED,
+            f"{own} of your calls wait for their turn, which is your share of {turns.most}. Try again shortly.",
+            {"max_in_flight": str(turns.most), "yours": str(own)},
+            retry_after_s=_RETRY_S,
+        )
+    await turns.take(share)
 
 
 def _nothing(_: ServicerContext) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Call, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.ports import Clock, Invoker
@@ -44,8 +45,10 @@ def refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int, request
     return ToolResult(ok=False, call_id=call_id, tool=tool, error=error, evidence=(evidence,), request_id=request_id)
 
 
-# Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long.
+# Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long; fewer where there
+# are other tenants, in whose way it is.
 _CALLS_A_TURN = 32
+_CALLS_A_SHARED_TURN = 4
 
 _DUPLICATE = "A call with this call_id is still in flight. Use a new call_id for each call of a session."
 
@@ -139,9 +142,12 @@ class Session:
         self._close_when_done()
 
     async def _call_a_turn(self, me: asyncio.Task[None]) -> None:
+        left, turns = _CALLS_A_TURN, self._terms.turns
+        if turns.is_shared:
+            left = min(_CALLS_A_SHARED_TURN, len(self._waiting))
+            await turns.take(self._terms.share, left)
         self._is_calling = True
         asyncio.get_running_loop().call_soon(self._replace_waiting_leader, me)
-        left = _CALLS_A_TURN
         while left and self._waiting and self._limiter.has_room():
             await self._run(self._waiting.popleft(), me)
             if self._leader is not me:
@@ -260,6 +266,9 @@ class SessionTerms:
     journal: Journal
     shared: SharedLimit
     """Of all sessions of this process."""
+    turns: Turns
+    share: str
+    """Whose turns its calls take."""
     max_in_flight: int
 
 
@@ -278,6 +287,7 @@ class Sessions:
         clock: Clock,
         call_ids: CallIds,
         journal: Journal,
+        turns: Turns,
         *,
         max_in_flight: int,
         max_of_all: int,
@@ -287,6 +297,7 @@ class Sessions:
         of each."""
         self._shared = SharedLimit(max_of_all)
         self._journal = journal
+        self._turns = turns
         self._invoker = invoker
         self._faces = faces
         self._clock = clock
@@ -353,6 +364,8 @@ class Sessions:
             ),
             journal=self._journal,
             shared=self._shared,
+            turns=self._turns,
+            share=caller.principal.share,
             max_in_flight=self._max_in_flight,
         )
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
+from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import Clock, Invoker, Randomness
 from toolhub_service.domain.reasons import Reason
@@ -111,6 +112,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     news: ToolWatches
     server: pb.ServerInfo
     """What this hub is."""
+    turns: Turns = field(default_factory=Turns)
     faces: Faces | None = None
     """None: the hub's own names only."""
     call_ids: CallIds = field(init=False)
@@ -123,6 +125,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             self.clock,
             self.call_ids,
             self.journal,
+            self.turns,
             max_in_flight=self.session_max_in_flight,
             max_of_all=self.session_max_of_all,
             faces=self.faces,

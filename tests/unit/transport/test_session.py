@@ -10,6 +10,7 @@ import pytest
 
 from toolhub.v1 import call_pb2, error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.domain.ports import EventSink
@@ -56,6 +57,8 @@ class SessionHarness:
             lambda call: refused(call.call_id, call.tool, cancelled(), 1),
             self.journal,
             SharedLimit(max_of_all),
+            Turns(),
+            "local",
             max_in_flight,
         )
         self.session = Session(self.requests(), terms)

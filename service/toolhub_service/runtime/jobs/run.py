@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextvars import Context
 
+from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job import ForbiddenTransition, Job, JobNews, RemoteMark, amended, moved
@@ -181,11 +182,17 @@ class JobRuns:
     """Implements `RunningJobs`; `run` is what engines deliver to."""
 
     def __init__(
-        self, ledger: JobLedger, heartbeat: Heartbeat, redactor: Redactor, again: Callable[[Principal], Principal]
+        self,
+        ledger: JobLedger,
+        heartbeat: Heartbeat,
+        redactor: Redactor,
+        turns: Turns,
+        again: Callable[[Principal], Principal],
     ) -> None:
         """`again`: a verified principal, with its roles and rights under the policy in force."""
         self._ledger = ledger
         self._redactor = redactor
+        self._turns = turns
         self._again = again
         self._clock = ledger.clock
         self._runner = heartbeat.runner
@@ -308,7 +315,9 @@ class JobRuns:
         assert self.invoker is not None  # given by the composition before anything runs
         with self._ledger.observer.running(live.job):
             while True:
-                answer = await self.invoker.invoke(self._call(live.job), sink)
+                call = self._call(live.job)
+                await self._turns.take(call.principal.share)
+                answer = await self.invoker.invoke(call, sink)
                 pause_s = self._pause_s(live.job, answer)
                 if pause_s is None:
                     return answer

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from typing import Final
 
 from toolhub_service.domain.ports import Sleep
 from toolhub_service.domain.reasons import Reason
@@ -19,11 +20,58 @@ WATCHES = frozenset({"WatchJob", "WatchJobs", "WatchApprovals", "WatchTools", "T
 """Streams that mostly wait: they must not use up the room of calls, nor be bounded by it."""
 
 
+# Refusals of one tenant that leave at once, and the seconds between further ones.
+_PROMPT: Final = 20
+_PACE_S: Final = 0.01
+
+
+class Refusals:
+    """Paces what is refused for lack of room: who asks again at once is answered later, and makes no more than a hundred
+    refusals a second. gRPC has one queue for all, and calls of others stand in it behind each."""
+
+    def __init__(self, most: int = 1_000) -> None:
+        """`most` are held back at once, at most half of what is free of that for one tenant; others leave at once."""
+        self._most = most
+        self.held = 0
+        self._of: Counter[str] = Counter()
+        # When the tenant's newest one leaves, on the loop's clock; who was refused longest ago first.
+        self._leaves_s: dict[str, float] = {}
+
+    async def pace(self, share: str) -> None:
+        """Return when the refusal may leave."""
+        if not share or not may_take(self._of[share], self.held, self._most):
+            return
+        now_s = asyncio.get_running_loop().time()
+        leaves_s = self._slot(share, now_s)
+        if leaves_s <= now_s:
+            return
+        self._of[share] += 1
+        self.held += 1
+        try:
+            await asyncio.sleep(leaves_s - now_s)
+        finally:
+            self.held -= 1
+            self._of[share] -= 1
+            if not self._of[share]:
+                del self._of[share]
+
+    def _slot(self, share: str, now_s: float) -> float:
+        """Generic cell rate algorithm (ITU-T I.371)."""
+        earliest_s = now_s - _PROMPT * _PACE_S
+        leaves_s = max(self._leaves_s.pop(share, 0.0), earliest_s) + _PACE_S
+        self._leaves_s[share] = leaves_s
+        while self._leaves_s[oldest := next(iter(self._leaves_s))] <= earliest_s:
+            del self._leaves_s[oldest]
+        return leaves_s
+
+
 class AdmissionLayer(Layer):
     """Counts RPCs in flight, watches apart from the others; health and reflection always pass."""
 
     def __init__(self, max_in_flight: int, max_watches: int = 10_000) -> None:
         self._max_in_flight = max_in_flight
+        self.refusals = Refusals()
+        """Those that are held back need no room of calls."""
         self._max_watches = max_watches
         self.in_flight = 0
         """All of them."""
@@ -44,7 +92,7 @@ class AdmissionLayer(Layer):
             if self.watches >= self._max_watches:
                 raise _overloaded("watches", "max_watches", self._max_watches)
             self.watches += 1
-        elif self.in_flight - self.watches >= self._max_in_flight:
+        elif self.in_flight - self.watches - self.refusals.held >= self._max_in_flight:
             raise _overloaded("calls", "max_in_flight", self._max_in_flight)
         self.in_flight += 1
 

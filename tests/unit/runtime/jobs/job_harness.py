@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
+from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Call, ExecContext, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
@@ -222,7 +223,9 @@ class Process:
         self.asking = Approvals(self.approvals, self.audit, self.clock, FixedRandomness(), Redactor())
         self.ledger = JobLedger(self.store, self.audit, self.observer, self.clock, self.terms, self.asking.withdraw)
         self.heartbeat = Heartbeat(self.ledger, self.name)
-        self.runs = JobRuns(self.ledger, self.heartbeat, Redactor(("s3cret-canary",)), lambda kept: Principal(kept.id))
+        self.runs = JobRuns(
+            self.ledger, self.heartbeat, Redactor(("s3cret-canary",)), Turns(), lambda kept: Principal(kept.id)
+        )
         self.runs.invoker = self
         self.watch = JobWatch(self.store, self.observer)
         self.engine = InprocessEngine(self.max_running)
