@@ -17,7 +17,7 @@ DECIDING := guards policy budget domain runtime schema stores/audit
 DECIDING_TESTS := $(DECIDING:%=tests/unit/%) tests/rpc/test_artifacts.py tests/rpc/test_artifact_uploads.py tests/rpc/test_jobs.py \
 	tests/rpc/test_agent_spawn.py
 BRANCHES_TAKEN_MIN := 96
-BENCHES ?= work_counts governed_call session jobs watchers remote_jobs mcp_calls mcp_server hostile hostile_mcp registry_speed search_quality programs
+BENCHES ?= work_counts governed_call session jobs watchers remote_jobs mcp_calls mcp_server tenant_flood hostile hostile_mcp registry_speed search_quality programs
 IMAGE ?= tool-hub:dev
 # Twice, the second time from the cache: docker's own store takes no attestations from a builder, and its own builder makes none.
 BUILD_IMAGE = docker buildx build --builder tool-hub $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) --tag $(IMAGE)

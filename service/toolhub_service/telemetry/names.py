@@ -155,9 +155,7 @@ JOBS_LOST: Final = _metric(
 JOBS_OPEN: Final = _metric(
     "toolhub_jobs_open", _G, "jobs", "Jobs in the whole store that are not final, by state.", ("state",)
 )
-JOBS_OLDEST_QUEUED: Final = _metric(
-    "toolhub_jobs_oldest_queued_seconds", _G, "s", "Age of the job that has been QUEUED longest; 0: none is."
-)
+JOBS_OLDEST_QUEUED: Final = _metric("toolhub_jobs_oldest_queued_seconds", _G, "s", "Age of the oldest QUEUED; 0: none.")
 JOBS_RUNNING: Final = _metric("toolhub_jobs_running", _G, "jobs", "Jobs that this process runs now.")
 JOB_STATE_SECONDS: Final = _metric(
     "toolhub_job_state_seconds", _H, "s", "Time a job spent in a state before it left it.", ("state",), _JOB_S
