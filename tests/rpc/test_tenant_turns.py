@@ -50,6 +50,12 @@ class Notes(Tool[TextIn, TextOut]):
         return TextOut(text=args.text)
 
 
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(CALL_TIMEOUT_S):
+        while not holds():  # noqa: ASYNC110 - the loop's own rounds are what is waited for
+            await asyncio.sleep(0)
+
+
 class Crowd:
     """A hub on which two have called, and what is called in which order."""
 
@@ -69,14 +75,12 @@ class Crowd:
         monkeypatch.setattr(turns_module, "_BUSY_ROUNDS_MAX", sys.maxsize)
 
         async def arrive() -> None:
-            while True:
+            while arriving is not None:
                 self.turns.arrivals += 1
                 await asyncio.sleep(0)
 
         async def wait(count: int) -> None:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                while self.turns.waiting != count:
-                    await asyncio.sleep(0)
+            await _until(lambda: self.turns.waiting == count)
 
         arriving = asyncio.create_task(arrive())
         try:
@@ -142,8 +146,7 @@ async def test_jobs_of_one_tenant_begin_in_turn_with_calls_of_another(
     async with crowd(tmp_path, jobs={"max_running": 4}) as hub:
         agent = hub.people.at(hub.hub, "acme-one")
         running = [await agent.submit(WAIT) for _ in range(4)]
-        while hub.waits.running < 4:
-            await asyncio.sleep(0)
+        await _until(lambda: hub.waits.running == 4)
         queued = [await agent.submit(NOTE, {"text": "flood"}) for _ in range(4)]
         async with hub.busy(monkeypatch) as wait:
             hub.waits.let_go.set()

@@ -123,16 +123,13 @@ def make_server(
     discovery = Discovery(
         catalog, searching.search, Exporter(catalog), policy, sources.statuses, meanings=searching.meanings
     )
-    listening, registry = (
-        listening_of(deps.settings, deps.certificates),
-        RegistryServicer(catalog, audit, deps.clock, sources, alone=alone),
-    )
+    listening = listening_of(deps.settings, deps.certificates)
+    registry = RegistryServicer(catalog, audit, deps.clock, sources, alone=alone)
     policy.subscribe(registry.news.reset)
     return Server(
         listening,
         _layers(deps, auth, access, admission),
         admission,
-        deps.turns,
         tools=ToolServicer(
             invoker=invoker,
             discovery=discovery,

@@ -39,7 +39,7 @@ class Turns:
         self.arrivals = 0
         """RPCs that were let in since the start."""
         self.is_shared = False
-        """Whether there has been more than one tenant. Until then there is nobody to be fair to, and all begin at once."""
+        """Whether there has been more than one tenant. Before, there is nobody to be fair to: all begin at once."""
         self.first = ""
         """The tenant that called first."""
         self._is_taken = False
@@ -54,11 +54,6 @@ class Turns:
         self._ends: dict[str, int] = {}
         self._seen = self._quiet_rounds = self._busy_rounds = 0
 
-    def meet(self, share: str) -> None:
-        """Note who calls, while there is but one."""
-        self.first = self.first or share
-        self.is_shared = self.first != share
-
     def waiting_of(self, share: str) -> int:
         return len(self._waiting.get(share, ()))
 
@@ -69,7 +64,8 @@ class Turns:
     async def take(self, share: str, calls: int = 1) -> None:
         """Return when so many calls of the tenant may begin: at once, if nobody has begun since the loop was quiet."""
         if not self.is_shared:
-            self.meet(share)
+            self.first = self.first or share
+            self.is_shared = self.first != share
             if not self.is_shared:
                 return
         if not self._is_taken:

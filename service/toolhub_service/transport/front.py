@@ -87,12 +87,10 @@ class Front(grpc.GenericRpcHandler):
             response_serializer=_sparing(handler.response_serializer) if yields else handler.response_serializer,
         )
 
-    def _around_unary(  # noqa: C901 - one function for what every call goes through
-        self, hooks: Hooks, behaviour: Behaviour
-    ) -> Behaviour:
+    def _around_unary(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:  # noqa: C901, PLR0915 - see below
         """For one request. Every call comes through here: it does all in place, for each function costs."""
-        receipts, entries, receivers, senders = self._receipts, hooks.entries, hooks.receivers, hooks.senders
-        turns, takes_turn = self._turns, not hooks.method.is_open
+        receipts, turns, entries = self._receipts, self._turns, hooks.entries
+        receivers, senders, takes_turn = hooks.receivers, hooks.senders, not hooks.method.is_open
 
         async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901, PLR0912
             states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
@@ -105,13 +103,9 @@ class Front(grpc.GenericRpcHandler):
                         states.append(enter(context))  # one may raise: the others have entered
                     except KeysNeeded as needed:
                         states.append(await entered_again(needed, enter, context))
-                caller = CALLER.get(None)
-                who = None if caller is None else caller.principal
+                who = None if (caller := CALLER.get(None)) is None else caller.principal
                 sender = "" if who is None else who.id if who.tenancy is None else who.share
-                if takes_turn:
-                    turns.arrivals += 1
-                    if sender != turns.first and not turns.is_shared:
-                        turns.meet(sender)
+                turns.arrivals += takes_turn
                 request = await receipts.message(context, sender)
                 if request is EOF or request is _UNREADABLE:
                     hooks.refuse(request)
@@ -122,7 +116,7 @@ class Front(grpc.GenericRpcHandler):
                     count.value += 1
                 for place, received in receivers:
                     received(states[place], request)
-                if takes_turn and turns.is_shared:
+                if takes_turn and (turns.is_shared or sender != turns.first):
                     await _take_turn(turns, sender)
                 response = await behaviour(request, context)
                 if response is not None:

@@ -35,7 +35,6 @@ from toolhub.v1 import (
     tool_service_pb2,
     tool_service_pb2_grpc,
 )
-from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.ports import Sleep
 from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.front import Front
@@ -164,7 +163,6 @@ class Server:
         listening: Listening,
         layers: Sequence[Layer],
         admission: AdmissionLayer,
-        turns: Turns,
         *,
         tools: ToolServicer,
         jobs: job_service_pb2_grpc.JobServiceServicer,
@@ -182,7 +180,9 @@ class Server:
         self._status: Any = _NOT_SERVING
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=server_options(listening))
-        governed: Any = Front(layers, turns, admission.refusals)  # stands in for the server where servicers are added
+        governed: Any = Front(
+            layers, tools.turns, admission.refusals
+        )  # stands in for the server where servicers are added
         self._grpc.add_generic_rpc_handlers((governed,))
         tool_service_pb2_grpc.add_ToolServiceServicer_to_server(tools, governed)
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, governed)

@@ -26,7 +26,7 @@ _PACE_S: Final = 0.01
 
 
 class Refusals:
-    """Paces what is refused for lack of room: who asks again at once is answered later, and makes no more than a hundred
+    """Paces what is refused for lack of room: who asks again at once is answered later, with no more than a hundred
     refusals a second. gRPC has one queue for all, and calls of others stand in it behind each."""
 
     def __init__(self, most: int = 1_000) -> None:
