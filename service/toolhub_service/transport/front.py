@@ -87,7 +87,7 @@ class Front(grpc.GenericRpcHandler):
             response_serializer=_sparing(handler.response_serializer) if yields else handler.response_serializer,
         )
 
-    def _around_unary(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:  # noqa: C901, PLR0915 - see below
+    def _around_unary(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:  # noqa: C901 - one function, see below
         """For one request. Every call comes through here: it does all in place, for each function costs."""
         receipts, turns, entries = self._receipts, self._turns, hooks.entries
         receivers, senders, takes_turn = hooks.receivers, hooks.senders, not hooks.method.is_open
