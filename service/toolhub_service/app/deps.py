@@ -76,6 +76,4 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     endpoint = settings.auth.spiffe.workload_api
     svids = Svids(endpoint, certificates, observing, clock, randomness) if endpoint else None
     turns = Turns(settings.server.max_in_flight, observing.metrics.family(names.TURN_WAIT).observe)
-    return Deps(
-        settings, paths, clock, randomness, redactor, observing, ladder, certificates, svids=svids, turns=turns
-    )
+    return Deps(settings, paths, clock, randomness, redactor, observing, ladder, certificates, svids=svids, turns=turns)
