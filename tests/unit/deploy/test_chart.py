@@ -131,9 +131,10 @@ def test_a_pod_has_settings_of_the_hub_no_privileges_and_time_to_leave(values: P
     settings = load_settings(Path(environment["TOOLHUB_CONFIG"]), environment)
     spec, container = pod.spec, pod.container
     wanted = yaml.safe_load(values.read_text())
-    assert settings.auth.modes == tuple(wanted.get("settings", {}).get("auth", {}).get("modes", ["api-key"]))
+    by_default = ["spiffe"] if wanted.get("tls", {}).get("spiffe") else ["api-key"]
+    assert settings.auth.modes == tuple(wanted.get("settings", {}).get("auth", {}).get("modes", by_default))
     assert settings.logs.format == wanted.get("settings", {}).get("logs", {}).get("format", "json")
-    assert bool(settings.server.tls.certificate_file) is not settings.server.allow_plaintext
+    assert settings.has_tls is not settings.server.allow_plaintext
     assert bool(settings.stores.postgres_url) is (settings.stores.kind == "postgres") is ("postgres" in str(wanted))
     leaves_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     leaves_s += settings.server.drain_notice_s + settings.server.drain_s

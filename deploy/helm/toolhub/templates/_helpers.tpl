@@ -73,6 +73,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $tls := dict "certificate_file" "/etc/toolhub-tls/tls.crt" "key_file" "/etc/toolhub-tls/tls.key" -}}
 {{- if .Values.tls.clientCaSecret -}}{{- $_ := set $tls "client_ca_file" "/etc/toolhub-client-ca/ca.crt" -}}{{- end -}}
 {{- $_ := set $server "tls" $tls -}}
+{{- else if .Values.tls.spiffe -}}
 {{- else if .Values.allowPlaintext -}}
 {{- $_ := set $server "allow_plaintext" true -}}
 {{- end -}}
@@ -81,6 +82,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- $auth := dict "modes" (list "api-key") -}}
 {{- if .Values.apiKeys.existingSecret -}}{{- $_ := set $auth "api_keys_file" "/etc/toolhub-keys/api-keys.yaml" -}}{{- end -}}
+{{- if .Values.tls.spiffe -}}
+{{- $_ := set $auth "modes" (list "spiffe") -}}
+{{- $_ := set $auth "spiffe" (dict "workload_api" "unix:///run/spire/sockets/agent.sock") -}}
+{{- end -}}
 {{- $base := dict
       "data_dir" "/data"
       "server" $server
@@ -99,8 +104,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $several := or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled -}}
 {{- $postgres := .Values.stores.postgres.existingSecret -}}
 {{- $shares := or $postgres .Values.stores.redis.existingSecret -}}
-{{- if not (or .Values.tls.existingSecret .Values.allowPlaintext) -}}
-{{- fail "API keys would cross the network in the clear: set tls.existingSecret, or allowPlaintext=true where a mesh encrypts between pods or the network is trusted." -}}
+{{- if not (or .Values.tls.existingSecret .Values.tls.spiffe .Values.allowPlaintext) -}}
+{{- fail "API keys would cross the network in the clear: set tls.existingSecret or tls.spiffe, or allowPlaintext=true where a mesh encrypts between pods or the network is trusted." -}}
 {{- end -}}
 {{- if and .Values.tls.clientCaSecret (not .Values.tls.existingSecret) -}}
 {{- fail "tls.clientCaSecret needs tls.existingSecret: certificates of clients are asked for within TLS." -}}
@@ -114,7 +119,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and $postgres (not .Values.persistence.enabled) -}}
 {{- fail "With PostgreSQL each pod keeps checkpoints of the audit log on its volume, without which it does not start again: leave persistence.enabled=true." -}}
 {{- end -}}
-{{- if and (not .Values.apiKeys.existingSecret) (not (dig "auth" "modes" false .Values.settings)) -}}
+{{- if and (not .Values.apiKeys.existingSecret) (not .Values.tls.spiffe) (not (dig "auth" "modes" false .Values.settings)) -}}
 {{- fail "Nobody could call: set apiKeys.existingSecret, or settings.auth.modes to something else than api-key." -}}
 {{- end -}}
 {{- if and .Values.autoscaling.enabled (not (or .Values.autoscaling.cpuPercent .Values.autoscaling.inFlight)) -}}
