@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -27,7 +28,7 @@ from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.certificates import certificate_checks
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.key_file import Wanted
-from toolhub_service.app.listening import ListenRefused
+from toolhub_service.app.listening import ListenRefused, listening_of
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_certificates, reload_keys
 
@@ -70,12 +71,17 @@ def svid(authority: Authority, *uris: str, **options: Any) -> Signed:
 
 @asynccontextmanager
 async def mesh(
-    folder: Path, modes: Sequence[str] = ("spiffe",), client_ca_file: str = "", policy: str = POLICY, **auth: Any
+    folder: Path,
+    modes: Sequence[str] = ("spiffe",),
+    client_ca_file: str = "",
+    tls: Mapping[str, str] = MappingProxyType({}),
+    policy: str = POLICY,
+    **auth: Any,
 ) -> AsyncIterator[Mesh]:
     server, own, partner = Authority(), Authority(uris=("spiffe://example.org",)), Authority()
     settings: Any = tls_settings(folder, server)
     settings["server"]["mcp"] = {"enabled": True, "listen": "localhost:0"}
-    settings["server"]["tls"]["client_ca_file"] = client_ca_file
+    settings["server"]["tls"] |= {"client_ca_file": client_ca_file, **tls}
     (folder / "own.pem").write_bytes(own.pem)
     (folder / "partner.pem").write_bytes(partner.pem)
     domains = [
@@ -201,6 +207,49 @@ async def test_beside_other_modes_what_a_request_carries_decides_over_its_certif
             answer = await failed(given.whoami(client, [("authorization", f"Bearer {key}")] if key else []))
             assert answer.code is grpc.StatusCode.UNAUTHENTICATED
             assert why in answer.message
+
+
+@pytest.mark.promise("identity.spiffe")
+async def test_a_second_port_takes_keys_and_tokens_of_clients_without_a_certificate(tmp_path: Path) -> None:
+    modes, keys_listen = ("spiffe", "api-key"), {"keys_listen": "localhost:0"}
+    async with mesh(tmp_path, modes, tls=keys_listen) as given:
+        file = Paths(given.running.hub.settings).key_file()
+        key = [("authorization", f"Bearer {file.create('key-holder')}")]
+        reload_keys(given.running.hub, file)
+
+        async def at_second(client: Signed | None, metadata: Sequence[tuple[str, str]] = ()) -> str:
+            pair = (client.key, client.certificate) if client else (None, None)
+            credentials = grpc.ssl_channel_credentials(given.server.pem, *pair)
+            async with channel_to(f"localhost:{given.running.hub.server.keys_port}", credentials) as channel:
+                stub: Any = ToolServiceStub(channel)
+                asked = stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=CALL_TIMEOUT_S, metadata=tuple(metadata))
+                return str((await asked).principal)
+
+        assert await at_second(None, key) == "key-holder"
+        for client in (None, svid(given.own, WORKLOAD)):
+            assert (await failed(at_second(client))).code is grpc.StatusCode.UNAUTHENTICATED, (
+                "certificates are not read"
+            )
+        assert (await failed(given.whoami(None, key))).code is grpc.StatusCode.UNAVAILABLE
+        assert await given.whoami(svid(given.own, WORKLOAD)) == WORKLOAD
+        (tmp_path / "hub.pem").write_bytes((renewed := Authority().sign("localhost")).certificate)
+        (tmp_path / "hub.key").write_bytes(renewed.key)
+        await reload_certificates(given.running.hub, asked=False)
+        assert (await failed(at_second(None, key))).code is grpc.StatusCode.UNAVAILABLE, (
+            "its certificate is replaced, too"
+        )
+    for wrong, why in (
+        ({"auth": {"modes": ["api-key"]}}, "asks for none"),
+        ({"auth": {"modes": ["spiffe"], "spiffe": {"trust_domains": [domain_of(tmp_path)]}}}, "nobody could call"),
+    ):
+        settings: Any = {**tls_settings(tmp_path, Authority()), **wrong}
+        settings["server"]["tls"] |= keys_listen
+        with pytest.raises(ListenRefused, match=why):
+            listening_of(settings_of(tmp_path, settings))
+
+
+def domain_of(folder: Path) -> dict[str, str]:
+    return {"name": "example.org", "bundle_file": str(folder / "own.pem")}
 
 
 @pytest.mark.promise("identity.spiffe")

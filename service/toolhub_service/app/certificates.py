@@ -187,8 +187,10 @@ class LiveCertificates:
                 self._publish()
         return changes
 
-    def grpc_credentials(self) -> grpc.ServerCredentials | None:
-        """For a port of gRPC, which asks at each handshake what is in force; None where there is no TLS."""
+    def grpc_credentials(self, *, asks: bool = True) -> grpc.ServerCredentials | None:
+        """For a port of gRPC, which looks at each handshake what is in force; None where there is no TLS.
+
+        `asks`: whether it wants certificates of its clients, where there are CAs for them."""
         if not self._held:
             return None
         given = self._configuration
@@ -200,7 +202,7 @@ class LiveCertificates:
             given = self._configuration
             return given
 
-        return grpc.dynamic_ssl_server_credentials(given, fetch, self._asks_clients)  # type: ignore[arg-type]  # None: as before
+        return grpc.dynamic_ssl_server_credentials(given, fetch, asks and self._asks_clients)  # type: ignore[arg-type]  # None: as before
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For a listener of asyncio; None where there is no TLS."""

@@ -74,15 +74,20 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
         )
     if _is_by_certificate(settings):
         _check_certificates(settings)
+    if settings.server.tls.keys_listen:
+        _check_keys(settings)
     if settings.server.mcp.enabled:
         check_mcp(settings)
     wanted = settings.server.max_connections
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
         wanted = max(1, min(wanted, soft - soft // 8 - 64))  # an eighth of the open files stays for the hub's own
+    certificates = certificates or open_certificates(settings)
     return Listening(
         address=address,
-        credentials=(certificates or open_certificates(settings)).grpc_credentials(),
+        credentials=certificates.grpc_credentials(),
+        keys_address=settings.server.tls.keys_listen,
+        keys_credentials=certificates.grpc_credentials(asks=False),
         share_port=settings.server.workers > 1,
         max_connection_age_s=connection_age_s(settings),
         max_call_s=settings.budget.max_timeout_s,
@@ -111,6 +116,25 @@ def _check_certificates(settings: Settings) -> None:
         raise ListenRefused(
             "auth.modes has xfcc, and no CA vouches for the proxies: set server.tls.client_ca_file, or "
             "auth.spiffe.trust_domains for proxies that are known by their SPIFFE id."
+        )
+
+
+def _check_keys(settings: Settings) -> None:
+    address = settings.server.tls.keys_listen
+    host_and_port("server.tls.keys_listen", address)
+    if not settings.has_tls or not settings.asks_clients:
+        raise ListenRefused(
+            f"server.tls.keys_listen {address} is for clients without a certificate, and server.listen asks for none: "
+            "leave it out."
+        )
+    if {"api-key", "jwt"}.isdisjoint(settings.auth.modes):
+        raise ListenRefused(
+            f"nobody could call at server.tls.keys_listen {address}: add api-key or jwt to auth.modes, or leave it out."
+        )
+    if "insecure-local" in settings.auth.modes and not is_local(address):
+        raise ListenRefused(
+            "auth mode insecure-local lets whoever connects act as `local`, and server.tls.keys_listen "
+            f"{address} is open to others. Take it out of auth.modes."
         )
 
 

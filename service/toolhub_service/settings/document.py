@@ -35,6 +35,9 @@ class Tls(Section, frozen=True):
     certificate_file: Annotated[str, Meta(description="PEM certificate chain; empty: plaintext.")] = ""
     key_file: Annotated[str, Meta(description="PEM private key of the certificate.")] = ""
     client_ca_file: Annotated[str, Meta(description="PEM CAs; set: clients must show a certificate (mTLS).")] = ""
+    keys_listen: Annotated[
+        str, Meta(description="Second host:port of gRPC, where no certificate is asked for: for API keys and tokens.")
+    ] = ""
     min_version: Annotated[
         Literal["1.2", "1.3"],
         Meta(description="Lowest version of TLS; over gRPC RPCs by an older one are refused, not its handshake."),

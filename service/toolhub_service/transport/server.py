@@ -144,6 +144,9 @@ class Listening:
     address: str
     """host:port or unix:/path."""
     credentials: grpc.ServerCredentials | None = None
+    keys_address: str = ""
+    """A second host:port for the same; empty: none."""
+    keys_credentials: grpc.ServerCredentials | None = None
     share_port: bool = False
     """SO_REUSEPORT: several processes on one port."""
     max_connection_age_s: float = 0.0
@@ -195,18 +198,18 @@ class Server:
         self._services = [service.full_name for service in _descriptors()]
         if listening.reflection:
             add_reflection(governed, [*self._services, health.SERVICE_NAME])
-        self.port = self._bind(listening)
+        self.port = self._bind(listening.address, listening.credentials)
         """The port bound; 0 for a Unix socket."""
+        self.keys_port = self._bind(listening.keys_address, listening.keys_credentials) if listening.keys_address else 0
+        """That of `keys_address`."""
 
-    def _bind(self, listening: Listening) -> int:
+    def _bind(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
         try:
-            if listening.credentials is None:
-                return self._grpc.add_insecure_port(listening.address)
-            return self._grpc.add_secure_port(listening.address, listening.credentials)
+            if credentials is None:
+                return self._grpc.add_insecure_port(address)
+            return self._grpc.add_secure_port(address, credentials)
         except RuntimeError as taken:
-            raise OSError(
-                f"cannot listen on {listening.address}: the address is in use, or not one of this machine"
-            ) from taken
+            raise OSError(f"cannot listen on {address}: the address is in use, or not one of this machine") from taken
 
     async def start(self) -> None:
         """Accept calls; health says SERVING when it returns."""
