@@ -82,7 +82,7 @@ async def test_capabilities_of_a_key_narrow_the_grant_of_its_principal_and_add_n
     assert "API key is narrowed to danger:*, read:*" in refused.error.message
     assert "needs write:fs" in refused.error.message
     assert "toolhub keys create" in refused.error.rule.remedy
-    asking = await keyed.running.invoke(TOOL, metadata=whole, permissions=["write:fs"])
+    asking = await keyed.running.invoke(WRITE, write, metadata=whole, permissions=["read:fs"])
     assert "context.permissions" in asking.error.message, "a call may narrow itself"
     deleting = {"path": "a.txt", "confirm": True}
     beyond = await keyed.running.invoke("core/fs.deletePath", deleting, metadata=reading)
