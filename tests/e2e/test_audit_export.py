@@ -33,6 +33,8 @@ from toolhub.v1 import audit_service_pb2 as audit_pb
 from toolhub.v1 import call_pb2, tool_service_pb2
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.app.audit_otlp import OtlpSink
+from toolhub_service.stores.audit.export import Batch
 
 CANARY = "sk-live-4f9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c"
 Place = tuple[str, int]
@@ -44,6 +46,7 @@ class Collector(LogsServiceServicer):
     def __init__(self) -> None:
         self.taken: Counter[Place] = Counter()
         self.bodies: list[str] = []
+        self.tenants: list[str] = []
         self.news = threading.Condition()
         self.requests = 0
 
@@ -55,6 +58,8 @@ class Collector(LogsServiceServicer):
                 context.abort(grpc.StatusCode.UNAVAILABLE, "away")
             for record in records:
                 self.bodies.append(record.body.string_value)
+                named = {each.key: each.value.string_value for each in record.attributes}
+                self.tenants.append(named.get("toolhub.tenant", ""))
                 line = json.loads(record.body.string_value)
                 self.taken[line["writer"], line["sequence"]] += 1
             self.news.notify_all()
@@ -111,6 +116,18 @@ def settings(folder: Path, audit: dict[str, Any]) -> str:
     path = folder / "settings.yaml"
     path.write_text(yaml.safe_dump({"audit": audit, "policy": {"reload_s": 0.1}}))
     return str(path)
+
+
+def test_a_log_record_names_the_tenant_of_its_principal(collector: tuple[Collector, str]) -> None:
+    taker, endpoint = collector
+    tenant_of = {"acme-bot": "acme", "ops": "*"}
+    principals = ("acme-bot", "ops", "")
+    rows = [(row, "w", row, 1, "TOOL_RESULT", principal, *[""] * 7) for row, principal in enumerate(principals)]
+    lines = [json.dumps({"writer": "w", "sequence": row}).encode() for row, _ in enumerate(principals)]
+    sink = OtlpSink(endpoint, {}, tenant_of=lambda principal: tenant_of.get(principal, ""))
+    assert sink.send(Batch(rows, lines)) == 0
+    sink.close()
+    assert taker.tenants == ["acme", "*", ""]
 
 
 @pytest.mark.promise("audit.export-at-least-once")

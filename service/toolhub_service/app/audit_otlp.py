@@ -7,7 +7,7 @@ Source: OTLP 1.x, section "OTLP/gRPC": partial success, retryable codes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -20,10 +20,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from toolhub_service.stores.audit.export import Batch
 
 _TIMEOUT_S: Final = 20.0
+_PRINCIPAL: Final = 5
 _NAMED: Final = {
     "toolhub.audit.writer": 1,
     "toolhub.audit.type": 4,
-    "toolhub.principal": 5,
+    "toolhub.principal": _PRINCIPAL,
     "toolhub.tool": 6,
     "toolhub.call_id": 7,
     "toolhub.request_id": 8,
@@ -41,9 +42,16 @@ class OtlpSink:
 
     name: Final = "otlp"
 
-    def __init__(self, endpoint: str, service: Mapping[str, str], headers: str = "") -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        service: Mapping[str, str],
+        headers: str = "",
+        tenant_of: Callable[[str], str] = lambda _: "",
+    ) -> None:
         """`http://` speaks plaintext, anything else TLS with the system's CAs. `headers`: as in
-        OTEL_EXPORTER_OTLP_HEADERS, `name=value` with commas between."""
+        OTEL_EXPORTER_OTLP_HEADERS, `name=value` with commas between. `tenant_of`: of a principal's id, empty: none."""
+        self._tenant_of = tenant_of
         target = endpoint.partition("://")[2].rstrip("/") or endpoint
         plain = endpoint.startswith("http://")
         self._channel = (
@@ -55,7 +63,8 @@ class OtlpSink:
         self._metadata = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
 
     def send(self, batch: Batch) -> int:
-        records = [_record(row, line) for row, line in zip(batch.rows, batch.lines, strict=True)]
+        rows = zip(batch.rows, batch.lines, strict=True)
+        records = [_record(row, line, self._tenant_of(row[_PRINCIPAL])) for row, line in rows]
         logs = ScopeLogs(scope=InstrumentationScope(name="toolhub.audit"), log_records=records)
         request = ExportLogsServiceRequest(resource_logs=[ResourceLogs(resource=self._resource, scope_logs=[logs])])
         try:
@@ -70,8 +79,10 @@ class OtlpSink:
         self._channel.close()
 
 
-def _record(row: tuple[Any, ...], line: bytes) -> LogRecord:
+def _record(row: tuple[Any, ...], line: bytes, tenant: str) -> LogRecord:
     attributes = [_attribute(name, str(row[place])) for name, place in _NAMED.items() if row[place]]
+    if tenant:
+        attributes.append(_attribute("toolhub.tenant", tenant))
     attributes.append(KeyValue(key="toolhub.audit.sequence", value=AnyValue(int_value=row[2])))
     return LogRecord(
         # The field is unsigned, and a clock may have stood before 1970.

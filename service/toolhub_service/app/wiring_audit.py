@@ -24,13 +24,15 @@ _DAY_S = 86_400.0
 _RETENTION_S = 60.0
 
 
-def make_upkeep(deps: Deps, audit: ChainedAuditLog) -> AuditUpkeep:
-    """Raises HubFailure when a place cannot be opened: its package is missing, or its URL is none."""
+def make_upkeep(deps: Deps, audit: ChainedAuditLog, tenant_of: Callable[[str], str]) -> AuditUpkeep:
+    """`tenant_of`: of a principal's id, by the policy in force; empty: there are none.
+
+    Raises HubFailure when a place cannot be opened: its package is missing, or its URL is none."""
     settings, observing = deps.settings.audit, deps.observing
     telemetry = observing.audit
     tasks: list[UpkeepTask] = []
     carried: list[Callable[[], int]] = []
-    for sink, every_s in _sinks(deps, settings.export):
+    for sink, every_s in _sinks(deps, settings.export, tenant_of):
         export = Export(audit.events, sink, telemetry)
         carried.append(export.carried)
         tasks.append(UpkeepTask(sink.name, export.step, every_s))
@@ -48,24 +50,24 @@ def make_upkeep(deps: Deps, audit: ChainedAuditLog) -> AuditUpkeep:
     return AuditUpkeep(audit.events, tasks, telemetry)
 
 
-def _sinks(deps: Deps, export: AuditExport) -> list[tuple[Sink, float]]:
+def _sinks(deps: Deps, export: AuditExport, tenant_of: Callable[[str], str]) -> list[tuple[Sink, float]]:
     sinks: list[tuple[Sink, float]] = []
     if export.file:
         sinks.append((FileSink(Path(export.file).expanduser(), export.file_max_bytes), export.interval_s))
     if export.otlp_endpoint:
-        sinks.append((_otlp(deps, export.otlp_endpoint), export.interval_s))
+        sinks.append((_otlp(deps, export.otlp_endpoint, tenant_of), export.interval_s))
     if export.bucket_url:
         sinks.append((_bucket(export.bucket_url), export.bucket_interval_s))
     return sinks
 
 
-def _otlp(deps: Deps, endpoint: str) -> Sink:
+def _otlp(deps: Deps, endpoint: str, tenant_of: Callable[[str], str]) -> Sink:
     try:
         from toolhub_service.app.audit_otlp import OtlpSink
     except ModuleNotFoundError as missing:
         raise not_installed("audit.export.otlp_endpoint", "otlp") from missing
     service = {"service.name": deps.settings.tracing.service_name, "service.version": __version__}
-    return OtlpSink(endpoint, service, os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""))
+    return OtlpSink(endpoint, service, os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), tenant_of)
 
 
 def _bucket(url: str) -> Sink:

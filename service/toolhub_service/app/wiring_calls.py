@@ -147,7 +147,7 @@ def make_long_work(
         tidy=_sweeps(deps, stores, ledger, logs, sweep_artifacts),
         forgotten=partial(observing.swept, "jobs"),
     )
-    upkeep = make_upkeep(deps, audit)
+    upkeep = make_upkeep(deps, audit, policy.tenant_of)
     asked = approvals, approval_news
     works = engine, runs, watch, job_service, acceptance
     return LongWork(*works, *asked, reconciler, heartbeat, locks, stores, logs, upkeep)

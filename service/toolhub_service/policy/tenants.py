@@ -144,7 +144,7 @@ class Tenants:
         if known is None:
             known = "" if principal_id in _NOBODY else self._find(principal_id)
             if len(self._of) >= _REMEMBERED_MAX:
-                self._of.pop(next(iter(self._of)), None)
+                self._of.clear()  # whole, for threads that read the audit log ask, too
             self._of[principal_id] = known
         return known
 
@@ -158,7 +158,7 @@ class Tenants:
         known = self._tenancies.get(name)
         if known is None:
             if len(self._tenancies) >= _REMEMBERED_MAX:
-                self._tenancies.pop(next(iter(self._tenancies)), None)
+                self._tenancies.clear()
             known = self._tenancies[name] = Tenancy(name, self)
         return known
 
@@ -192,7 +192,7 @@ class Tenants:
         if known is None:
             known = frozenset(name for name, patterns in self._sources if patterns.match(source))
             if len(self._owners) >= _REMEMBERED_MAX:
-                self._owners.pop(next(iter(self._owners)), None)
+                self._owners.clear()
             self._owners[source] = known
         return known
 

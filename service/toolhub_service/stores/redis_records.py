@@ -105,7 +105,9 @@ class RedisRecords(Generic[R]):
             await self._link.run("HGETALL", self._link.key(f"{self._layout.kind}s:{sum_}"))
             for sum_ in ("count", "bytes")
         ]
-        return [(value.decode(), int(count), int(sums.get(value, 0))) for value, count in counts.items()]
+        sum_of = dict(zip(sums[::2], sums[1::2], strict=True))  # values and fields alternate
+        pairs = zip(counts[::2], counts[1::2], strict=True)
+        return [(value.decode(), int(count), int(sum_of.get(value, 0))) for value, count in pairs]
 
     async def revision(self) -> int:
         return int(await self._link.run("GET", self._link.key(f"{self._layout.kind}s:revision")) or 0)
