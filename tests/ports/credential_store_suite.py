@@ -64,9 +64,26 @@ class CredentialStoreSuite:
         second = replace(first, version=2, state=CredentialState.LOGIN_NEEDED, renewed_by="hub", scopes=("a", "b"))
         assert [await beside.put(second), await started.put(replace(second, key_id="k2"))] == [True, False]
         assert await started.get(first.key) == second
-        assert await beside.remove(first.key)
-        assert not await started.remove(first.key)
-        assert await started.get(first.key) is None
+
+    async def test_a_change_that_was_prepared_before_a_removal_fits_none_of_the_credentials_that_follow(
+        self, started: CredentialStore, beside: CredentialStore
+    ) -> None:
+        first = a_credential()
+        assert await started.put(first)
+        stale = [replace(first, version=version, sealed=b"stale") for version in (2, 3)]
+        assert await beside.put(replace(first, version=2, sealed=b""))
+        assert not await started.put(stale[0]), "it was removed since"
+        for version in (3, 4):
+            login = replace(first, version=version, generation=f"g{version}")
+            assert await started.put(login)
+            assert [await beside.put(each) for each in stale] == [False, False]
+            assert await beside.get(first.key) == login
+        removed = replace(first, version=5, sealed=b"")
+        assert await beside.put(removed)
+        left = await started.get(first.key)
+        assert left is not None
+        assert left.is_removed
+        assert [each.is_removed for each in await beside.page(owner=None, source="", after=None, limit=9)] == [True]
 
     async def test_whatever_characters_a_principal_has_no_two_places_are_one(
         self, started: CredentialStore, beside: CredentialStore

@@ -40,26 +40,27 @@ class Renewals:
         self._requests = requests
         self._clock = clock
         self._own_name = randomness.token_hex(8)
-        self._running: dict[CredentialKey, asyncio.Task[Renewed]] = {}
+        self._running: dict[tuple[CredentialKey, str], asyncio.Task[Renewed]] = {}
+        """By what is renewed: its user may have logged in anew since another call was refused."""
 
     async def renewed(self, terms: PerUserTerms, key: CredentialKey, used: str) -> Renewed:
         """The credential with another access token than `used`. Goes on when who waits leaves. Raises ToolFailure."""
-        task = self._running.get(key)
+        task = self._running.get((key, used))
         if task is None:
             task = asyncio.create_task(self._renew(terms, key, used), name=f"credential for {key.source}")
-            self._running[key] = task
-            task.add_done_callback(lambda done: self._ended(key, done))
+            self._running[key, used] = task
+            task.add_done_callback(lambda done: self._ended((key, used), done))
         return await asyncio.shield(task)
 
-    def _ended(self, key: CredentialKey, task: asyncio.Task[Renewed]) -> None:
-        del self._running[key]
+    def _ended(self, which: tuple[CredentialKey, str], task: asyncio.Task[Renewed]) -> None:
+        del self._running[which]
         if not task.cancelled():
             task.exception()  # told to whoever still waits
 
     async def _renew(self, terms: PerUserTerms, key: CredentialKey, used: str) -> Renewed:
         while True:
             stored = await self._store.get(key)
-            if stored is None or stored.kind is not terms.kind:
+            if stored is None or stored.is_removed or stored.kind is not terms.kind:
                 raise missing(terms)
             if stored.state is not CredentialState.ACTIVE:
                 raise missing(terms, stored.state)
@@ -89,7 +90,8 @@ class Renewals:
                 raise GrantRefused("expired", "there is no refresh token")  # noqa: TRY301 - the same end
             fresh = await self._requests.refresh(terms, secret, self._clock.unix_ms())
         except GrantRefused:
-            await self._store.put(replace(after, state=CredentialState.LOGIN_NEEDED))
+            if not await self._store.put(replace(after, state=CredentialState.LOGIN_NEEDED)):
+                return await self._renew(terms, claim.key, secret.value)  # its user has logged in anew, or revoked it
             raise missing(terms, CredentialState.LOGIN_NEEDED) from None
         except Unreachable as away:
             # The lease is given back at once, or the next call would wait for it although nobody renews.

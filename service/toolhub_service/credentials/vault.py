@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from toolhub_service.credentials.exchange import Exchanges
 from toolhub_service.credentials.login import Logins
 from toolhub_service.credentials.renewal import Renewals, Renewed
@@ -95,19 +97,16 @@ class Vault:
         if terms.kind is CredentialKind.EXCHANGED:
             return _exchanged(terms, *await self._open.exchanges.token(terms, principal))
         stored = await self._store.get(key_for(principal, source))
-        if stored is None or stored.kind is not terms.kind:
+        if stored is None or stored.is_removed or stored.kind is not terms.kind:
             if terms.is_required:
                 raise missing(terms)
             return None
         if stored.state is not CredentialState.ACTIVE:
             raise missing(terms, stored.state)
         secret = self._open.envelopes.opened(terms, stored)
-        # An operator may have pointed the source elsewhere: the new server must not be given the old one's secret.
-        if secret.server != terms.origin:
-            raise of_another_server(terms)
-        if secret.is_due(self._clock.unix_ms()):
+        if secret.server == terms.origin and secret.is_due(self._clock.unix_ms()):
             stored, secret = await self._renewed(terms, stored, secret)
-        return terms.given(stored, secret)
+        return _given(terms, stored, secret)
 
     async def renewed(self, principal: Principal, source: str, used: CallerCredential) -> CallerCredential | None:
         """Another one than the server has just refused with 401; None: there is none, and the refusal counts.
@@ -126,8 +125,7 @@ class Vault:
         self._refused_s[key] = now_s
         if terms.kind is CredentialKind.EXCHANGED:
             return _exchanged(terms, *await self._open.exchanges.token(terms, principal, used.secret))
-        stored, secret = await self._open.renewals.renewed(terms, key, used.secret)
-        return terms.given(stored, secret)
+        return _given(terms, *await self._open.renewals.renewed(terms, key, used.secret))
 
     async def _renewed(self, terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> Renewed:
         """A token that still holds is used where its server cannot be asked for another one."""
@@ -174,7 +172,8 @@ class Vault:
         while len(found) < limit:
             page = await self._store.page(owner=owner, source=source, after=after, limit=_LOOKED_AT)
             # The store knows no tenants: what another tenant's principal owns is left out here, and more is read.
-            found += [each for each in page if not everybody or principal.may_know(each.principal)]
+            there = (each for each in page if not each.is_removed)
+            found += [each for each in there if not everybody or principal.may_know(each.principal)]
             if len(page) < _LOOKED_AT:
                 break
             after = self._store.place(page[-1])
@@ -182,10 +181,8 @@ class Vault:
 
     async def revoke(self, key: CredentialKey) -> bool:
         """Remove it; whether its authorization server has revoked it, too. Raises HubFailure when there is none."""
-        stored, terms = await self.kept(key), self._sources.get(key.source)
         # Removed here first: whatever the authorization server answers, the hub never uses it again.
-        if not await self._store.remove(key):
-            raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"There is no such credential for source `{key.source}`.")
+        stored, terms = await self._removed(key), self._sources.get(key.source)
         if terms is None or stored.kind is CredentialKind.HEADER:
             return False
         try:
@@ -202,7 +199,7 @@ class Vault:
     async def kept(self, key: CredentialKey, viewer: Principal | None = None) -> StoredCredential:
         """What is known of it. Raises HubFailure when there is none, or none that the viewer may know of."""
         stored = await self._store.get(key)
-        if stored is None or (viewer is not None and not viewer.may_know(key.principal)):
+        if stored is None or stored.is_removed or (viewer is not None and not viewer.may_know(key.principal)):
             raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"There is no such credential for source `{key.source}`.")
         return stored
 
@@ -225,7 +222,28 @@ class Vault:
                 return stored
             # Lets the other writer of this process go first, before the record is read again.
             await asyncio.sleep(0)
-        raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The credential is being changed by somebody else. Try again.")
+        raise _contended()
+
+    async def _removed(self, key: CredentialKey) -> StoredCredential:
+        """The one that was there. Raises HubFailure when there is none."""
+        for _ in range(_TRIES):
+            stored = await self.kept(key)
+            # Whoever cannot tell a removed one (a hub of the version before) takes it for one that is not renewed.
+            left = structs.replace(
+                stored,
+                sealed=b"",
+                key_id="",
+                scopes=(),
+                state=CredentialState.LOGIN_NEEDED,
+                renewed_by="",
+                renewed_until_unix_ms=0,
+                changed_at_unix_ms=self._clock.unix_ms(),
+                version=stored.version + 1,
+            )
+            if await self._store.put(left):
+                return stored
+            await asyncio.sleep(0)
+        raise _contended()
 
     def _new(self, key: CredentialKey, kind: CredentialKind, former: StoredCredential | None) -> StoredCredential:
         now_unix_ms = self._clock.unix_ms()
@@ -258,6 +276,18 @@ def _exchanged(terms: PerUserTerms, subject: SubjectToken, secret: Secret) -> Ca
     """Of a generation for each token that was exchanged: what acts for a user in another way has another session."""
     value = f"{terms.prefix}{secret.value}"
     return CallerCredential(terms.header, value, secret.value, subject.digest[:32], CredentialKind.EXCHANGED)
+
+
+def _given(terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> CallerCredential:
+    """Raises ToolFailure for one that another server was given, also one that took the place of the first meanwhile."""
+    # An operator may have pointed the source elsewhere: the new server must not be given the old one's secret.
+    if secret.server != terms.origin:
+        raise of_another_server(terms)
+    return terms.given(stored, secret)
+
+
+def _contended() -> ToolFailure:
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, "The credential is being changed by somebody else. Try again.")
 
 
 def key_for(principal: Principal, source: str) -> CredentialKey:

@@ -43,7 +43,8 @@ class StoredCredential(Struct, frozen=True, gc=False):
     key_id: str
     """Of the key that it is sealed under."""
     sealed: bytes
-    """AES-256-GCM: nonce, then ciphertext and tag; bound to whose it is, of what, `kind` and `generation`."""
+    """AES-256-GCM: nonce, then ciphertext and tag; bound to whose it is, of what, `kind` and `generation`. Empty: it
+    was removed."""
     generation: str
     """Random, another one with each login and each value that is set; a refresh keeps it."""
     created_at_unix_ms: int
@@ -63,6 +64,12 @@ class StoredCredential(Struct, frozen=True, gc=False):
     def key(self) -> CredentialKey:
         return CredentialKey(self.tenant, self.principal, self.source)
 
+    @property
+    def is_removed(self) -> bool:
+        """What is left of a removed one keeps its version: the next one of that place continues it, so that no change
+        that was prepared for the former fits."""
+        return not self.sealed
+
     def __repr__(self) -> str:
         # Without `sealed`: not even the ciphertext belongs into a log or a traceback.
         return f"StoredCredential({self.key}, {self.kind.value}, {self.state.value}, version {self.version})"
@@ -79,18 +86,16 @@ class CredentialStore(Protocol):
         came first."""
 
     async def get(self, key: CredentialKey) -> StoredCredential | None:
-        """Raises HubFailure when what is there cannot be read."""
+        """Also one that was removed. Raises ToolFailure when what is there cannot be read."""
 
     async def page(
         self, *, owner: tuple[str, str] | None, source: str, after: tuple[int, str] | None, limit: int
     ) -> Sequence[StoredCredential]:
-        """Those that changed last first, of one owner (tenant, principal) or of everybody; `source` empty: of all."""
+        """Those that changed last first, removed ones too, of one owner (tenant, principal) or of everybody; `source`
+        empty: of all."""
 
     def place(self, credential: StoredCredential) -> tuple[int, str]:
         """Where a page ends that ends with it."""
-
-    async def remove(self, key: CredentialKey) -> bool:
-        """True when it was there."""
 
     async def start(self) -> None: ...
 

@@ -67,6 +67,3 @@ class Credentials(Records[StoredCredential]):
 
     def place(self, credential: StoredCredential) -> tuple[int, str]:
         return credential.changed_at_unix_ms, credential_id(credential.key)
-
-    async def remove(self, key: CredentialKey) -> bool:
-        return await self._records.remove((credential_id(key),))

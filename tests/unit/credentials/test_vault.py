@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.remote_harness import LoopClock
+from toolhub_service.credentials import vault as vault_module
 from toolhub_service.credentials.exchange import Exchanges
 from toolhub_service.credentials.sealing import SealingKeys
-from toolhub_service.credentials.secret import PerUserTerms, Secret
-from toolhub_service.credentials.token_requests import TokenRequests
+from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms, Secret
+from toolhub_service.credentials.token_requests import Answer, TokenRequests
 from toolhub_service.credentials.vault import Vault, key_for
 from toolhub_service.domain.call import Principal, SubjectToken, TenantBounds
 from toolhub_service.domain.credential import CredentialKind, CredentialStore
@@ -184,3 +187,84 @@ async def test_a_token_that_was_exchanged_for_one_server_is_not_used_at_the_next
         terms = PerUserTerms("shop", CredentialKind.EXCHANGED, server_url=url)
         for _ in range(2):
             assert (await exchanges.token(terms, shown))[1].value == f"ann at {url}"
+
+
+ISSUER = "https://id.example"
+BANK = PerUserTerms(
+    "bank",
+    CredentialKind.OAUTH,
+    server_url="https://bank.example",
+    oauth=OAuthSettings(issuer=ISSUER, client_id="hub"),
+)
+
+
+class AuthorizationServer(TokenRequests):
+    """Numbers the tokens that it gives; `asked` is set while a refresh waits for `may_answer`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = 0
+        self.revoked: list[str] = []
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.is_spent = False
+
+    async def ask(
+        self, settings: Any, server_url: Any, url: Any, form: Any = None, authorization: Any = "", document: Any = None
+    ) -> Answer:
+        if form is None:
+            places = {name: f"{ISSUER}/{name}" for name in ("authorization_endpoint", "token_endpoint")}
+            revocation, methods = (
+                {"revocation_endpoint": f"{ISSUER}/revoke"},
+                {"code_challenge_methods_supported": ["S256"]},
+            )
+            return Answer(200, {"issuer": ISSUER, **places, **revocation, **methods}, "")
+        if url.endswith("/revoke"):
+            self.revoked.append(form["token"])
+            return Answer(200, {}, "")
+        if form["grant_type"] == "refresh_token":
+            self.asked.set()
+            await self.may_answer.wait()
+            if self.is_spent:
+                return Answer(400, {"error": "invalid_grant"}, "")
+        self.given += 1
+        return Answer(200, {"access_token": f"access-{self.given}", "refresh_token": f"refresh-{self.given}"}, "")
+
+
+async def logged_in(vault: Vault) -> None:
+    url, login = await vault.begin_login(ALICE, "bank", "http://127.0.0.1:9/callback")
+    await vault.complete_login(ALICE, login, "code", parse_qs(urlsplit(url).query)["state"][0], ISSUER)
+
+
+@pytest.mark.promise("credentials.refresh")
+@pytest.mark.parametrize("is_spent", [False, True], ids=["refreshed", "refused"])
+@pytest.mark.parametrize("logins", [0, 1, 2, 3])
+async def test_a_refresh_that_a_revocation_and_new_logins_overtake_brings_nothing_back(
+    store: CredentialStore, monkeypatch: pytest.MonkeyPatch, logins: int, is_spent: bool
+) -> None:
+    server = AuthorizationServer()
+    server.is_spent = is_spent
+    monkeypatch.setattr(vault_module, "TokenRequests", lambda: server)
+    refreshing, other = a_vault(store), a_vault(store)
+    for vault in (refreshing, other):
+        vault.open_source(BANK)
+    await logged_in(other)
+    used = await refreshing.credential(ALICE, "bank")
+    assert used is not None
+    refresh = asyncio.create_task(refreshing.renewed(ALICE, "bank", used))
+    await server.asked.wait()
+    assert await other.revoke(key_for(ALICE, "bank"))
+    for _ in range(logins):
+        await logged_in(other)
+    server.may_answer.set()
+    if not logins:
+        with pytest.raises(ToolFailure) as failure:
+            await refresh
+        assert failure.value.error.details["state"] == "NONE"
+    else:
+        last = f"access-{1 + logins}"
+        renewed, after = await refresh, await other.credential(ALICE, "bank")
+        assert renewed is not None
+        assert after is not None
+        assert (renewed.secret, after.secret) == (last, last)
+    lost = [] if is_spent else [f"refresh-{2 + logins}"]
+    assert server.revoked == ["refresh-1", *lost], "what nobody keeps is revoked"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ports.credential_store_suite import CredentialStoreSuite, a_credential
+from tests.ports.credential_store_suite import CredentialStoreSuite
 from tests.unit.stores.postgres_links import link as postgres
 from tests.unit.stores.postgres_links import other_link as other_postgres
-from tests.unit.stores.redis_links import data_keys
 from tests.unit.stores.redis_links import link as redis
 from tests.unit.stores.redis_links import other_link as other_redis
 from tests.unit.stores.sqlite_files import file, other_file
@@ -52,12 +51,6 @@ class TestRedisCredentials(CredentialStoreSuite):
     @pytest.fixture
     def other(self, other_redis: RedisLink) -> CredentialStore:
         return Credentials(RedisRecords(other_redis, CREDENTIALS, CREDENTIAL_LAYOUT))
-
-    async def test_nothing_is_left_of_what_was_removed(self, redis: RedisLink) -> None:
-        store = Credentials(RedisRecords(redis, CREDENTIALS, CREDENTIAL_LAYOUT))
-        assert await store.put(a_credential())
-        assert await store.remove(a_credential().key)
-        assert await data_keys(redis) == set()
 
 
 class TestPostgresCredentials(CredentialStoreSuite):
