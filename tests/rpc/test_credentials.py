@@ -60,12 +60,12 @@ class Town:
 
 
 @asynccontextmanager
-async def town(home: Path, sources: Mapping[str, Any], **settings: Any) -> AsyncIterator[Town]:
+async def town(home: Path, sources: Mapping[str, Any], *, policy: str = POLICY, **settings: Any) -> AsyncIterator[Town]:
     write_sources(home, sources)
     chosen = {"auth": {"modes": ["api-key"]}, **settings}
     file = Paths(settings_of(home, chosen)).key_file()
     keys = {name: file.create(name) for name in ("alice", "bob", "carol", "warden")}
-    async with running_hub(home, policy=POLICY, settings=chosen) as hub:
+    async with running_hub(home, policy=policy, settings=chosen) as hub:
         assert await hub.hub.sourcing.sources.settled(timeout_s=60)
         yield Town(hub, keys)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -11,22 +11,24 @@ from msgspec import structs
 from toolhub_service.adapters.source_config import SECRET_MIN_CHARS
 from toolhub_service.credentials.secret import CallerCredential, PerUserTerms
 from toolhub_service.credentials.vault import Vault
-from toolhub_service.domain.call import GrantedCall, QuestionAsked
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.call import GrantedCall, Principal, QuestionAsked
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Chunk, Outcome, Progress
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.urls import ParsedUrl, parse_url
+from toolhub_service.tools.hiding import masked_failure, masked_outcome
 
 REFUSED: Final = "CREDENTIAL_REFUSED"
 """The state of a credential that its source's server does not take."""
 
 
-def refused(call: GrantedCall, terms: PerUserTerms) -> ToolFailure:
+def refused(what: str, terms: PerUserTerms) -> ToolFailure:
     """The server does not take the caller's credential, also after a refresh where there is one."""
     return refuse(
         ErrorKind.PERMISSION_DENIED,
-        f"{call.spec.name} could not be called: the server refused the caller's own credential. It has not run. The "
+        f"{what} could not be called: the server refused the caller's own credential. It has not run. The "
         f"user gives another one with: {terms.command}",
         blames_upstream=False,
         source=terms.source,
@@ -53,22 +55,12 @@ async def hidden(
     try:
         outcome = await run(_MaskedSink(sink, masks))
     except ToolFailure as failure:
-        raise ToolFailure(_masked_error(failure.error, masks.mask)) from None
+        raise masked_failure(failure, masks.mask) from None
     except QuestionAsked as asked:
         question, mask = asked.question, masks.mask
         shown = replace(question, message=mask.text(question.message), schema=mask.object(question.schema))
         raise QuestionAsked(shown) from None
-    mask = masks.mask
-    evidence = tuple(each._replace(summary=mask.text(each.summary)) for each in outcome.evidence)
-    raw = mask.value(outcome.raw)
-    return structs.replace(outcome, value=mask.value(outcome.value), raw=raw, evidence=evidence)
-
-
-def _masked_error(error: ToolError, mask: Mask) -> ToolError:
-    upstream = error.upstream
-    if upstream is not None:
-        upstream = replace(upstream, excerpt=mask.text(upstream.excerpt))
-    return replace(error, message=mask.text(error.message), details=mask.object(error.details), upstream=upstream)
+    return masked_outcome(outcome, masks.mask)
 
 
 class _Masks:
@@ -124,7 +116,7 @@ class CallersOf:
 
     async def renewed(self, call: GrantedCall, used: CallerCredential) -> CallerCredential | None:
         """Another one in the place of one that the server does not take; None: there is none. Raises ToolFailure."""
-        other = await self.vault.renewed(call.call.principal, self.terms.source, used)
+        other = await self.vault.renewed(call.call.principal, self.terms.source, used.secret)
         if other is not None and call.call.call_id in self._given:
             self._given[call.call.call_id] = other
         return other
@@ -141,7 +133,7 @@ class CallersOf:
             del self._given[call_id]
 
     def refused(self, call: GrantedCall) -> ToolFailure:
-        return refused(call, self.terms)
+        return refused(call.spec.name, self.terms)
 
     def merged(self, headers: Headers, credential: CallerCredential | None) -> Headers:
         """Headers of a request by the caller: what the source has of its own in their place does not go out with it."""
@@ -161,3 +153,27 @@ def opened_for_callers(vault: Vault, terms: PerUserTerms | None) -> CallersOf | 
         return None
     vault.open_source(terms)
     return CallersOf(vault, terms)
+
+
+class CallersOfHosts:
+    """Callers of hosts that the built-in HTTP tools ask. Implements `HostCredentials`."""
+
+    def __init__(self, vault: Vault, hosts: Iterable[PerUserTerms]) -> None:
+        """Raises ValueError where credentials cannot be kept."""
+        self._vault = vault
+        self._terms = {terms.source: terms for terms in hosts}
+        self._names = {parse_url(terms.server_url).origin: name for name, terms in self._terms.items()}
+        for terms in self._terms.values():
+            vault.open_host(terms)
+
+    def name_at(self, url: ParsedUrl) -> str:
+        return self._names.get(url.origin, "")
+
+    async def of(self, principal: Principal, name: str) -> CallerCredential | None:
+        return await self._vault.credential(principal, name) if principal.may_know_source(name) else None
+
+    async def renewed(self, principal: Principal, name: str, used: str) -> CallerCredential | None:
+        return await self._vault.renewed(principal, name, used)
+
+    def refused(self, name: str) -> ToolFailure:
+        return refused(f"The host {name}", self._terms[name])

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed
+from toolhub_service.adapters.upstream import is_cancelled, not_loaded, suspended_by, tool_failed
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import (
     NO_PRECONDITIONS,
@@ -42,6 +42,7 @@ from toolhub_service.guards.paths import judge_path, workspace_folder_name
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.hiding import masked_failure, masked_outcome
 from toolhub_service.tools.threads import to_thread
 from toolhub_service.tools.tool import Tool, ToolInput, spec_of
 from toolhub_service.tools.workspace import Workspace
@@ -214,19 +215,22 @@ class CoreAdapter:
         try:
             output = await tool.run(args, context)
             value = await in_thread(msgspec.to_builtins, output) if context.is_large else msgspec.to_builtins(output)
-            return Outcome(
-                value=value,
-                evidence=tuple(context.evidence),
-                artifacts=tuple(context.artifacts),
+            outcome = Outcome(
+                value,
+                tuple(context.evidence),
+                tuple(context.artifacts),
                 truncated=context.truncated,
                 raw=context.raw,
                 upstream_fails=context.upstream_fails,
                 is_large=context.is_large,
             )
-        except (ToolFailure, QuestionAsked, Suspended, KeyboardInterrupt):
+            return outcome if context.mask is None else await in_thread(masked_outcome, outcome, context.mask)
+        except ToolFailure as failure:
+            raise failure if context.mask is None else masked_failure(failure, context.mask) from failure.__cause__
+        except (QuestionAsked, Suspended, KeyboardInterrupt):
             raise
         except BaseException as error:
-            if (suspended := _suspended(error)) is not None:
+            if (suspended := suspended_by(error)) is not None:
                 raise suspended from None
             # A CancelledError of the tool's own making would leave the caller unanswered.
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
@@ -321,13 +325,6 @@ def _once(make: Callable[[GrantedCall], InnerCalls], call: GrantedCall, made: li
     if not made:
         made.append(make(call))
     return made[0]
-
-
-def _suspended(error: BaseException) -> Suspended | None:
-    """Of calls that a tool has made beside one another, in a task group."""
-    while isinstance(error, BaseExceptionGroup) and (part := error.subgroup(Suspended)) is not None:
-        error = part.exceptions[0]
-    return error if isinstance(error, Suspended) else None
 
 
 def _works_in_folder(spec: ToolSpec) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 
 from toolhub_service.adapters.source_config import ClientTls
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef, ArtifactService
-from toolhub_service.domain.call import Call, GrantedCall
+from toolhub_service.domain.call import Call, GrantedCall, Suspended
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
@@ -72,6 +72,13 @@ def is_cancelled() -> bool:
     """Whether somebody has cancelled this task, and not a library or a tool on its own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def suspended_by(error: BaseException) -> Suspended | None:
+    """By one of calls that a tool has made beside one another, in a task group."""
+    while isinstance(error, BaseExceptionGroup) and (part := error.subgroup(Suspended)) is not None:
+        error = part.exceptions[0]
+    return error if isinstance(error, Suspended) else None
 
 
 def retry_after_s(header: str | None) -> float:

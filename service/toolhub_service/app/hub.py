@@ -152,7 +152,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
         long_work = make_long_work(deps, stores, audit, approvals, policy, artifacts.sweep)
-        toolbox, runs = make_toolbox(deps, stores, long_work.job_service, artifacts), long_work.runs
+        toolbox, runs = make_toolbox(deps, stores, long_work.job_service, artifacts, vault), long_work.runs
         on_refusal.push_async_callback(toolbox.close)
         budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}

@@ -6,6 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
+from toolhub_service.adapters.caller_auth import per_user_terms
+from toolhub_service.adapters.callers import CallersOfHosts
+from toolhub_service.adapters.source_config import SourceValues
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.files import SecretFileInvalid, read_or_make_key
 from toolhub_service.app.paths import Paths
@@ -33,6 +36,19 @@ def make_vault(deps: Deps, stores: Stores) -> Vault:
             raise HubFailure(StartReason.SEALING_KEY_UNUSABLE, f"credentials.keys: {unfit}.") from unfit
         return Vault(stores.credentials, lambda: keys, deps.clock, deps.randomness)
     return Vault(stores.credentials, lambda: sealing_keys(settings), deps.clock, deps.randomness)
+
+
+def open_hosts(deps: Deps, vault: Vault) -> CallersOfHosts | None:
+    """Those of `credentials.hosts`; None: there are none. Raises HubFailure."""
+    hosts = deps.settings.credentials.hosts
+    if not hosts:
+        return None
+    values = SourceValues(deps.redactor)
+    try:
+        terms = [per_user_terms(host.name, host.auth, host.url.rstrip("/"), values, "") for host in hosts]
+        return CallersOfHosts(vault, filter(None, terms))
+    except ValueError as unfit:
+        raise HubFailure(StartReason.SEALING_KEY_UNUSABLE, f"credentials.hosts: {unfit}.") from unfit
 
 
 def sealing_keys(settings: Settings) -> SealingKeys:

@@ -18,10 +18,12 @@ from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapte
 from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_credentials import open_hosts
 from toolhub_service.app.wiring_endpoints import endpoint_tools, make_databases
 from toolhub_service.app.wiring_sandbox import make_ladder, own_files
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.app.wiring_web import Web, open_web
+from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
@@ -48,6 +50,7 @@ from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.fs_tools import fs_tools
+from toolhub_service.tools.host_credentials import HostCredentials
 from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.job_tools import job_tools
 from toolhub_service.tools.memory_tools import MemoryTerms, memory_tools
@@ -193,9 +196,10 @@ def _custom_tools(settings: Settings, databases: Sequence[Database]) -> CustomTo
     )
 
 
-def make_toolbox(deps: Deps, stores: Stores, jobs: JobService, artifacts: ArtifactService) -> Toolbox:
-    """That of a hub that serves."""
-    return open_toolbox(deps.settings, deps.clock, deps.redactor, jobs, artifacts, stores.memory, deps.ladder)
+def make_toolbox(deps: Deps, stores: Stores, jobs: JobService, artifacts: ArtifactService, vault: Vault) -> Toolbox:
+    """That of a hub that serves. Raises HubFailure when callers' credentials of hosts cannot be kept."""
+    hosts = open_hosts(deps, vault)
+    return open_toolbox(deps.settings, deps.clock, deps.redactor, jobs, artifacts, stores.memory, deps.ladder, hosts)
 
 
 def open_toolbox(
@@ -206,13 +210,14 @@ def open_toolbox(
     artifacts: ArtifactService | None = None,
     memory: MemoryStore | None = None,
     ladder: Ladder | None = None,
+    hosts: HostCredentials | None = None,
 ) -> Toolbox:
     """Everything that can be called, registered and ready. `memory`, `ladder`: None where no tool is called."""
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
     user_agent = settings.tools.user_agent or f"tool-hub/{__version__}"
     http = EgressClient(transport, user_agent=user_agent)
-    web = open_web(settings, http, resolver, redactor)
+    web = open_web(settings, http, resolver, redactor, hosts)
     disabled = tuple(settings.tools.disabled)
     databases = make_databases(settings, redactor)
     interpreter = Interpreter(
@@ -221,7 +226,7 @@ def open_toolbox(
     custom = _custom_tools(settings, databases)
     built_in: list[Tool[Any, Any, Any]] = [
         *fs_tools(),
-        *http_tools(http, redactor),
+        *http_tools(http, redactor, hosts),
         ExecRun(Confinement(Paths(settings).bubblewrap), own_files(settings)),
         *db_tools(databases),
         *job_tools(jobs),

@@ -16,6 +16,7 @@ from toolhub_service.guards.urls import parse_url
 from toolhub_service.settings.document import Settings
 from toolhub_service.tools.desktop import DesktopScreenshot
 from toolhub_service.tools.egress.client import EgressClient
+from toolhub_service.tools.host_credentials import HostCredentials
 from toolhub_service.tools.http_exchange import HttpServices
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.web.fetch import WebFetch
@@ -36,9 +37,11 @@ class Web:
         await self.reader.close()
 
 
-def open_web(settings: Settings, http: EgressClient, resolver: Resolver, redactor: Redactor) -> Web:
+def open_web(
+    settings: Settings, http: EgressClient, resolver: Resolver, redactor: Redactor, hosts: HostCredentials | None = None
+) -> Web:
     """The tools, those among them that lack something with the reason."""
-    services = HttpServices(http, redactor)
+    services = HttpServices(http, redactor, hosts=hosts)
     reader = PageReader()
     engine, lacking = _search_engine(settings, redactor)
     tools = (

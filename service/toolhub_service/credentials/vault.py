@@ -74,17 +74,27 @@ class Vault:
         self._clock = clock
         self._randomness = randomness
         self._sources: dict[str, PerUserTerms] = {}
+        self._hosts: set[str] = set()
+        """Those of them that are hosts of the built-in HTTP tools."""
         self._refused_s: dict[CredentialKey, float] = {}
         """When a server last refused a token that was then renewed."""
 
     def open_source(self, terms: PerUserTerms) -> None:
         """Take credentials of callers for a source. Raises ValueError where there are no keys to seal them with."""
+        if terms.source in self._hosts:
+            raise ValueError(f"`{terms.source}` is also the name of a host of `credentials.hosts`: rename one of them")
         _ = self._open
         self._sources[terms.source] = terms
 
+    def open_host(self, terms: PerUserTerms) -> None:
+        """The same for a host, for as long as the hub runs."""
+        self.open_source(terms)
+        self._hosts.add(terms.source)
+
     def close_source(self, source: str) -> None:
         """Give out no credentials for it; those that are kept stay."""
-        self._sources.pop(source, None)
+        if source not in self._hosts:
+            self._sources.pop(source, None)
 
     async def credential(self, principal: Principal, source: str) -> CallerCredential | None:
         """That of the caller; None where there is none and the source serves such callers all the same.
@@ -108,13 +118,11 @@ class Vault:
             stored, secret = await self._renewed(terms, stored, secret)
         return _given(terms, stored, secret)
 
-    async def renewed(self, principal: Principal, source: str, used: CallerCredential) -> CallerCredential | None:
-        """Another one than the server has just refused with 401; None: there is none, and the refusal counts.
-
-        Raises ToolFailure.
-        """
+    async def renewed(self, principal: Principal, source: str, used: str) -> CallerCredential | None:
+        """Another one than that secret, which the server has just refused with 401. None: there is none, and that it was
+        refused counts. Raises ToolFailure."""
         terms = self._sources.get(source)
-        if terms is None or used.kind is CredentialKind.HEADER:
+        if terms is None or terms.kind is CredentialKind.HEADER:
             return None
         key, now_s = key_for(principal, source), self._clock.monotonic_s()
         if self._refused_s.get(key, -_PAUSE_S) + _PAUSE_S > now_s:
@@ -124,8 +132,8 @@ class Vault:
             del self._refused_s[next(iter(self._refused_s))]
         self._refused_s[key] = now_s
         if terms.kind is CredentialKind.EXCHANGED:
-            return _exchanged(terms, *await self._open.exchanges.token(terms, principal, used.secret))
-        return _given(terms, *await self._open.renewals.renewed(terms, key, used.secret))
+            return _exchanged(terms, *await self._open.exchanges.token(terms, principal, used))
+        return _given(terms, *await self._open.renewals.renewed(terms, key, used))
 
     async def _renewed(self, terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> Renewed:
         """A token that still holds is used where its server cannot be asked for another one."""

@@ -301,6 +301,8 @@ class Mask:
         options.encoding = re2.Options.Encoding.LATIN1
         options.log_errors = False
         self._known = re2.compile(pattern, options) if pattern else None
+        self.longest_bytes = len(pattern)
+        """No spelling of a value is longer."""
 
     def finds(self, data: bytes) -> bool:
         """Whether one of the values occurs in the text (UTF-8, or JSON)."""
@@ -311,6 +313,9 @@ class Mask:
             return text
         data = text.encode("utf-8", "surrogatepass")
         return cast(bytes, self._known.sub(_MARK, data)).decode("utf-8", "surrogatepass")
+
+    def data(self, data: bytes) -> bytes:
+        return data if self._known is None else cast(bytes, self._known.sub(_MARK, data))
 
     def object(self, value: JsonObject) -> JsonObject:
         """Names and values of all levels; no deeper than the interpreter recurses, which is the caller's to know."""

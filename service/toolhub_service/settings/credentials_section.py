@@ -1,4 +1,4 @@
-"""Knobs of callers' credentials of sources: the keys that they are sealed under."""
+"""Knobs of callers' credentials: the keys that they are sealed under, and hosts that are asked with them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from toolhub_service.adapters.caller_auth import SourceAuth, check_auth
 from toolhub_service.adapters.source_config import Section
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.guards.headers import SURVIVES_REDIRECT
+from toolhub_service.guards.urls import parse_url
 
 
 class SealingKey(Section, frozen=True):
@@ -28,6 +32,35 @@ class SealingKey(Section, frozen=True):
             raise ValueError(f"credentials.keys: {self.id}: give exactly one of file, env and command")
 
 
+class CredentialHost(Section, frozen=True):
+    """A host that core/http.* and core/web.fetch ask with their caller's own credential."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$",
+            description="What users give a credential for (`toolhub credentials set NAME`); no source has this name.",
+        ),
+    ]
+    url: Annotated[str, Meta(description="`https://HOST` or `https://HOST:PORT`; the credential goes nowhere else.")]
+    auth: Annotated[SourceAuth, Meta(description="As of sources; `per_user` must be given.")]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        place = f"credentials.hosts: {self.name}"
+        try:
+            url = parse_url(self.url)
+        except ToolFailure as wrong:
+            raise ValueError(f"{place}.url: {wrong.error.message}") from wrong
+        if url.target != "/" or "?" in self.url:
+            raise ValueError(f"{place}.url: give scheme, host and port alone: a credential is for all of a host")
+        if self.auth.per_user is None:
+            raise ValueError(f"{place}.auth.per_user: say what credential callers have there")
+        if self.auth.per_user.header.lower() in SURVIVES_REDIRECT:
+            raise ValueError(f"{place}.auth.per_user.header: a header that redirects take along carries no credential")
+        check_auth(f"{place}.auth", self.auth)
+
+
 class Credentials(Section, frozen=True):
     keys: Annotated[
         tuple[SealingKey, ...],
@@ -38,8 +71,16 @@ class Credentials(Section, frozen=True):
     ] = ()
     command_timeout_s: Annotated[float, Meta(description="Seconds that a `command` may take.", gt=0, le=120)] = 15.0
 
+    hosts: Annotated[
+        tuple[CredentialHost, ...],
+        Meta(description="Hosts that the built-in HTTP tools ask with their caller's own credential."),
+    ] = ()
+
     def __post_init__(self) -> None:
         """Raises ValueError."""
+        for named in ([host.name for host in self.hosts], [parse_url(host.url).origin for host in self.hosts]):
+            if len(set(named)) < len(named):
+                raise ValueError("credentials.hosts: two have the same name, or the same host")
         # Records name the key they are sealed under: of two with one id the wrong one might be tried.
         if len({key.id for key in self.keys}) < len(self.keys):
             raise ValueError("credentials.keys: two have the same id")

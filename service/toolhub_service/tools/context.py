@@ -18,6 +18,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence, EvidenceType, Progress
 from toolhub_service.domain.verdict import Constraints
+from toolhub_service.guards.secrets import Mask
 from toolhub_service.tools.workspace import Workspace
 
 _DETAILS_MAX_BYTES: Final = 4 * 1024
@@ -86,9 +87,12 @@ class ToolContext(Generic[Report]):
     upstream_fails: bool = False
     """Set by a tool that hands on as a result what tells of a failing upstream: its breaker hears of it."""
     raw: JsonValue = None
+    mask: Mask | None = None
+    """Hides what `hide` was given; None: nothing."""
     opened: Workspace | None = None
     """The workspace, once it was used."""
     _asked: int = 0
+    _secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def workspace(self) -> Workspace:
@@ -96,6 +100,11 @@ class ToolContext(Generic[Report]):
         if self.opened is None:
             self.opened = self.open_workspace()
         return self.opened
+
+    def hide(self, *secrets: str) -> None:
+        """Keep these, too, out of whatever comes of the call."""
+        self._secrets = (*self._secrets, *secrets)
+        self.mask = Mask(self._secrets)
 
     def report(self, progress: Report) -> None:
         """Tell whoever follows the call how far it has come. To be called on the event loop, as often as is useful."""

@@ -26,6 +26,7 @@ from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.egress.wire import JsonBodies, Repeat
 from toolhub_service.tools.fs_values import judge_encoding
+from toolhub_service.tools.host_credentials import HostCredentials, named_at, opened_as_caller
 from toolhub_service.tools.threads import to_thread_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -248,6 +249,8 @@ class HttpServices:
     redactor: Redactor
     """For excerpts of what an upstream answered."""
     bodies: JsonBodies = field(default_factory=JsonBodies)
+    hosts: HostCredentials | None = None
+    """Hosts that are asked with the caller's own credential; None: there are none."""
 
 
 class HttpTool(Tool[Input, Output]):
@@ -270,6 +273,8 @@ class HttpTool(Tool[Input, Output]):
     def effects(self, args: Input, context: ToolContext) -> Sequence[str]:
         request = self.request(args)
         what = f"{request.method} {shown_url(parse_url(request.url))}"
+        if name := named_at(self._services.hosts, request.url):
+            what += f" as the caller is known to {name}"
         return (f"Send {what} with {len(request.body):,} bytes." if request.body else f"Send {what}.",)
 
     def upstream(self, args: Input) -> str:
@@ -287,9 +292,11 @@ class HttpTool(Tool[Input, Output]):
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + timeout_ms / 1000)
         if context.idempotency_key:
             request = replace(request, idempotency_key=self._upstream_key(context))
-        return self._services.client.open(
-            request, context.constraints.egress, deadline_s=ends_s, fair_s=_ALMOST * self.default_timeout_ms / 1000
-        )
+        client, fair_s = self._services.client, _ALMOST * self.default_timeout_ms / 1000
+        hosts = self._services.hosts
+        if hosts is not None:
+            return opened_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)
+        return client.open(request, context.constraints.egress, deadline_s=ends_s, fair_s=fair_s)
 
     def _upstream_key(self, context: ToolContext) -> str:
         """The call's key within its scope, principal and tool: at a host that both use without credentials, one caller

@@ -26,9 +26,11 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
-from toolhub_service.tools.egress.wire import MOST, BoundedBody, is_large
+from toolhub_service.tools.egress.wire import MOST, is_large
 from toolhub_service.tools.files import AtomicFile
 from toolhub_service.tools.fs_values import FilePath, Overwrite, judge_overwrite, target
+from toolhub_service.tools.hiding import MaskedPieces, Pieces
+from toolhub_service.tools.host_credentials import HostCredentials
 from toolhub_service.tools.http_exchange import (
     DEFAULT_MAX_BYTES,
     DEFAULT_TIMEOUT_MS,
@@ -119,13 +121,14 @@ class HttpDownloadFile(HttpTool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
             if (response.announced_bytes or 0) > max_bytes:
                 raise too_large(response, max_bytes, by_policy=by_policy)
             body = response.body(max_bytes)
-            await _copy(body, draft, ByteProgress(context.sink, response.announced_bytes or 0))
+            pieces = body if context.mask is None else MaskedPieces(body, context.mask)
+            await _copy(pieces, draft, ByteProgress(context.sink, response.announced_bytes or 0))
             if body.is_cut:
                 raise too_large(response, max_bytes, by_policy=by_policy)
         return response
 
 
-async def _copy(body: BoundedBody, draft: AtomicFile, progress: ByteProgress) -> None:
+async def _copy(body: Pieces, draft: AtomicFile, progress: ByteProgress) -> None:
     while piece := await body.next_piece():
         draft.write(piece)
         progress.advance(len(piece))
@@ -327,12 +330,14 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
         return fetch_request(args, content_type="text/plain; charset=utf-8", accept="text/*, */*;q=0.8")
 
 
-def http_tools(client: EgressClient, redactor: Redactor | None = None) -> list[Tool[Any, Any, Any]]:
+def http_tools(
+    client: EgressClient, redactor: Redactor | None = None, hosts: HostCredentials | None = None
+) -> list[Tool[Any, Any, Any]]:
     """Every HTTP tool. The owner of `client` closes it (`await client.aclose()`) when no call is left.
 
     `redactor` cleans excerpts of answers; None: one that knows no secret values of its own.
     """
-    services = HttpServices(client, redactor or Redactor())
+    services = HttpServices(client, redactor or Redactor(), hosts=hosts)
     return [
         HttpFetchText(services),
         HttpFetchJson(services),

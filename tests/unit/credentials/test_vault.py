@@ -250,7 +250,7 @@ async def test_a_refresh_that_a_revocation_and_new_logins_overtake_brings_nothin
     await logged_in(other)
     used = await refreshing.credential(ALICE, "bank")
     assert used is not None
-    refresh = asyncio.create_task(refreshing.renewed(ALICE, "bank", used))
+    refresh = asyncio.create_task(refreshing.renewed(ALICE, "bank", used.secret))
     await server.asked.wait()
     assert await other.revoke(key_for(ALICE, "bank"))
     for _ in range(logins):

@@ -37,8 +37,9 @@ def credential_checks(settings: Settings) -> Iterator[Finding]:
 
 def _sources(settings: Settings) -> list[str]:
     """Those that want them; a file that is not valid is reported elsewhere."""
+    hosts = [host.name for host in settings.credentials.hosts]
     try:
         entries = read_sources(Paths(settings).sources).sources
     except SettingsInvalid:
-        return []
-    return [name for name, entry in entries.items() if getattr(getattr(entry, "auth", None), "per_user", None)]
+        return hosts
+    return hosts + [name for name, entry in entries.items() if getattr(getattr(entry, "auth", None), "per_user", None)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Final, Literal
@@ -26,6 +27,7 @@ from toolhub_service.domain.tool import (
 from toolhub_service.guards.urls import parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import HttpRequest, HttpResponse
+from toolhub_service.tools.host_credentials import opened_as_caller
 from toolhub_service.tools.http_exchange import HttpServices, TimeoutMs, Url, prove_exchange, refuse_error_status
 from toolhub_service.tools.threads import to_thread_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -170,16 +172,19 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
             links=links,
         )
 
+    def _open(
+        self, request: HttpRequest, context: ToolContext, ends_s: float
+    ) -> AbstractAsyncContextManager[HttpResponse]:
+        client, hosts, fair_s = self._services.client, self._services.hosts, _ALMOST * _DEFAULT_TIMEOUT_MS / 1000
+        if hosts is not None:
+            return opened_as_caller(client, hosts, request, context, deadline_s=ends_s, fair_s=fair_s)
+        return client.open(request, context.constraints.egress, deadline_s=ends_s, fair_s=fair_s)
+
     async def _fetched(self, url: str, args: In, context: ToolContext) -> tuple[RawPage, HttpResponse]:
         """The body and its response. Raises ToolFailure; INVALID_INPUT for what is no text."""
         max_bytes = min(_PAGE_MAX_BYTES, context.constraints.sandbox.max_http_bytes)
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + args.timeout_ms / 1000)
-        async with self._services.client.open(
-            HttpRequest(url, accept=_ACCEPT),
-            context.constraints.egress,
-            deadline_s=ends_s,
-            fair_s=_ALMOST * _DEFAULT_TIMEOUT_MS / 1000,
-        ) as response:
+        async with self._open(HttpRequest(url, accept=_ACCEPT), context, ends_s) as response:
             await refuse_error_status(response, self._services.redactor)
             kind = _media_type(response)
             if not _may_be_text(kind.type):

@@ -1,0 +1,65 @@
+"""What an upstream sends back that holds a secret of the caller's, without it.
+
+An upstream that hands out what it was asked with hands out its caller's secret: an outcome and a failure are seen by
+models and kept in records, a file stays in a workspace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from msgspec import structs
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.result import Outcome
+from toolhub_service.guards.secrets import Mask
+
+
+def masked_outcome(outcome: Outcome, mask: Mask) -> Outcome:
+    evidence = tuple(
+        each._replace(
+            ref=mask.text(each.ref),
+            summary=mask.text(each.summary),
+            attributes={name: mask.text(value) for name, value in each.attributes.items()},
+        )
+        for each in outcome.evidence
+    )
+    raw = mask.value(outcome.raw)
+    return structs.replace(outcome, value=mask.value(outcome.value), raw=raw, evidence=evidence)
+
+
+def masked_failure(failure: ToolFailure, mask: Mask) -> ToolFailure:
+    error, upstream = failure.error, failure.error.upstream
+    if upstream is not None:
+        upstream = replace(upstream, excerpt=mask.text(upstream.excerpt))
+    return ToolFailure(
+        replace(error, message=mask.text(error.message), details=mask.object(error.details), upstream=upstream)
+    )
+
+
+class Pieces(Protocol):
+    """A body, piece by piece."""
+
+    async def next_piece(self) -> bytes:
+        """Empty at the end."""
+
+
+class MaskedPieces:
+    """A body without what the mask hides, also where that lies in two pieces."""
+
+    def __init__(self, body: Pieces, mask: Mask) -> None:
+        self._body = body
+        self._mask = mask
+        self._held = b""
+        """What may be the beginning of a secret."""
+
+    async def next_piece(self) -> bytes:
+        while piece := await self._body.next_piece():
+            data = self._mask.data(self._held + piece)
+            split = max(0, len(data) - self._mask.longest_bytes)
+            self._held = data[split:]
+            if split:
+                return data[:split]
+        rest, self._held = self._held, b""
+        return rest

@@ -1,0 +1,106 @@
+"""A host that refuses its caller's credential, and secrets that come back in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from tests.fakes.artifacts import a_call
+from tests.fakes.egress import egress_clients
+from tests.fakes.http_server import Asked, response, serving
+from tests.fakes.resolvers import FixedResolver
+from tests.fakes.tool_context import egress_context
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.guards.secrets import Mask
+from toolhub_service.guards.urls import ParsedUrl
+from toolhub_service.tools.egress.client import HttpRequest
+from toolhub_service.tools.hiding import MaskedPieces
+from toolhub_service.tools.host_credentials import opened_as_caller
+
+
+class Shown(NamedTuple):
+    secret: str
+    header: str = "authorization"
+
+    @property
+    def value(self) -> str:
+        return f"Bearer {self.secret}"
+
+
+class Renewing:
+    """Gives `old-secret`, then `new-secret`, then nothing."""
+
+    def __init__(self) -> None:
+        self.renewals = 0
+
+    def name_at(self, url: ParsedUrl) -> str:
+        return "api"
+
+    async def of(self, principal: Principal, name: str) -> Shown:
+        return Shown("old-secret")
+
+    async def renewed(self, principal: Principal, name: str, used: str) -> Shown | None:
+        self.renewals += 1
+        return Shown("new-secret") if used == "old-secret" else None
+
+    def refused(self, name: str) -> ToolFailure:
+        return refuse(ErrorKind.PERMISSION_DENIED, "refused", source=name)
+
+
+@pytest.mark.parametrize(
+    ("target", "accepted", "sent", "ends"),
+    [
+        ("/", "new-secret", ["old-secret", "new-secret"], 200),
+        ("/", "another", ["old-secret", "new-secret"], "refused"),
+        ("/moved", "another", ["old-secret", "old-secret"], 401),
+    ],
+    ids=["renewed", "refused again", "behind a redirect what was asked has been done"],
+)
+async def test_a_401_is_answered_with_one_renewal_and_only_where_nothing_has_run(
+    target: str, accepted: str, sent: list[str], ends: int | str
+) -> None:
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        status = 200 if accepted in asked.headers["authorization"] else 401
+        writer.write(response(status=303, location="/") if asked.target == "/moved" else response(status=status))
+        await writer.drain()
+
+    hosts, came = Renewing(), []
+    async with serving(answer) as server, egress_clients() as clients:
+        context = replace(egress_context(server.rule()), call=a_call())
+        request = HttpRequest(server.url(target), "POST", body=b"{}")
+        client, deadline_s = clients(FixedResolver(default=("127.0.0.1",))), context.deadline_s
+        try:
+            async with opened_as_caller(client, hosts, request, context, deadline_s=deadline_s) as given:
+                came.append(given.status)
+        except ToolFailure as failure:
+            came.append(failure.error.message)
+    assert came == [ends]
+    assert [asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked] == sent
+    assert hosts.renewals == len(set(sent)) - 1
+    assert context.mask is not None
+    assert context.mask.text(" ".join(sent)) == " ".join("***" for _ in sent)
+
+
+class Body:
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    async def next_piece(self) -> bytes:
+        return next(self._pieces, b"")
+
+
+async def test_a_secret_is_hidden_wherever_a_body_is_divided() -> None:
+    text = b"before a-secret-0123456789 between a-secret-0123456789 a-secret-012345678"
+    for size in range(1, len(text)):
+        body = MaskedPieces(
+            Body(text[at : at + size] for at in range(0, len(text), size)), Mask(["a-secret-0123456789"])
+        )
+        pieces = []
+        while piece := await body.next_piece():
+            pieces.append(piece)
+        assert b"".join(pieces) == b"before *** between *** a-secret-012345678"
