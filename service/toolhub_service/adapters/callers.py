@@ -49,9 +49,12 @@ async def hidden(
 ) -> Outcome:
     """What `run` gives, or raises, without the caller's secret. `latest`: the credential by now, which is another one
     once the server has refused the first."""
-    if credential is None or len(credential.secret) < SECRET_MIN_CHARS:
-        return await run(sink)
-    masks = _Masks(credential, latest)
+    masks = _Masks(latest)
+    masks.add(credential)
+    return await _masked(masks, sink, run)
+
+
+async def _masked(masks: _Masks, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]) -> Outcome:
     try:
         outcome = await run(_MaskedSink(sink, masks))
     except ToolFailure as failure:
@@ -66,17 +69,22 @@ async def hidden(
 class _Masks:
     """Of all secrets that one call's requests have carried so far."""
 
-    def __init__(self, first: CallerCredential, latest: Callable[[], CallerCredential | None]) -> None:
+    def __init__(self, latest: Callable[[], CallerCredential | None] | None = None) -> None:
         self._latest = latest
-        self._carried = {first.secret: first.value}
-        self._mask = Mask((first.secret, first.value))
+        self._carried: dict[str, str] = {}
+        self._mask = Mask()
+
+    def add(self, credential: CallerCredential | None) -> None:
+        """From now on; what is too short to be a secret would blank too much."""
+        if credential is None or credential.secret in self._carried or len(credential.secret) < SECRET_MIN_CHARS:
+            return
+        self._carried[credential.secret] = credential.value
+        self._mask = Mask((*self._carried, *self._carried.values()))
 
     @property
     def mask(self) -> Mask:
-        latest = self._latest()
-        if latest is not None and latest.secret not in self._carried:
-            self._carried[latest.secret] = latest.value
-            self._mask = Mask((*self._carried, *self._carried.values()))
+        if self._latest is not None:
+            self.add(self._latest())
         return self._mask
 
 
@@ -100,12 +108,12 @@ class CallersOf:
     def __init__(self, vault: Vault, terms: PerUserTerms) -> None:
         self.terms = terms
         self.vault = vault
-        self._given: dict[str, CallerCredential | None] = {}
-        """By call that runs: the last one that it was given."""
+        self._given: dict[str, _Masks] = {}
+        """By call that runs: what hides all that it was given."""
 
     async def of(self, call: GrantedCall) -> CallerCredential | None:
         """The caller's; None: it has none, and is served all the same. Raises ToolFailure."""
-        return await self.vault.credential(call.call.principal, self.terms.source)
+        return self._noted(call, await self.vault.credential(call.call.principal, self.terms.source))
 
     async def known(self, call: GrantedCall) -> CallerCredential | None:
         """The same for hiding it: None where there is none."""
@@ -116,19 +124,22 @@ class CallersOf:
 
     async def renewed(self, call: GrantedCall, used: CallerCredential) -> CallerCredential | None:
         """Another one in the place of one that the server does not take; None: there is none. Raises ToolFailure."""
-        other = await self.vault.renewed(call.call.principal, self.terms.source, used.secret)
-        if other is not None and call.call.call_id in self._given:
-            self._given[call.call.call_id] = other
-        return other
+        return self._noted(call, await self.vault.renewed(call.call.principal, self.terms.source, used.secret))
+
+    def _noted(self, call: GrantedCall, credential: CallerCredential | None) -> CallerCredential | None:
+        if (masks := self._given.get(call.call.call_id)) is not None:
+            masks.add(credential)
+        return credential
 
     async def hidden(
         self, call: GrantedCall, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]
     ) -> Outcome:
         """As the function of that name, of a call that asks here for its credential."""
         call_id = call.call.call_id
-        first = self._given[call_id] = await self.known(call)
+        masks = self._given[call_id] = _Masks()
         try:
-            return await hidden(first, lambda: self._given[call_id], sink, run)
+            await self.known(call)
+            return await _masked(masks, sink, run)
         finally:
             del self._given[call_id]
 

@@ -119,8 +119,8 @@ class Vault:
         return _given(terms, stored, secret)
 
     async def renewed(self, principal: Principal, source: str, used: str) -> CallerCredential | None:
-        """Another one than that secret, which the server has just refused with 401. None: there is none, and that it was
-        refused counts. Raises ToolFailure."""
+        """Another one than that secret, which the server has just refused with 401; None: there is none, and it stays
+        refused. Raises ToolFailure."""
         terms = self._sources.get(source)
         if terms is None or terms.kind is CredentialKind.HEADER:
             return None

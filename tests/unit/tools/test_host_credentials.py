@@ -69,7 +69,8 @@ async def test_a_401_is_answered_with_one_renewal_and_only_where_nothing_has_run
         writer.write(response(status=303, location="/") if asked.target == "/moved" else response(status=status))
         await writer.drain()
 
-    hosts, came = Renewing(), []
+    hosts = Renewing()
+    came: list[int | str] = []
     async with serving(answer) as server, egress_clients() as clients:
         context = replace(egress_context(server.rule()), call=a_call())
         request = HttpRequest(server.url(target), "POST", body=b"{}")

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import httpx
 
 from toolhub_service import __version__
+from toolhub_service.adapters.caller_auth import per_user_terms
+from toolhub_service.adapters.callers import CallersOf, opened_for_callers
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, ComfyTerms, NoCookies, backend_at
 from toolhub_service.adapters.comfyui.event_feed import EventFeed, WebSocketConnector
@@ -50,10 +52,12 @@ class ComfyUiOpener:
 
     def open(self, name: str, entry: ComfyUiSource) -> OpenedSource:
         deps, redact, resolver = self._deps, self._deps.redactor.text, SystemResolver()
-        backends = tuple(_backends(entry, SourceValues(deps.redactor)))
+        values = SourceValues(deps.redactor)
+        backends = tuple(_backends(entry, values))
         terms = ComfyTerms(name, entry, backends, self.endpoint(name, entry))
-        keep_mark = deps.running.keep_mark
-        parts = opened(terms, resolver, deps.artifacts, deps.clock, deps.randomness, redact, keep_mark)
+        per_user = per_user_terms(name, entry.auth, backends[0].url, values, entry.tls.ca_file)
+        callers, keep_mark = opened_for_callers(deps.vault, per_user), deps.running.keep_mark
+        parts = opened(terms, resolver, deps.artifacts, deps.clock, deps.randomness, redact, keep_mark, callers=callers)
 
         async def close() -> None:
             await parts.close()
@@ -61,10 +65,11 @@ class ComfyUiOpener:
 
         connections = RefCounted(close)
         source = ComfyToolSource(terms, parts.backends, parts.templates, redact, connections.close)
-        self.adapter.put(terms, parts.job, connections)
+        self.adapter.put(terms, parts.job, connections, callers)
         return OpenedSource(source)
 
     def forget(self, name: str) -> None:
+        self._deps.vault.close_source(name)
         self.adapter.remove(name)
 
 
@@ -118,6 +123,7 @@ def opened(
     keep_mark: KeepMark,
     *,
     polls: PollTerms = POLLS,
+    callers: CallersOf | None = None,
 ) -> Opened:
     """Raises ValueError for a URL that is none, OSError or ValueError for certificates that cannot be used."""
     entry = terms.entry
@@ -138,7 +144,7 @@ def opened(
         connector = WebSocketConnector(backend, resolver, tls=tls, connect_timeout_s=entry.connect_timeout_s)
         events = EventFeed(connector, clock, randomness, poller.poll_now)
         client = ComfyClient(backend, http, read_timeout_s=entry.read_timeout_s, redact=redact)
-        return Backend(client, events, poller, Poller(randomness, FETCHES), clock)
+        return Backend(client, events, poller, Poller(randomness, FETCHES), clock, callers)
 
     backends, templates = Backends(map(backend_of, terms.backends)), TemplateCache()
     job = ComfyJob(backends, templates, artifacts, clock, redact, keep_mark, entry)
@@ -150,6 +156,7 @@ class _Source(NamedTuple):
     job: ComfyJob
     executor: RemoteExecutor
     connections: RefCounted
+    callers: CallersOf | None
 
 
 class ComfyAdapter(SourceAdapter[_Source]):
@@ -163,23 +170,28 @@ class ComfyAdapter(SourceAdapter[_Source]):
         self._clock = clock
         self._randomness = randomness
 
-    def put(self, terms: ComfyTerms, job: ComfyJob, connections: RefCounted) -> None:
+    def put(self, terms: ComfyTerms, job: ComfyJob, connections: RefCounted, callers: CallersOf | None = None) -> None:
         """Add a source, or put another in its place. Jobs under way end where they began."""
         patience = RemoteTerms(absent_for_s=terms.entry.lost_after_s)
         executor = RemoteExecutor(job, self._running, self._clock, self._randomness, patience)
-        self._sources[terms.name] = _Source(terms, job, executor, connections)
+        self._sources[terms.name] = _Source(terms, job, executor, connections, callers)
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         source = self._source(call)
+        async with source.connections.used():
+            if source.callers is None:
+                return await self._run(source, call, sink)
+            return await source.callers.hidden(call, sink, lambda shown: self._run(source, call, shown))
+
+    async def _run(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
         job, job_id = source.job, call.call.job_id
         rising = job.sinks[job_id] = RisingProgress(sink)
-        async with source.connections.used():
-            try:
-                return await source.executor.execute(call, rising)
-            finally:
-                if job.sinks.get(job_id) is rising:
-                    del job.sinks[job_id]
-                job.forget(new_mark(job_id).key)
+        try:
+            return await source.executor.execute(call, rising)
+        finally:
+            if job.sinks.get(job_id) is rising:
+                del job.sinks[job_id]
+            job.forget(new_mark(job_id).key)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         servers = ", ".join(backend.name for backend in self._source(call).terms.backends)

@@ -10,16 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
 from typing import Any, Final
 
+from toolhub_service.adapters.callers import CallersOf
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.event_feed import EventFeed
 from toolhub_service.adapters.comfyui.states import PromptState, Seen, look, newest_in_history
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.upstream import one_line
+from toolhub_service.credentials.secret import CallerCredential
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import Clock
 
 _WORD_MAX_CHARS: Final = 64
@@ -75,46 +80,95 @@ class StopResult(Enum):
     """There is nothing to stop."""
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is known of one server, whoever asks it."""
+
+    witness: str = ""
+    kind: ServerKind | None = None
+    down_until_s: float = -inf
+    down_for_s: float = 0.0
+    in_flight: int = 0
+
+
+class CallerOf:
+    """The caller of one call. Implements `Caller`."""
+
+    def __init__(self, callers: CallersOf, call: GrantedCall) -> None:
+        self._callers = callers
+        self._call = call
+
+    async def credential(self) -> CallerCredential | None:
+        return await self._callers.of(self._call)
+
+    async def renewed(self, used: CallerCredential) -> CallerCredential | None:
+        return await self._callers.renewed(self._call, used)
+
+    def refused(self) -> ToolFailure:
+        return self._callers.refused(self._call)
+
+
 class Backend:
     """One server: its client, its events, its queue, and whether it is down."""
 
-    def __init__(self, client: ComfyClient, events: EventFeed, poller: Poller, fetches: Poller, clock: Clock) -> None:
-        """`poller` asks how prompts fare, `fetches` for files: a long download must not hold up a question."""
+    def __init__(
+        self,
+        client: ComfyClient,
+        events: EventFeed,
+        poller: Poller,
+        fetches: Poller,
+        clock: Clock,
+        callers: CallersOf | None = None,
+    ) -> None:
+        """`poller` asks how prompts fare, `fetches` for files: a long download must not hold up a question. `callers`:
+        where work is sent, followed and fetched with its caller's own credential."""
         self.name = client.name
         self.client = client
         self.events = events
         self.poller = poller
         self.fetches = fetches
-        self.witness = ""
-        """A prompt that it was seen to know: while it knows that one, it has not been started anew. Empty: none."""
+        self._own = client
         self._clock = clock
-        self._kind: ServerKind | None = None
-        self._down_until_s = -inf
-        self._down_for_s = 0.0
-        self._in_flight = 0
+        self._callers = callers
+        self._known = _Known()
+
+    def asked_by(self, call: GrantedCall) -> Backend:
+        """The same server, asked as the call's principal is known there; what is known of it is shared."""
+        if self._callers is None:
+            return self
+        other = copy(self)
+        other.client = self._own.by(CallerOf(self._callers, call))
+        return other
+
+    @property
+    def witness(self) -> str:
+        """A prompt that it was seen to know: while it knows that one, it has not been started anew. Empty: none."""
+        return self._known.witness
 
     @property
     def is_down(self) -> bool:
-        return self._clock.monotonic_s() < self._down_until_s
+        return self._clock.monotonic_s() < self._known.down_until_s
 
     async def kind(self, *, anew: bool = False) -> ServerKind:
         """What it is; asked once, or `anew`. Raises NoReply."""
-        if self._kind is None or anew:
-            self._kind = await _kind_of(self.client)
+        known = self._known
+        if known.kind is None or anew:
+            kind = known.kind = await _kind_of(self._own)
             newest = None
             with suppress(NoReply):
-                newest = await newest_in_history(self.client)
-            self.witness = newest.prompt_id if newest is not None else ""
+                newest = await newest_in_history(self._own)
+            known.witness = newest.prompt_id if newest is not None else ""
             self.is_back()
-        return self._kind
+            return kind
+        return known.kind
 
     async def look(self, prompt_id: str) -> Seen:
         """Raises NoReply."""
         seen = await look(self.client, prompt_id, has_jobs=(await self.kind()).has_jobs)
         if seen.stage.is_over or not (self.witness or seen.stage is PromptState.UNKNOWN):
-            self.witness = prompt_id
+            self._known.witness = prompt_id
         elif seen.stage is PromptState.UNKNOWN and prompt_id == self.witness:
-            self.witness = ""
+            self._known.witness = ""
         return seen
 
     async def stop(self, prompt_id: str) -> StopResult:
@@ -158,25 +212,26 @@ class Backend:
         if not isinstance(waiting, int):
             raise NoReply("it does not report the length of its queue")
         self.is_back()
-        return waiting + self._in_flight
+        return waiting + self._known.in_flight
 
     @contextmanager
     def sending(self) -> Iterator[None]:
         """While a prompt is on its way there."""
-        self._in_flight += 1
+        self._known.in_flight += 1
         try:
             yield
         finally:
-            self._in_flight -= 1
+            self._known.in_flight -= 1
 
     def has_failed(self) -> None:
         """Pass it over for a while, and look anew at what it is."""
-        self._kind = None
-        self._down_for_s = min(max(2 * self._down_for_s, _DOWN_FIRST_S), _DOWN_MAX_S)
-        self._down_until_s = self._clock.monotonic_s() + self._down_for_s
+        known = self._known
+        known.kind = None
+        known.down_for_s = min(max(2 * known.down_for_s, _DOWN_FIRST_S), _DOWN_MAX_S)
+        known.down_until_s = self._clock.monotonic_s() + known.down_for_s
 
     def is_back(self) -> None:
-        self._down_until_s, self._down_for_s = -inf, 0.0
+        self._known.down_until_s, self._known.down_for_s = -inf, 0.0
 
 
 class Backends:

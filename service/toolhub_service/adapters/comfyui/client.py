@@ -15,13 +15,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.upstream import retry_after_s
+from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import parse_url
@@ -138,6 +139,18 @@ class Reply:
         return self.body if isinstance(self.body, dict) else {}
 
 
+class Caller(Protocol):
+    """Whose request it is, at a server that knows callers by credentials of their own."""
+
+    async def credential(self) -> CallerCredential | None:
+        """None: it has none, and is served all the same. Raises ToolFailure."""
+
+    async def renewed(self, used: CallerCredential) -> CallerCredential | None:
+        """In the place of one that the server has refused; None: there is none. Raises ToolFailure."""
+
+    def refused(self) -> ToolFailure: ...
+
+
 class NoCookies(CookieJar):
     """Keeps none."""
 
@@ -155,6 +168,7 @@ class ComfyClient:
         *,
         read_timeout_s: float,
         redact: Callable[[str], str] = str,
+        caller: Caller | None = None,
     ) -> None:
         """`redact` is for whoever cuts what the server says."""
         self.name = terms.name
@@ -164,6 +178,13 @@ class ComfyClient:
         self._fields = {**terms.headers, "accept": "*/*", "accept-encoding": "identity"}
         self._answer_s = read_timeout_s * _WHOLE_ANSWER
         self._parsing = asyncio.Semaphore(1)
+        self._caller = caller
+
+    def by(self, caller: Caller) -> ComfyClient:
+        """The same, whose requests are the caller's."""
+        return ComfyClient(
+            self.terms, self._http, read_timeout_s=self._answer_s / _WHOLE_ANSWER, redact=self.redact, caller=caller
+        )
 
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, *, max_bytes: int = ANSWER_MAX_BYTES
@@ -180,34 +201,65 @@ class ComfyClient:
         content = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
         return await self._asked("POST", path, content=content, fields={"content-type": "application/json"})
 
-    async def post_stream(self, path: str, content: AsyncIterator[bytes], fields: Mapping[str, str]) -> Reply:
-        """Raises NoReply, and whatever `content` raises."""
+    async def post_stream(
+        self, path: str, content: Callable[[], AsyncIterator[bytes]], fields: Mapping[str, str]
+    ) -> Reply:
+        """Raises NoReply, and whatever `content` raises, which is called for each time that it is sent."""
         return await self._asked("POST", path, content=content, fields=fields)
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
         """A response whose body is read inside the block, by `aiter_raw`. Raises NoReply."""
-        request = self._request("GET", path, params=params)
         with _errors_as_no_reply():
-            response = await self._http.send(request, stream=True)
+            response = await self._response("GET", path, params=params)
             try:
                 yield response
             finally:
                 await response.aclose()
 
-    def _request(
-        self, method: str, path: str, *, fields: Mapping[str, str] | None = None, **more: Any
-    ) -> httpx.Request:
-        return self._http.build_request(
-            method, self.terms.url + path, headers={**self._fields, **(fields or {})}, **more
-        )
+    async def _response(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Its body is not read yet. Raises ToolFailure where the server does not take the caller's credential."""
+        caller = self._caller
+        used = await caller.credential() if caller is not None else None
+        response = await self._sent(method, path, used, **more)
+        if caller is None or used is None or response.status_code != httpx.codes.UNAUTHORIZED:
+            return response
+        # It comes before a server looks at the request: nothing runs twice.
+        await response.aclose()
+        other = await caller.renewed(used)
+        if other is None:
+            raise caller.refused()
+        response = await self._sent(method, path, other, **more)
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            await response.aclose()
+            raise caller.refused()
+        return response
+
+    async def _sent(
+        self,
+        method: str,
+        path: str,
+        credential: CallerCredential | None,
+        *,
+        fields: Mapping[str, str] | None = None,
+        content: bytes | Callable[[], AsyncIterator[bytes]] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        headers = {**self._fields, **(fields or {})}
+        if credential is not None:
+            headers = {
+                name: value for name, value in headers.items() if name not in ("authorization", credential.header)
+            }
+            headers[credential.header] = credential.value
+        body = content() if callable(content) else content
+        request = self._http.build_request(method, self.terms.url + path, headers=headers, content=body, params=params)
+        return await self._http.send(request, stream=True)
 
     async def _asked(self, method: str, path: str, *, max_bytes: int = ANSWER_MAX_BYTES, **more: Any) -> Reply:
-        request = self._request(method, path, **more)
         try:
             with _errors_as_no_reply():
                 async with asyncio.timeout(self._answer_s):
-                    response = await self._http.send(request, stream=True)
+                    response = await self._response(method, path, **more)
                     try:
                         data = await _whole(response, max_bytes)
                     finally:

@@ -240,7 +240,7 @@ class ComfyJob:
         return await self._submitter.find(call, mark, runnable.template if runnable else None)
 
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
-        backend = self._at(mark)
+        backend = self._at(call, mark)
         nodes = self._watch(call, mark.remote_id, {backend.name})
         poll = self._poll(backend, mark, nodes, self._runnable(call))
         try:
@@ -250,7 +250,7 @@ class ComfyJob:
             backend.events.forget(mark.remote_id)
 
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
-        backend = self._at(mark)
+        backend = self._at(call, mark)
         self._stops.wanted.add(mark.remote_id)
         try:
             self._stops.in_flight.add(mark.remote_id)
@@ -264,7 +264,7 @@ class ComfyJob:
         return True
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
-        backend, runnable = self._at(mark), self._runnable(call)
+        backend, runnable = self._at(call, mark), self._runnable(call)
         if runnable is None:
             raise failures.no_template(call)
         template = runnable.template
@@ -324,12 +324,12 @@ class ComfyJob:
     def _runnable(self, call: GrantedCall) -> RunnableTemplate | None:
         return self._templates.get(call.spec.resource_id)
 
-    def _at(self, mark: RemoteMark) -> Backend:
+    def _at(self, call: GrantedCall, mark: RemoteMark) -> Backend:
         """Raises RemoteUnclear when its server is not configured any more."""
         backend = self._backends.get(mark.endpoint)
         if backend is None:
             raise RemoteUnclear(f"The server {mark.endpoint} is no longer configured in this hub.")
-        return backend
+        return backend.asked_by(call)
 
 
 def _evidence(

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from toolhub_service.adapters.caller_auth import NO_AUTH, SourceAuth, auth_values, check_auth
 from toolhub_service.adapters.source_config import (
     ClientTls,
     Section,
@@ -56,6 +57,7 @@ class ComfyUiSource(Source, frozen=True, tag="comfyui"):
     strip_metadata: Annotated[
         bool, Meta(description="Remove the graph that ComfyUI writes into PNG, JPEG, WebP and GIF files.")
     ] = True
+    auth: Annotated[SourceAuth, Meta(description="Whose credentials work is sent with, with `url`.")] = NO_AUTH
     tls: Annotated[ClientTls, Meta(description="Certificates.")] = ClientTls()
     connect_timeout_s: Annotated[float, Meta(description="Seconds to connect.", gt=0, le=300)] = 10.0
     read_timeout_s: Annotated[
@@ -71,6 +73,13 @@ def _check(place: str, source: ComfyUiSource) -> None:
         raise SourceInvalid(f"{place}: needs exactly one of `url` and `backends`")
     if source.headers and source.backends:
         raise SourceInvalid(f"{place}.headers: not allowed with `backends`; each backend has its own")
+    if source.auth.per_user is not None and source.backends:
+        raise SourceInvalid(
+            f"{place}.auth: not allowed with `backends`: a credential is for one server, named by `url`"
+        )
+    if source.auth.per_user is not None and source.auth.per_user.kind == "exchange":
+        raise SourceInvalid(f"{place}.auth.per_user.kind: its tools run as jobs, which keep no token to exchange")
+    check_auth(f"{place}.auth", source.auth)
     if not source.templates:
         raise SourceInvalid(f"{place}.templates: list the sidecar files or folders; each file is a tool")
     check_web(f"{place}.url", source.url)
@@ -83,6 +92,7 @@ def _check(place: str, source: ComfyUiSource) -> None:
 def _values(source: ComfyUiSource) -> Iterator[tuple[str, Value]]:
     yield "url", source.url
     yield from named_values("headers", source.headers)
+    yield from auth_values(source.auth)
     for name, backend in source.backends.items():
         yield f"backends.{name}.url", backend.url
         yield from named_values(f"backends.{name}.headers", backend.headers)

@@ -89,7 +89,7 @@ class Submitter:
                 raise failures.no_server(call, tried)
             try:
                 with backend.sending():
-                    return await self._submit(backend, runnable.template, call, mark)
+                    return await self._submit(backend.asked_by(call), runnable.template, call, mark)
             except NoReply as unreached:
                 tried[backend.name] = unreached.reason
                 backend.has_failed()
@@ -100,7 +100,8 @@ class Submitter:
         if sent is None and mark.details.get(_SENT_TO):
             sent = _Sent(mark.details[_SENT_TO], mark.details.get(WITNESS, ""))
         silent: RemoteUnclear | None = None
-        for backend in self._candidates(sent):
+        for candidate in self._candidates(sent):
+            backend = candidate.asked_by(call)
             try:
                 if await _is_known(backend, mark.key):
                     return await _found(backend, mark, template)
@@ -230,7 +231,7 @@ class Submitter:
                 yield chunk
             yield tail.encode()
 
-        return await client.post_stream("/upload/image", body(), headers)
+        return await client.post_stream("/upload/image", body, headers)
 
 
 def _tenant_of(call: GrantedCall) -> str:
