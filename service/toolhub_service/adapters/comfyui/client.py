@@ -177,14 +177,15 @@ class ComfyClient:
         self._http = http
         self._fields = {**terms.headers, "accept": "*/*", "accept-encoding": "identity"}
         self._answer_s = read_timeout_s * _WHOLE_ANSWER
-        self._parsing = asyncio.Semaphore(1)
+        self.parsing = asyncio.Semaphore(1)
         self._caller = caller
 
     def by(self, caller: Caller) -> ComfyClient:
         """The same, whose requests are the caller's."""
-        return ComfyClient(
-            self.terms, self._http, read_timeout_s=self._answer_s / _WHOLE_ANSWER, redact=self.redact, caller=caller
-        )
+        read_timeout_s = self._answer_s / _WHOLE_ANSWER
+        other = ComfyClient(self.terms, self._http, read_timeout_s=read_timeout_s, redact=self.redact, caller=caller)
+        other.parsing = self.parsing
+        return other
 
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, *, max_bytes: int = ANSWER_MAX_BYTES
@@ -270,7 +271,7 @@ class ComfyClient:
             value = _json(data)
         else:
             # One at a time, for empty lists take twenty times the room of their text.
-            async with self._parsing:
+            async with self.parsing:
                 value = await in_thread(_json, data)
         text = data[:_TEXT_BYTES].decode("utf-8", "replace")
         return Reply(response.status_code, value, text, retry_after_s(response.headers.get("retry-after")))
