@@ -12,6 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.fakes import comfyui_templates
+from tests.fakes.comfyui import Op, fake_comfyui
 from tests.fakes.mcp_servers.guarded import guarded_server
 from tests.fakes.n8n import fake_n8n
 from tests.hub import RunningHub, running_hub, settings_of
@@ -27,7 +29,7 @@ SHARED, ALICE, BOB = "shared-secret-0123456789", "alice-secret-0123456789", "bob
 POLICY = """
 extends: none
 grants:
-  - {principals: ["*"], capabilities: ["mcp:*", "n8n:*"]}
+  - {principals: ["*"], capabilities: ["mcp:*", "n8n:*", "comfyui:*"]}
 roles:
   - {principals: ["*"], roles: [agent]}
   - {principals: [warden], roles: [agent, operator]}
@@ -183,3 +185,37 @@ async def test_operators_see_whose_exist_and_may_revoke_them_and_nobody_else_may
         assert unknown.reason == "CREDENTIAL_NOT_FOUND"
         unfit = await failed(there.ask("alice", "SetCredential", source="shop", value="line\nbreak"))
         assert unfit.reason == "LOGIN_REFUSED"
+
+
+@pytest.mark.promise("credentials.own")
+async def test_work_of_comfyui_is_sent_followed_and_fetched_with_its_callers_own_credential(tmp_path: Path) -> None:
+    templates = str(comfyui_templates.write(tmp_path / "templates"))
+    per_user = {"auth": {"per_user": {"kind": "header"}}}
+    async with fake_comfyui("0.33.0") as comfy:
+        comfy.users = {f"Bearer {SHARED}", f"Bearer {ALICE}"}
+        own = {"headers": {"Authorization": f"Bearer {SHARED}"}, "lost_after_s": 0.3, **per_user}
+        studio = {"kind": "comfyui", "url": comfy.url, "templates": [templates], **own}
+        async with town(tmp_path, {"studio": studio}) as there:
+
+            async def run(name: str, color: int) -> Any:
+                job = await there.hub.submit("studio/blur", {"color": color}, metadata=there.who(name))
+                return (await there.hub.watched(job.job_id, metadata=there.who(name)))[-1].result
+
+            without = await run("alice", 1)
+            assert without.error.kind == DENIED
+            assert without.error.details["command"] == "toolhub credentials set studio"
+            await there.ask("alice", "SetCredential", source="studio", value=ALICE)
+            before = len(comfy.asked)
+            done = await run("alice", 2)
+            assert done.ok, done.error.message
+            sent = {asked.op: asked.headers.get("Authorization") for asked in comfy.asked[before:]}
+            mine = [op for op, authorization in sent.items() if authorization == f"Bearer {ALICE}"]
+            assert {Op.SUBMIT, Op.JOB, Op.VIEW} <= {*mine}
+            assert {*sent.values()} <= {f"Bearer {ALICE}", f"Bearer {SHARED}"}
+            assert Op.STATS not in mine
+
+            await there.ask("bob", "SetCredential", source="studio", value=BOB)
+            refused = await run("bob", 3)
+            assert (refused.error.kind, refused.error.details["state"]) == (DENIED, "CREDENTIAL_REFUSED")
+            assert len(comfy.submitted) == 1
+            assert all(key not in str([asked.headers for asked in comfy.asked]) for key in there.keys.values())

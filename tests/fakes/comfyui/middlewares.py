@@ -86,6 +86,18 @@ async def own_origin(request: web.Request, handler: Next) -> web.StreamResponse:
     return await handler(request)
 
 
+def guarded(comfy: FakeComfy) -> Any:
+    """401 for whom a proxy before the server does not know."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Next) -> web.StreamResponse:
+        if comfy.users and request.headers.get("Authorization", "") not in comfy.users:
+            return web.Response(status=401)
+        return await handler(request)
+
+    return guard
+
+
 def faulty(comfy: FakeComfy) -> Any:
     """Let go wrong what the test said."""
 

@@ -20,7 +20,7 @@ from tests.fakes.comfyui.execution import Run, Workshop, now_ms
 from tests.fakes.comfyui.faults import Faults, How, Op
 from tests.fakes.comfyui.file_routes import FileRoutes
 from tests.fakes.comfyui.files import Folders
-from tests.fakes.comfyui.middlewares import faulty, own_origin, recording
+from tests.fakes.comfyui.middlewares import faulty, guarded, own_origin, recording
 from tests.fakes.comfyui.node_class import BrokenNode, NodeClass
 from tests.fakes.comfyui.pace import Holds, Pace, RunningNode
 from tests.fakes.comfyui.pulse import Pulse
@@ -46,6 +46,8 @@ class FakeComfy:
         self.folders = Folders(root, shows_common_path=not self.version.is_new)
         self.classes: dict[str, NodeClass] = {kind.name: kind for kind in [*diffusion_classes(), *image_classes()]}
         self.asked: list[Asked] = []
+        self.users: set[str] = set()
+        """Values of Authorization that are let in; empty: everybody is."""
         self.submitted: list[Submitted] = []
         self.port = 0
         self.lives = 0
@@ -90,7 +92,8 @@ class FakeComfy:
         self._forget()
         self.folders.clear_temp()
         app = web.Application(
-            client_max_size=self._max_upload_bytes, middlewares=[recording(self), own_origin, faulty(self)]
+            client_max_size=self._max_upload_bytes,
+            middlewares=[recording(self), guarded(self), own_origin, faulty(self)],
         )
         Routes(self).add_to(app)
         FileRoutes(self).add_to(app)

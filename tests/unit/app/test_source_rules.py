@@ -63,6 +63,14 @@ def test_an_entry_of_n8n_that_cannot_be_meant_is_refused_with_its_place(change: 
         ),
         ({"templates": []}, "images.templates: list the sidecar files or folders"),
         ({"read_timeout_s": 1}, "images.read_timeout_s"),
+        (
+            {"url": "", "backends": {"a": {"url": "http://a"}}, "auth": {"per_user": {"kind": "header"}}},
+            "images.auth: not allowed with `backends`",
+        ),
+        (
+            {"auth": {"per_user": {"kind": "exchange", "token_url": "https://id", "client_id": "hub"}}},
+            "images.auth.per_user.kind: its tools run as jobs, which keep no token",
+        ),
     ],
 )
 def test_an_entry_of_comfyui_that_cannot_be_meant_is_refused_with_its_place(
