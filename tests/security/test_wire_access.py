@@ -18,6 +18,7 @@ from toolhub.v1 import (
     approval_service_pb2,
     artifact_service_pb2,
     audit_service_pb2,
+    credential_service_pb2,
     job_service_pb2,
     registry_service_pb2,
     tool_pb2,
@@ -228,11 +229,11 @@ async def test_roles_part_agents_operators_and_auditors(town: Town) -> None:
     assert town.hub.hub.toolbox.catalog.get("core/fs.stat") is not None, "not even an operator removes a built-in tool"
 
 
-async def test_every_rpc_of_long_work_asks_for_a_credential_and_a_role(town: Town) -> None:
+async def test_every_rpc_of_long_work_and_of_credentials_asks_for_a_credential_and_a_role(town: Town) -> None:
     """Read off the contract, so that an RPC that is added tomorrow is asked about, too."""
-    agent = {"JobService", "ArtifactService", "ListApprovals", "GetApproval", "WatchApprovals"}
-    operator = {"GetJob", "ListJobs", "WatchJob", "WatchJobs", "CancelJob"}
-    for service in (job_service_pb2, approval_service_pb2, artifact_service_pb2):
+    agent = {"JobService", "ArtifactService", "CredentialService", "ListApprovals", "GetApproval", "WatchApprovals"}
+    operator = {"GetJob", "ListJobs", "WatchJob", "WatchJobs", "CancelJob", "ListCredentials", "RevokeCredential"}
+    for service in (job_service_pb2, approval_service_pb2, artifact_service_pb2, credential_service_pb2):
         (described,) = service.DESCRIPTOR.services_by_name.values()
         for method in described.methods:
             path = f"/{described.full_name}/{method.name}"
