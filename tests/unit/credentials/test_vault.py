@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -207,6 +208,8 @@ class AuthorizationServer(TokenRequests):
         self.revoked: list[str] = []
         self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
         self.is_spent = False
+        self.forms: list[Mapping[str, str]] = []
+        """What tokens were asked for with."""
 
     async def ask(
         self, settings: Any, server_url: Any, url: Any, form: Any = None, authorization: Any = "", document: Any = None
@@ -218,6 +221,8 @@ class AuthorizationServer(TokenRequests):
                 {"code_challenge_methods_supported": ["S256"]},
             )
             return Answer(200, {"issuer": ISSUER, **places, **revocation, **methods}, "")
+        assert document is None, "nothing was registered"
+        self.forms.append({**form, "authorization": authorization})
         if url.endswith("/revoke"):
             self.revoked.append(form["token"])
             return Answer(200, {}, "")
@@ -268,3 +273,21 @@ async def test_a_refresh_that_a_revocation_and_new_logins_overtake_brings_nothin
         assert (renewed.secret, after.secret) == (last, last)
     lost = [] if is_spent else [f"refresh-{2 + logins}"]
     assert server.revoked == ["refresh-1", *lost], "what nobody keeps is revoked"
+
+
+async def test_a_hub_whose_metadata_stands_at_a_url_is_known_by_that_url_and_has_no_secret(
+    store: CredentialStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Client ID Metadata Document (draft-ietf-oauth-client-id-metadata-document): the URL is the client's id, and it
+    is a public client, so that PKCE alone holds the code."""
+    server, document = AuthorizationServer(), "https://hub.example/oauth/client.json"
+    monkeypatch.setattr(vault_module, "TokenRequests", lambda: server)
+    vault = a_vault(store)
+    own = OAuthSettings(issuer=ISSUER, client_id=document)
+    vault.open_source(PerUserTerms("bank", CredentialKind.OAUTH, server_url="https://bank.example", oauth=own))
+    url, _ = await vault.begin_login(ALICE, "bank", "http://127.0.0.1:9/callback")
+    assert parse_qs(urlsplit(url).query)["client_id"] == [document]
+    await logged_in(vault)
+    (form,) = server.forms
+    assert (form["client_id"], form["authorization"], "client_secret" in form) == (document, "", False)
+    assert form["code_verifier"]
