@@ -86,10 +86,10 @@ async def test_a_host_is_asked_with_its_callers_own_credential_which_goes_nowher
             assert (closed.error.kind, closed.error.details["state"]) == (DENIED, "CREDENTIAL_REFUSED")
 
             before = len(server.asked)
-            back = await hub.said("alice", "core/http.fetchJson", {"url": server.url("/away")})
+            back = await hub.value("alice", "core/http.fetchJson", {"url": server.url("/away")})
             assert back["json"]["sent"] == "", "to another origin and back"
             assert server.asked[before].headers["authorization"] == f"Bearer {ALICE}"
-            bare = await hub.said("carol", "core/http.fetchJson", {"url": other.url("/echo")})
+            bare = await hub.value("carol", "core/http.fetchJson", {"url": other.url("/echo")})
             assert bare["json"]["sent"] == "", "a host that has no credentials is asked without"
             events = str(list(await hub.hub.events()))
             seen += [str(each) for each in (headed, saved, closed, events, await hub.ask("alice", "ListCredentials"))]

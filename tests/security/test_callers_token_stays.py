@@ -27,7 +27,7 @@ from tests.fakes.n8n import fake_n8n
 from tests.hub import RunningHub, request, running_hub, settings_of
 from tests.mcp_server.mcp_hub import MODES
 from tests.rpc.minting_issuer import minting_issuer
-from tests.rpc.model_endpoint import ask, model_endpoint, say
+from tests.rpc.model_endpoint import answer_text, ask, model_endpoint
 from tests.rpc.real_servers import write_sources
 from tests.rpc.skill_runs import script_skill, source_of
 from tests.unit.adapters.n8n.flows import FLOWS
@@ -180,7 +180,7 @@ async def stage(home: Path) -> AsyncIterator[Stage]:
         web = await stack.enter_async_context(web_server(always(response(b"hello", content_type="text/plain"))))
         upstreams = {"remote": remote, "n8n": n8n.url, "comfy": comfy.url, "model": model.url, "web": web.url()}
         taps = {name: await stack.enter_async_context(Tap(url).open()) for name, url in upstreams.items()}
-        model.says(ask(("core__http_fetchText", {"url": taps["web"].url})), say("done"))
+        model.script(ask(("core__http_fetchText", {"url": taps["web"].url})), answer_text("done"))
         script_skill(home / "skills", "surroundings", SURROUNDINGS)
         templates = comfyui_templates.write(home / "templates", comfyui_templates.BLUR)
         trusted = {"trust": "always"}
