@@ -37,6 +37,8 @@ class Contents:
     """Answer everything with this status; 0: serve."""
     lose_answers: int = 0
     """To how many requests the connection is closed once they are done, without an answer."""
+    ignore_whole_ranges: bool = False
+    """Answer a range over all of an object as if none were asked for."""
     refuse_copies: bool = False
     signed: set[str] = field(default_factory=set)
     """Access key ids that requests were signed with."""
@@ -122,8 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
             if start >= len(data):
                 self._error(416, "InvalidRange")
                 return
-            more = {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}
-            data, status = data[start:end], 206
+            if not (self.contents.ignore_whole_ranges and end - start == len(data)):
+                more = {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}
+                data, status = data[start:end], 206
         self._answer(status, data, {"ETag": _etag(stored.data), "Last-Modified": _date(stored), **more})
 
     _head = _get

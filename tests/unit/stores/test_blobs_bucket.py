@@ -51,6 +51,14 @@ async def test_small_content_is_put_at_once_and_large_content_leaves_nothing_tem
     assert s3.contents.uploads == {}
 
 
+async def test_a_server_that_takes_a_range_over_all_for_none_is_read_likewise(s3: FakeS3) -> None:
+    blobs = open_bucket(URL, s3.environment())
+    s3.contents.ignore_whole_ranges = True
+    name = await stored(blobs, DATA)
+    assert b"".join([chunk async for chunk in blobs.read(name, 0, 0)]) == DATA
+    assert b"".join([chunk async for chunk in blobs.read(name, 5, 0)]) == DATA[5:]
+
+
 async def test_aborted_upload_takes_its_parts_back(s3: FakeS3) -> None:
     writer = await open_bucket(URL, s3.environment()).writer()
     await poured(writer, LARGE)
