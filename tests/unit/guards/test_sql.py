@@ -49,6 +49,7 @@ def test_tables_of_postgres_are_those_that_it_would_touch(sql: str, tables: tupl
         ("WITH s AS (SELECT * FROM s) SELECT * FROM s", ("s",)),
         ("WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s) SELECT n FROM s", ()),
         ("SELECT 1 WHERE 1 IN secrets", ("secrets",)),
+        ("SELECT 1 FROM orders WHERE id IN (1, 2)", ("orders",)),
         ("SELECT value FROM json_each('[1]')", ()),
         ("SELECT * FROM (WITH t AS (SELECT 1) SELECT * FROM t), t", ("t",)),
     ],

@@ -50,6 +50,7 @@ MATCHES: list[tuple[str, Party, bool]] = [
     (f"{SPIFFE}/*", Party(f"{SPIFFE}-of-others/a"), False),
     (f"{SPIFFE}*", Party(f"{SPIFFE}-of-others/a"), False),
     (f"{SPIFFE}/*", Party("spiffe://example.org.evil.com/ns/agents/a"), False),
+    (f"{SPIFFE}/**", Party(f"{SPIFFE}/a"), True),
     (f"{SPIFFE}/**", Party(f"{SPIFFE}/a/b/c"), True),
     (f"{SPIFFE}/**", Party(f"{SPIFFE}/a//c"), False),
     (f"{SPIFFE}/**", Party(SPIFFE), False),

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.runtime.approval_harness import (
     ANN,
@@ -194,3 +195,23 @@ async def test_decision_whose_store_answer_was_lost_is_reported_and_recorded_onc
     assert (after.state, after.decided_by) == (APPROVED, "ann")
     assert after == await harness.store.get(approval_id)
     assert len(harness.events(EventType.APPROVAL_DECIDED)) == 1
+
+
+class KeepsAnotherFirst(MemoryApprovals):
+    """Another approver says no a moment before the first yes is kept."""
+
+    is_overtaken = False
+
+    async def put(self, after: Approval) -> bool:
+        if after.state is APPROVED and not self.is_overtaken:
+            self.is_overtaken = True
+            assert await super().put(replace(after, state=REJECTED, decided_by="bob"))
+        return await super().put(after)
+
+
+async def test_decision_that_another_one_overtakes_is_refused_and_not_recorded() -> None:
+    harness = an_approval_harness(store=KeepsAnotherFirst())
+    approval_id = await harness.ask()
+    assert await refused(harness.decide(approval_id)) == (Code.FAILED_PRECONDITION, "ALREADY_DECIDED")
+    assert await harness.state(approval_id) is REJECTED
+    assert not harness.events(EventType.APPROVAL_DECIDED)
