@@ -48,9 +48,10 @@ def _earlier_modules_are_no_garbage() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_contexts_of_a_developer(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Commands go to the hub of their test, whatever hub their user has chosen."""
+def _environment_of_commands(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands go to the hub of their test, whatever hub their user has chosen; a busy machine completes slowly."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+    os.environ["TOOLHUB_COMPLETION_TIMEOUT_S"] = "60"
 
 
 @pytest.fixture

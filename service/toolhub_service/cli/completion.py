@@ -1,12 +1,14 @@
 """`toolhub completion SHELL`, and the names and ids that a shell completes by asking the hub.
 
-Somebody waits at a prompt: the hub has one second, and nothing is completed when it does not answer.
+Somebody waits at a prompt: the hub has one second, or what TOOLHUB_COMPLETION_TIMEOUT_S says, and nothing is completed
+when it does not answer.
 Nothing heavy is imported before a completion is asked for: every command imports this module.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from toolhub_service.cli.client import Connection
 
 _TIMEOUT_S = 1.0
+_TIMEOUT_MAX_S = 600.0
+_TIMEOUT_VARIABLE = "TOOLHUB_COMPLETION_TIMEOUT_S"
 _ITEMS_MAX = 200
 
 Items = Iterable[tuple[str, str]]
@@ -38,6 +42,8 @@ def completion(context: click.Context, shell: str) -> None:
       toolhub completion bash > ~/.local/share/bash-completion/completions/toolhub
       toolhub completion zsh > "${fpath[1]}/_toolhub"
       toolhub completion fish > ~/.config/fish/completions/toolhub.fish
+
+    A hub that does not answer within a second completes nothing; TOOLHUB_COMPLETION_TIMEOUT_S gives it longer.
     """
     script = get_completion_class(shell)
     if script is None:
@@ -67,12 +73,21 @@ def _completing(
         # While somebody types, a hub that is away completes nothing, and writes nothing into the line.
         with suppress(click.ClickException):
             options = completed(given)
-            options |= {"timeout_s": _TIMEOUT_S, "address": options["address"] or DEFAULT_ADDRESS}
+            options |= {"timeout_s": _timeout_s(), "address": options["address"] or DEFAULT_ADDRESS}
             with connected_by(options) as connection:
                 return _fitting(ask(connection), incomplete)
         return []
 
     return complete
+
+
+def _timeout_s() -> float:
+    # A value that is no duration is passed over: at a prompt there is nowhere to report it.
+    with suppress(ValueError):
+        chosen_s = float(os.environ.get(_TIMEOUT_VARIABLE, ""))
+        if 0 < chosen_s <= _TIMEOUT_MAX_S:
+            return chosen_s
+    return _TIMEOUT_S
 
 
 def _fitting(found: Items, incomplete: str) -> list[CompletionItem]:
