@@ -12,7 +12,7 @@ from unittest import mock
 from tests.fakes.mcp_servers.hostile import HostileServer, hostile_http, stdio_command
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub.v1 import result_pb2, source_pb2, tool_pb2
+from toolhub.v1 import result_pb2, source_pb2, tool_pb2, tool_service_pb2
 from toolhub_service.guards.descriptions import is_hidden
 from toolhub_service.registry.discovery import Sources
 
@@ -29,6 +29,7 @@ STAGE = "HOSTILE_STAGE"
 """In the environment of every program of a harness, and of what these start: its folder."""
 READY, PARTIAL, DOWN = (source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_PARTIAL, source_pb2.SOURCE_STATE_DOWN)
 ACTIVE, QUARANTINED = tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_QUARANTINED
+UNAVAILABLE = tool_pb2.TOOL_STATE_UNAVAILABLE
 
 
 class HostileHarness:
@@ -38,7 +39,6 @@ class HostileHarness:
         self.hub = hub
         self.servers = servers
         self._folder = folder
-        self._snapshot = pb.GetSnapshotResponse()
 
     async def read(self, *names: str) -> list[source_pb2.SourceStatus]:
         """Read these anew."""
@@ -56,12 +56,17 @@ class HostileHarness:
         (found,) = [status for status in answer.sources if status.source == name]
         return found
 
-    async def tools(self, source: str, *, is_fresh: bool = True) -> dict[str, tool_pb2.ToolSpec]:
-        """By their own names. Not fresh: reasons of states may be those of before."""
-        if is_fresh or self._snapshot.revision != self.hub.hub.toolbox.catalog.revision:
-            view = pb.GetSnapshotRequest(view=tool_pb2.TOOL_VIEW_BASIC)
-            self._snapshot = await self.hub.registry.GetSnapshot(view)
-        return {tool.name.partition("/")[2]: tool for tool in self._snapshot.tools if tool.source == source}
+    async def tools(self, source: str) -> dict[str, tool_pb2.ToolSpec]:
+        """By their own names, in whatever state: of this source alone, for others have thousands."""
+        wanted = tool_pb2.ToolFilter(sources=[source], states=[ACTIVE, UNAVAILABLE, QUARANTINED])
+        asked = tool_service_pb2.ListToolsRequest(filter=wanted, page_size=1_000, view=tool_pb2.TOOL_VIEW_BASIC)
+        found: dict[str, tool_pb2.ToolSpec] = {}
+        while True:
+            page = await self.hub.stub.ListTools(asked)
+            found |= {tool.name.partition("/")[2]: tool for tool in page.tools}
+            if not page.next_page_token:
+                return found
+            asked.page_token = page.next_page_token
 
     async def pins(self, source: str, tool: str = "", **fields: Any) -> list[Any]:
         asked = pb.ListPinsRequest(source=source, tool=tool, view=tool_pb2.TOOL_VIEW_FULL, **fields)
