@@ -46,6 +46,7 @@ _CLIENT = {
     "TOOLHUB_KEY_FILE": "PEM file of that certificate's key.",
     "TOOLHUB_CONFIG": "The configuration file of `serve`, `config` and `keys`.",
     "TOOLHUB_REQUEST_ID": "The `request_id` of `toolhub call` (else `cli`) and of clients; it names the workspace.",
+    "TOOLHUB_COMPLETION_TIMEOUT_S": "How long a shell that completes names waits for the hub, in seconds (1).",
     "TOOLHUB_REQUIRE_SERVICES": "Tests: what is missing on the machine is a failure instead of a skip.",
     "TOOLHUB_WORKER": "Set by the supervisor for its workers; not for people.",
 }

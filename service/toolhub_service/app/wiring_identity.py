@@ -20,7 +20,6 @@ from toolhub_service.identity.xfcc import HEADER
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.settings.auth_section import Issuer, Jwt
 from toolhub_service.settings.document import Settings
-from toolhub_service.telemetry import names
 from toolhub_service.transport.interceptors.auth import (
     ApiKeys,
     Authenticator,
@@ -65,10 +64,6 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
     others = tokens.names | ({"spiffe"} if by_certificate else set())
     local: dict[str, Authenticator] = {"insecure-local": InsecureLocal(who)}
 
-    def counter(*labels: str) -> Callable[[], None]:
-        count: Callable[[], None] = deps.observing.metrics.family(names.AUTHENTICATIONS).labels(*labels).inc
-        return count
-
     def layer(audiences: frozenset[str] | None, *, needs_tls_1_3: bool = False) -> AuthLayer:
         kinds: dict[str, Authenticator] = {
             **({} if by_certificate else local),  # asked first where nothing but an entry of metadata could be one
@@ -78,7 +73,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
             **local,
         }
         accepted = [kind for mode, kind in kinds.items() if mode in deps.settings.auth.modes]
-        return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3, counter=counter)
+        return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3, counted=deps.observing.metrics.authentications)
 
     tls = deps.settings.server.tls
     needs_tls_1_3 = deps.settings.has_tls and tls.min_version == "1.3"

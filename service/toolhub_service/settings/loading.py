@@ -73,6 +73,7 @@ CLIENT_VARIABLES = frozenset(
         "TOOLHUB_MCP_URL",
         "TOOLHUB_CERT_FILE",
         "TOOLHUB_CONFIG",
+        "TOOLHUB_COMPLETION_TIMEOUT_S",
         "TOOLHUB_CONTEXT",
         "TOOLHUB_KEY_FILE",
         "TOOLHUB_REQUEST_ID",

@@ -215,6 +215,10 @@ class Metrics:
         """The prometheus_client object of one of `names.METRICS`, for telemetry that keeps its own children."""
         return self._all[metric.name]
 
+    def authentications(self, mode: str, issuer: str, outcome: str) -> Count | SharedCount:
+        """Their count: `outcome` is `accepted` or `refused`."""
+        return _count(self._all[names.AUTHENTICATIONS.name].labels(mode, issuer, outcome))
+
     # The rest of the hub
 
     def audit_committed(self, events: int, seconds: float, depth: int) -> None:

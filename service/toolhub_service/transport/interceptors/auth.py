@@ -23,6 +23,7 @@ from toolhub_service.faces.table import FACE_HEADER
 from toolhub_service.identity.api_keys import KEY_PREFIX, KeyRefused, KnownKeys, key_id_of
 from toolhub_service.identity.token import TokenRefused, principal_of
 from toolhub_service.identity.tokens import KeysNeeded, Tokens
+from toolhub_service.telemetry.counters import Count, SharedCount
 from toolhub_service.transport.interceptors.policy import check_kept, roles_used
 from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure
@@ -85,10 +86,10 @@ class StreamRights:
             self._caller.principal = principal
 
 
-CountAuthentication = Callable[[str, str, str], Callable[[], None]]
-"""Makes a counter of mode, issuer and outcome (`accepted` or `refused`)."""
+Counted = Callable[[str, str, str], Count | SharedCount]
+"""The count of mode, issuer and outcome (`accepted` or `refused`)."""
 
-_COUNTERS_MAX: Final = 256
+_COUNTS_MAX: Final = 256
 
 
 class AuthLayer(Layer):
@@ -99,13 +100,13 @@ class AuthLayer(Layer):
         authenticators: Sequence[Authenticator],
         *,
         needs_tls_1_3: bool = False,
-        counter: CountAuthentication = lambda *_: lambda: None,
+        counted: Counted = lambda *_: Count(),
     ) -> None:
         """`needs_tls_1_3`: RPCs by an older version are refused, for gRPC's handshake in Python cannot be."""
         self._authenticators = tuple(authenticators)
         self._needs_tls_1_3 = needs_tls_1_3
-        self._counter = counter
-        self._counters: dict[tuple[str, str, str], Callable[[], None]] = {}
+        self._counted = counted
+        self._counts: dict[tuple[str, str, str], Count | SharedCount] = {}
 
     def concerns(self, hook: str, method: Method) -> bool:
         """The one message of a unary RPC follows its credential at once; an upload that was taken is answered."""
@@ -126,16 +127,20 @@ class AuthLayer(Layer):
             try:
                 principal = authenticator.authenticate(metadata, context)
             except RpcFailure as refused:
-                self._count(authenticator.mode, refused.metadata.get("issuer", ""), "refused")
+                self._count_of(authenticator.mode, refused.metadata.get("issuer", ""), "refused").value += 1
                 raise
             if principal is not None:
-                self._count(authenticator.mode, principal.issuer, "accepted")
+                # Looked up in place: each function more costs every RPC.
+                count = self._counts.get((authenticator.mode, principal.issuer, "accepted"))
+                if count is None:
+                    count = self._count_of(authenticator.mode, principal.issuer, "accepted")
+                count.value += 1
                 caller = Caller(principal, str(metadata.get(FACE_HEADER, "")))
                 CALLER.set(caller)
                 if method.kind == "unary":
                     return None
                 return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
-        self._count("none", "", "refused")
+        self._count_of("none", "", "refused").value += 1
         raise self._unknown(metadata)
 
     def _unknown(self, metadata: Mapping[str, str | bytes]) -> RpcFailure:
@@ -146,13 +151,12 @@ class AuthLayer(Layer):
             return RpcFailure(Reason.CREDENTIAL_REFUSED, message)
         return RpcFailure(Reason.CREDENTIAL_MISSING, f"The request has no credential. {advice}")
 
-    def _count(self, mode: str, issuer: str, outcome: str) -> None:
-        counter = self._counters.get((mode, issuer, outcome))
-        if counter is None:
-            if len(self._counters) >= _COUNTERS_MAX:  # trust domains come and go as an agent has it
+    def _count_of(self, mode: str, issuer: str, outcome: str) -> Count | SharedCount:
+        if (mode, issuer, outcome) not in self._counts:
+            if len(self._counts) >= _COUNTS_MAX:  # trust domains come and go as an agent has it
                 issuer = "others"
-            counter = self._counters[mode, issuer, outcome] = self._counter(mode, issuer, outcome)
-        counter()
+            self._counts[mode, issuer, outcome] = self._counted(mode, issuer, outcome)
+        return self._counts[mode, issuer, outcome]
 
     def received(self, method: Method, state: StreamRights, message: Any) -> None:
         """Rights that were withdrawn end the streams that were opened with them, at their next message."""

@@ -22,8 +22,6 @@ from toolhub_service.stores.audit.export_sinks import FileSink
 from toolhub_service.stores.audit.log import SqliteAuditLog
 from toolhub_service.stores.audit.retention import EventArchive
 
-pytestmark = pytest.mark.promise("audit.lines-verify")
-
 
 class Silent:
     def exported(self, sink: str, events: int, refused: int) -> None: ...
@@ -88,6 +86,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     )
 
 
+@pytest.mark.promise("audit.lines-verify")
 def test_what_a_log_has_exported_and_archived_verifies_in_any_order_and_twice(kept: Kept) -> None:
     assert kept.verified(kept.exported) == (
         0,
@@ -143,6 +142,7 @@ TAMPERED: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
 }
 
 
+@pytest.mark.promise("audit.lines-verify")
 def test_whatever_is_changed_in_a_file_is_named_with_the_first_bad_event(kept: Kept) -> None:
     for name, (tamper, reason) in TAMPERED.items():
         code, report = kept.verified(tamper(kept.exported))
@@ -150,6 +150,7 @@ def test_whatever_is_changed_in_a_file_is_named_with_the_first_bad_event(kept: K
         assert any(reason in fault["reason"] for fault in report["faults"]), (name, report)
 
 
+@pytest.mark.promise("audit.lines-verify")
 def test_the_files_must_reach_to_where_the_log_goes_on(kept: Kept) -> None:
     first = [line for line in kept.archive if json.loads(line)["writer"] == json.loads(kept.archive[0])["writer"]]
     code, report = kept.verified(first[:15], *kept.live)
