@@ -20,6 +20,9 @@ from toolhub_service.identity.xfcc import HEADER
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.settings.auth_section import Issuer, Jwt
 from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.counters import Count, SharedCount
+from toolhub_service.telemetry.metrics import count_of
 from toolhub_service.transport.interceptors.auth import (
     ApiKeys,
     Authenticator,
@@ -64,6 +67,11 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
     others = tokens.names | ({"spiffe"} if by_certificate else set())
     local: dict[str, Authenticator] = {"insecure-local": InsecureLocal(who)}
 
+    authentications = deps.observing.metrics.family(names.AUTHENTICATIONS)
+
+    def counted(*labels: str) -> Count | SharedCount:
+        return count_of(authentications.labels(*labels))
+
     def layer(audiences: frozenset[str] | None, *, needs_tls_1_3: bool = False) -> AuthLayer:
         kinds: dict[str, Authenticator] = {
             **({} if by_certificate else local),  # asked first where nothing but an entry of metadata could be one
@@ -73,7 +81,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
             **local,
         }
         accepted = [kind for mode, kind in kinds.items() if mode in deps.settings.auth.modes]
-        return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3, counted=deps.observing.metrics.authentications)
+        return AuthLayer(accepted, needs_tls_1_3=needs_tls_1_3, counted=counted)
 
     tls = deps.settings.server.tls
     needs_tls_1_3 = deps.settings.has_tls and tls.min_version == "1.3"

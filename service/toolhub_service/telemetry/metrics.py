@@ -71,8 +71,8 @@ class _ToolMetrics:
         if has_principals:
             self.by_principal: dict[tuple[str, bool], Count | SharedCount] = {}
         else:
-            self.succeeded = _count(invocations.labels(tool, "true"))
-            self.failed = _count(invocations.labels(tool, "false"))
+            self.succeeded = count_of(invocations.labels(tool, "true"))
+            self.failed = count_of(invocations.labels(tool, "false"))
         self.latency: Histogram = metrics[names.TOOL_LATENCY.name].labels(tool)
         self.retries: Counter = metrics[names.TOOL_RETRIES.name].labels(tool)
         self.replays: Counter = metrics[names.TOOL_REPLAYS.name].labels(tool)
@@ -80,7 +80,7 @@ class _ToolMetrics:
         self.denied: _Children[Counter] = _Children(lambda reason: denied.labels(tool, reason), _MAX_REASONS)
 
 
-def _count(child: Count | Counter) -> Count | SharedCount:
+def count_of(child: Count | Counter) -> Count | SharedCount:
     """What is counted by `value += 1`, without a call."""
     return child if isinstance(child, Count) else SharedCount(child)
 
@@ -94,7 +94,7 @@ class RpcMetrics:
         labels = (kind, service, method)
 
         def count(metric: Metric, *more: str) -> Count | SharedCount:
-            return _count(metrics[metric.name].labels(*labels, *more))
+            return count_of(metrics[metric.name].labels(*labels, *more))
 
         self.started = count(names.RPC_STARTED)
         self.received = count(names.RPC_RECEIVED)
@@ -181,7 +181,7 @@ class Metrics:
         if found is None:
             shown = tool if self._tools.get(tool) is child else OTHER
             family = self._all[names.TOOL_INVOCATIONS.name]
-            found = child.by_principal[principal, ok] = _count(family.labels(shown, str(ok).lower(), principal))
+            found = child.by_principal[principal, ok] = count_of(family.labels(shown, str(ok).lower(), principal))
         return found
 
     def call_failed(self, kind: str) -> None:
@@ -214,10 +214,6 @@ class Metrics:
     def family(self, metric: Metric) -> Any:
         """The prometheus_client object of one of `names.METRICS`, for telemetry that keeps its own children."""
         return self._all[metric.name]
-
-    def authentications(self, mode: str, issuer: str, outcome: str) -> Count | SharedCount:
-        """Their count: `outcome` is `accepted` or `refused`."""
-        return _count(self._all[names.AUTHENTICATIONS.name].labels(mode, issuer, outcome))
 
     # The rest of the hub
 
