@@ -279,7 +279,8 @@ def test_configuration_is_shown_and_checked(cli: CommandLine) -> None:
     assert (wrong.code, wrong.json["ok"]) == (1, False)
     assert "did you mean workers?" in wrong.json["problem"]
     assert "did you mean workers?" in cli.shown("config", "check", "--config", str(file)).text
-    for setting in ("server: {listen: localhost}", "server: {mcp: {listen: ''}}", "metrics: {listen: '127.0.0.1'}"):
+    addresses = "listen: localhost", "mcp: {listen: ''}", "tls: {keys_listen: localhost}"
+    for setting in (*(f"server: {{{each}}}" for each in addresses), "metrics: {listen: '127.0.0.1'}"):
         file.write_text(setting)
         unusable = cli("config", "check", str(file))
         assert (unusable.code, "which is no address" in unusable.err) == (1, True), (setting, unusable)

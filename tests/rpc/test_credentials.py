@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
 from tests.fakes import comfyui_templates
 from tests.fakes.comfyui import Op, fake_comfyui
@@ -24,6 +25,7 @@ from toolhub.v1 import credential_service_pb2 as pb
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1.credential_service_pb2_grpc import CredentialServiceStub
 from toolhub_service.app.paths import Paths
+from toolhub_service.cli.root import toolhub
 
 SHARED, ALICE, BOB = "shared-secret-0123456789", "alice-secret-0123456789", "bob-secret-0123456789"
 POLICY = """
@@ -161,7 +163,11 @@ async def test_webhooks_of_n8n_are_called_with_the_callers_own_header(tmp_path: 
 
 
 async def test_operators_see_whose_exist_and_may_revoke_them_and_nobody_else_may(tmp_path: Path) -> None:
-    async with guarded_server(users=USERS) as server, town(tmp_path, {"shop": mcp(server.url, **PER_USER)}) as there:
+    tenants = 'tenants: [{name: "*", principals: [warden]}, {name: acme, principals: [alice]}]\n'
+    async with (
+        guarded_server(users=USERS) as server,
+        town(tmp_path, {"shop": mcp(server.url, **PER_USER)}, policy=POLICY + tenants) as there,
+    ):
         given = await there.ask("alice", "SetCredential", source="shop", value=ALICE)
         assert (given.credential.principal, given.credential.kind) == ("alice", pb.CREDENTIAL_KIND_HEADER)
         await there.ask("bob", "SetCredential", source="shop", value=BOB)
@@ -177,7 +183,9 @@ async def test_operators_see_whose_exist_and_may_revoke_them_and_nobody_else_may
             source = {} if rpc == "ListCredentials" else {"source": "shop"}
             answer = await failed(there.ask("bob", rpc, **fields, **source))
             assert (answer.code, answer.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
-        await there.ask("warden", "RevokeCredential", source="shop", principal="alice")
+        words = ["credentials", "revoke", "shop", "--principal", "alice", "--address", there.hub.address]
+        removed = await asyncio.to_thread(CliRunner().invoke, toolhub, [*words, "--api-key", there.keys["warden"]])
+        assert removed.exit_code == 0, f"the tenant is found: {removed.output}"
         assert (await there.call("alice", "shop/whoami")).error.kind == DENIED
         gone = await failed(there.ask("alice", "RevokeCredential", source="shop"))
         assert (gone.code, gone.reason) == (grpc.StatusCode.NOT_FOUND, "CREDENTIAL_NOT_FOUND")

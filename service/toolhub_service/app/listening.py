@@ -188,6 +188,8 @@ def check_addresses(settings: Settings) -> None:
     server = settings.server
     if not server.listen.startswith("unix"):
         host_and_port("server.listen", server.listen)
+    if server.tls.keys_listen:
+        host_and_port("server.tls.keys_listen", server.tls.keys_listen)
     if server.mcp.enabled:
         host_and_port("server.mcp.listen", server.mcp.listen)
     if settings.metrics.listen:

@@ -38,8 +38,8 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
     metavar="FILE…",
     type=_FILE,
     multiple=True,
-    help="Verify lines of audit.archive_folder or audit.export instead; - for standard input. With --data-dir the log "
-    "must go on where they end.",
+    help="Verify lines of audit.archive_folder, audit.export or `toolhub audit export --as lines` instead; - for "
+    "standard input. With --data-dir the log must go on where they end.",
 )
 @click.argument("files", metavar="", nargs=-1, type=_FILE)
 @click.option("--part", is_flag=True, help="The lines of --file are a part: chains may begin and end elsewhere.")
@@ -111,6 +111,9 @@ def _verify_lines(
     with explaining(OfflineRefused):
         found: LinesVerified = verify_lines(files, Held(data_dir, audit_key, checkpoints), is_part=is_part)
     answer = from_verification(found.verification)
+    if answer.ok and not answer.events_checked:
+        # An export that failed leaves an empty file behind: that nothing in it was changed would say nothing.
+        raise click.ClickException("There is no event in " + ", ".join(map(str, files)) + ": nothing was verified.")
     if wants_json(as_json):
         print_json({"ok": answer.ok, **message_as_json(answer), "repeated_lines": found.repeated})
     else:
@@ -134,6 +137,7 @@ def _show_verification(answer: pb.VerifyAuditResponse) -> None:
         )
         return
     for fault in answer.faults:  # the lines of a file may be anybody's
-        click.secho(legible(f"✗ writer {fault.writer}, sequence {fault.sequence}: {fault.reason}"), fg="red")
+        where = f"writer {fault.writer}, sequence {fault.sequence}: " if fault.writer else ""
+        click.secho(legible(f"✗ {where}{fault.reason}"), fg="red")
     checked = counted(answer.events_checked, "event")
     click.echo(f"{checked} checked. Do not trust events that follow a fault of the same writer.")

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from toolhub.v1 import credential_service_pb2 as pb
-from toolhub_service.cli.client import connected_by, connection_options
+from toolhub_service.cli.client import Connection, connected_by, connection_options
 from toolhub_service.cli.output import (
     enum_name,
     footnote,
@@ -107,9 +107,8 @@ def list_credentials(source: str, everybody: bool, as_json: bool, **options: Any
     Example:
       toolhub credentials list
     """
-    request = pb.ListCredentialsRequest(source=source, everybody=everybody, page_size=1_000)
     with connected_by(options) as hub:
-        found = [each for page in hub.pages(hub.credentials.ListCredentials, request) for each in page.credentials]
+        found = _listed(hub, source, everybody=everybody)
     if wants_json(as_json):
         print_json([message_as_json(each) for each in found])
     elif not found:
@@ -122,20 +121,37 @@ def list_credentials(source: str, everybody: bool, as_json: bool, **options: Any
 @credentials.command()
 @click.argument("source")
 @click.option("--principal", default="", help="Whose; for operators. Default: one's own.")
-@click.option("--tenant", default="", help="Tenant of --principal.")
+@click.option("--tenant", help="Tenant of --principal; needed only where it has credentials of several.")
 @connection_options
-def revoke(source: str, principal: str, tenant: str, **options: Any) -> None:
+def revoke(source: str, principal: str, tenant: str | None, **options: Any) -> None:
     """Remove a credential of SOURCE, and revoke it at its authorization server where that can be done.
 
     \b
     Example:
       toolhub credentials revoke shop
+      toolhub credentials revoke shop --principal acme-bot
     """
-    request = pb.RevokeCredentialRequest(source=source, principal=principal, tenant=tenant)
+    request = pb.RevokeCredentialRequest(source=source, principal=principal, tenant=tenant or "")
     with connected_by(options) as hub:
+        if principal and tenant is None:
+            request.tenant = _tenant_of(_listed(hub, source, everybody=True), principal)
         answer = hub.call(hub.credentials.RevokeCredential, request)
     there = " and revoked at its authorization server" if answer.revoked_upstream else ""
     note(f"Removed{there}. Calls to {source} carry it no more.")
+
+
+def _listed(hub: Connection, source: str, *, everybody: bool) -> list[pb.Credential]:
+    request = pb.ListCredentialsRequest(source=source, everybody=everybody, page_size=1_000)
+    return [each for page in hub.pages(hub.credentials.ListCredentials, request) for each in page.credentials]
+
+
+def _tenant_of(credentials: list[pb.Credential], principal: str) -> str:
+    """Of the one credential of a source that the principal has; empty where there is none. Raises ClickException."""
+    tenants = sorted({each.tenant for each in credentials if each.principal == principal})
+    if len(tenants) > 1:
+        named = ", ".join(tenant or '"" (none)' for tenant in tenants)
+        raise click.ClickException(f"{principal} has credentials of several tenants: {named}. Name one by --tenant.")
+    return tenants[0] if tenants else ""
 
 
 def _page(url: str) -> str:

@@ -144,14 +144,15 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
             settings,
             config_file,
             data_dir,
-            greet=lambda port, metrics: _greet(settings, port, metrics, *_shared_mcp(settings)),
+            greet=lambda port, metrics: greet(settings, port, metrics, *_shared_mcp(settings)),
         )
         _tell_stopped(settings)
         return
 
     def ready(hub: Hub) -> None:
         if worker is None:
-            _greet(settings, hub.server.port, hub.observing.metrics_port, hub.mcp.listener.port, hub.mcp.problem)
+            ports = hub.server.port, hub.observing.metrics_port, hub.mcp.listener.port
+            greet(settings, *ports, hub.mcp.problem, hub.server.keys_port)
         else:
             click.echo(READY, nl=False)
 
@@ -161,10 +162,16 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
         _tell_stopped(settings)
 
 
-def _greet(settings: Settings, port: int, metrics_port: int, mcp_port: int = 0, mcp_problem: str = "") -> None:
+def greet(
+    settings: Settings, port: int, metrics_port: int, mcp_port: int = 0, mcp_problem: str = "", keys_port: int = 0
+) -> None:
+    """Print where the hub serves. `keys_port` 0: as `server.tls.keys_listen` says."""
     listen = settings.server.listen
     address = listen if listen.startswith("unix") else f"{listen.rpartition(':')[0]}:{port}"
     click.echo(f"tool-hub {__version__} is serving on {address}")
+    if keys := settings.server.tls.keys_listen:
+        host, _, chosen = keys.rpartition(":")
+        click.echo(f"for API keys and tokens without a certificate: {host}:{keys_port or chosen}")
     if metrics_port:
         host = settings.metrics.listen.rpartition(":")[0]
         click.echo(f"metrics: http://{host}:{metrics_port}/metrics")

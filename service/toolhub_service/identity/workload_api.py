@@ -153,6 +153,8 @@ def _read_or_why(answer: bytes) -> X509Context | AnswerUnusable:
 def _away(failed: grpc.RpcError) -> AgentAway:
     """`code: what the agent says`, which is the one hint at an entry that is missing."""
     code, details = failed.code(), failed.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
+        details = details.rpartition("error: ")[2]  # gRPC says the path three times before what is wrong with it
     return AgentAway(f"{code.name}: {details[:_DETAILS_MAX]}".rstrip(": "))
 
 

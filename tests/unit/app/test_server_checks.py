@@ -11,7 +11,14 @@ from tests.fakes.tls import Authority, tls_settings
 from tests.free_port import free_port
 from tests.hub import running_hub, settings_of
 from toolhub_service.app.doctor import Finding, State
-from toolhub_service.app.doctor.configuration import is_hub, is_metrics, is_own, server_checks, store_checks
+from toolhub_service.app.doctor.configuration import (
+    is_hub,
+    is_metrics,
+    is_own,
+    port_checks,
+    server_checks,
+    store_checks,
+)
 from toolhub_service.settings.loading import load_settings
 
 
@@ -51,6 +58,12 @@ async def test_the_ports_of_a_hub_are_distinguished_from_those_of_strangers(tmp_
         assert not await asyncio.to_thread(is_hub, f"127.0.0.1:{port}")
         assert not await asyncio.to_thread(is_metrics, "127.0.0.1", running.hub.server.port)
     assert not await asyncio.to_thread(is_metrics, "127.0.0.1", port)
+
+
+def test_the_port_for_keys_is_looked_at_where_one_is_set(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, {"server": {"tls": {"keys_listen": f"127.0.0.1:{free_port()}"}}})
+    found = {each.name: each for each in port_checks(settings)}
+    assert (found["keys port"].state, settings.server.tls.keys_listen in found["keys port"].text) == (State.OK, True)
 
 
 async def test_the_port_of_a_hub_with_tls_is_known_by_its_certificate(tmp_path: Path) -> None:

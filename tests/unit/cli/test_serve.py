@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.cli.serve import SWITCH_INTERVAL_S, client_environment
+from toolhub_service.cli.serve import SWITCH_INTERVAL_S, client_environment, greet
 from toolhub_service.settings.loading import load_settings
 
 SERVE = """
@@ -45,3 +45,11 @@ def test_a_thread_of_a_hub_holds_the_interpreter_for_half_a_millisecond_at_a_tim
 )
 def test_the_next_command_names_what_a_client_must_set(settings: dict[str, str], address: str, variables: str) -> None:
     assert client_environment(load_settings(None, settings), address) == variables
+
+
+def test_the_greeting_names_the_port_for_keys_and_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = load_settings(None, {"TOOLHUB_SERVER_TLS_KEYS_LISTEN": "127.0.0.1:50053"})
+    words = "for API keys and tokens without a certificate: 127.0.0.1:"
+    for bound, shown in ((0, "50053"), (7, "7")):
+        greet(settings, 50051, 0, keys_port=bound)
+        assert f"{words}{shown}\n" in capsys.readouterr().out

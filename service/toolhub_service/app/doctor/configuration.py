@@ -201,7 +201,7 @@ _OTHERS = 0o077
 
 async def settings_checks(settings: Settings, config_file: Path | None = None) -> list[Finding]:
     return [
-        *_ports(settings),
+        *port_checks(settings),
         *[finding async for finding in mcp_checks(settings, partial(_port, "mcp port", "server.mcp.listen"))],
         _policy(settings),
         auth_check(settings),
@@ -222,12 +222,14 @@ async def settings_checks(settings: Settings, config_file: Path | None = None) -
     ]
 
 
-def _ports(settings: Settings) -> Iterator[Finding]:
+def port_checks(settings: Settings) -> Iterator[Finding]:
     server, metrics = settings.server.listen, settings.metrics.listen
     if server.startswith("unix"):
         yield ok("server port", server)
     else:
         yield _port("server port", "server.listen", server, partial(is_own, settings))
+    if keys := settings.server.tls.keys_listen:
+        yield _port("keys port", "server.tls.keys_listen", keys, partial(is_own, settings))
     yield _port("metrics port", "metrics.listen", metrics, is_metrics) if metrics else ok("metrics port", "none is set")
 
 

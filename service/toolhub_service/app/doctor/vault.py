@@ -11,7 +11,7 @@ from toolhub_service.app.wiring_credentials import sealing_keys
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
 
-_NAME = "credentials of callers"
+_NAME = "credentials"
 
 
 def credential_checks(settings: Settings) -> Iterator[Finding]:

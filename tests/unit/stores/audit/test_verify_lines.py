@@ -176,6 +176,8 @@ def test_what_is_missing_is_asked_for(kept: Kept, tmp_path: Path) -> None:
         "--file", str(tmp_path / "none"), "--audit-key", str(kept.data_dir / "audit.key")
     )
     assert "belong to --file" in message_of("--part")
+    line.write_text("")
+    assert "nothing was verified" in message_of("--file", str(line), "--audit-key", str(kept.data_dir / "audit.key"))
 
 
 def test_what_the_command_exports_as_lines_is_verified_as_well(kept: Kept, tmp_path: Path) -> None:
