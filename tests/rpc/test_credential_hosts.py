@@ -35,6 +35,10 @@ class Answers:
             raw = response(status=302, location=self.elsewhere)
         elif path == "same":
             raw = response(status=302, location="/echo")
+        elif path.startswith("padded/"):  # the caller says how far into the answer its credential stands
+            padding, _, status = path.removeprefix("padded/").partition("/")
+            echo = "x" * int(padding) + sent + "y" * 16_000
+            raw = response(echo.encode(), status=int(status), x_echo=echo[:1_200])
         elif path == "closed":
             raw = response(sent.encode(), status=401)
         else:
@@ -82,6 +86,17 @@ async def test_a_host_is_asked_with_its_callers_own_credential_which_goes_nowher
                 "alice", "core/http.request", {"url": server.url(), "headers": {"Authorization": "x"}}
             )
             assert plan.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT
+            cut = [
+                await hub.call("alice", tool, {"url": server.url(f"/padded/{padding}/{status}"), **bound})
+                for tool, padding, status, bound in (
+                    ("core/http.fetchText", 1_000, 200, {"maxBytes": 1_024}),
+                    ("core/http.request", 1_000, 200, {"maxBytes": 1_024}),
+                    ("core/http.fetchJson", 1_980, 400, {}),
+                    ("core/web.fetch", 980, 200, {"maxChars": 1_000}),
+                )
+            ]
+            assert [bool(each.error.message) for each in cut] == [False, False, True, False]
+            assert not any(f"Bearer {ALICE}"[:12] in str(each) for each in cut), "nor is there the beginning of one"
             closed = await hub.call("alice", "core/http.request", {"url": server.url("/closed")})
             assert (closed.error.kind, closed.error.details["state"]) == (DENIED, "CREDENTIAL_REFUSED")
 

@@ -26,6 +26,8 @@ _IDLE_ROUNDS: Final = 4
 _QUIET_ROUNDS: Final = 15
 # Rounds in which something arrives, after which a turn begins nevertheless: arrivals alone serve nobody.
 _BUSY_ROUNDS_MAX: Final = 64
+REMEMBERED_MAX: Final = 4_096
+"""Tenants, or principals, whose last turn is remembered: tokens may name any number, which call once each."""
 
 
 class Turns:
@@ -53,6 +55,11 @@ class Turns:
         # When the newest turn of a tenant ends, where that is to come; oldest first.
         self._ends: dict[str, int] = {}
         self._seen = self._quiet_rounds = self._busy_rounds = 0
+
+    @property
+    def remembered(self) -> int:
+        """Of how many it is known when their newest turn ends."""
+        return len(self._ends)
 
     def waiting_of(self, share: str) -> int:
         return len(self._waiting.get(share, ()))
@@ -131,5 +138,7 @@ class Turns:
         self._now = start
         self._ends.pop(share, None)
         self._ends[share] = start + calls
-        while (oldest := next(iter(self._ends))) != share and self._ends[oldest] <= start:
+        while (oldest := next(iter(self._ends))) != share and (
+            self._ends[oldest] <= start or len(self._ends) > REMEMBERED_MAX
+        ):
             del self._ends[oldest]

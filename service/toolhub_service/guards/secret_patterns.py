@@ -165,9 +165,13 @@ _PERCENT_RE: Final = re.compile("%[0-9A-F]{2}")
 
 def known_pattern(secrets: Iterable[str]) -> bytes:
     """An RE2 alternation of every spelling of the known values, the longest first."""
+    return b"|".join(map(re2.escape, known_spellings(secrets)))
+
+
+def known_spellings(secrets: Iterable[str]) -> list[bytes]:
+    """Every spelling of the known values, the longest first."""
     spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
-    ordered = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
-    return b"|".join(re2.escape(spelling) for spelling in ordered)
+    return sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
 
 
 def _spellings(secret: str) -> set[bytes]:

@@ -33,6 +33,7 @@ from toolhub_service.guards.secret_patterns import (
     URL_USERINFO,
     is_secret_name,
     known_pattern,
+    known_spellings,
 )
 
 Redact: TypeAlias = Callable[[str], str]
@@ -292,11 +293,15 @@ def _hide_value(name: bytes, value: bytes) -> bytes:
 # it was made with, in every usual spelling, wherever they stand.
 
 
+_CUT_MIN_BYTES: Final = 4
+
+
 class Mask:
     """Safe to share between threads."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        pattern = known_pattern(values)
+        self._spellings = known_spellings(values)
+        pattern = b"|".join(map(re2.escape, self._spellings))
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
         options.log_errors = False
@@ -317,6 +322,14 @@ class Mask:
     def data(self, data: bytes) -> bytes:
         return data if self._known is None else cast(bytes, self._known.sub(_MARK, data))
 
+    def cut(self, data: bytes) -> bytes:
+        """As `data`, of what was cut: the beginning of a value at its end is hidden, too. Whoever chooses where it is
+        cut would read all but the last letter."""
+        data = self.data(data)
+        cuts = filter(None, (_beginning_at_end(spelling, data) for spelling in self._spellings))
+        longest = max(cuts, default=0)
+        return data[:-longest] + _MARK if longest else data
+
     def object(self, value: JsonObject) -> JsonObject:
         """Names and values of all levels; no deeper than the interpreter recurses, which is the caller's to know."""
         return {self.text(name): self.value(member) for name, member in value.items()}
@@ -330,3 +343,14 @@ class Mask:
         if isinstance(value, Sequence):
             return [self.value(item) for item in value]
         return value
+
+
+def _beginning_at_end(spelling: bytes, data: bytes) -> int:
+    """How many bytes of the spelling's beginning the data ends with; 0: too few to tell anything."""
+    tail = data[-len(spelling) :]
+    place = tail.find(spelling[:_CUT_MIN_BYTES])
+    while place >= 0:
+        if spelling.startswith(tail[place:]):
+            return len(tail) - place
+        place = tail.find(spelling[:_CUT_MIN_BYTES], place + 1)
+    return 0

@@ -38,6 +38,11 @@ def masked_failure(failure: ToolFailure, mask: Mask) -> ToolFailure:
     )
 
 
+def masked_cut(data: bytes, mask: Mask | None) -> bytes:
+    """The beginning of a body, without secrets and without what the cut has left of one."""
+    return data if mask is None else mask.cut(data)
+
+
 class Pieces(Protocol):
     """A body, piece by piece."""
 

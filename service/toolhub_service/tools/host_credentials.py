@@ -98,7 +98,9 @@ async def opened_as_caller(
 
 def _carrying(request: HttpRequest, credential: HostCredential, name: str, context: ToolContext) -> HttpRequest:
     """Whoever writes the call must not choose as whom the caller is known there."""
-    if any(field == credential.header for field, _ in request.headers):
+    # Underscores count as hyphens, because some servers read them so.
+    header = credential.header.replace("_", "-")
+    if any(field.replace("_", "-") == header for field, _ in request.headers):
         raise refuse(
             ErrorKind.INVALID_INPUT,
             f"Leave out the header {credential.header}: the hub sends the caller's own credential for {name}.",

@@ -20,12 +20,13 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refu
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import NETWORK, Annotations, ArgumentRole, CostHints, GuardedArgument, ToolLimits
 from toolhub_service.guards.headers import Headers, judge_request_headers, shown_response_headers
-from toolhub_service.guards.secrets import Redactor
+from toolhub_service.guards.secrets import Mask, Redactor
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.egress.wire import JsonBodies, Repeat
 from toolhub_service.tools.fs_values import judge_encoding
+from toolhub_service.tools.hiding import masked_cut
 from toolhub_service.tools.host_credentials import HostCredentials, named_at, opened_as_caller
 from toolhub_service.tools.threads import to_thread_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -104,11 +105,11 @@ _NOT_PROCESSED: Final = frozenset({408, 425, 429, 503})
 _IN_PROGRESS: Final = 409
 
 
-async def refuse_error_status(response: HttpResponse, redactor: Redactor) -> None:
-    """Raises ToolFailure UPSTREAM_ERROR with an excerpt unless the status is 2xx."""
+async def refuse_error_status(response: HttpResponse, redactor: Redactor, mask: Mask | None = None) -> None:
+    """Raises ToolFailure UPSTREAM_ERROR with an excerpt, masked before it is cut, unless the status is 2xx."""
     if 200 <= response.status < 300:
         return
-    excerpt = excerpt_of(await response.beginning(4 * EXCERPT_MAX_CHARS), response, redactor)
+    excerpt = excerpt_of(await response.beginning(4 * EXCERPT_MAX_CHARS), response, redactor, mask)
     # After another 5xx the server may have done what was asked (RFC 9110 §9.2.2): only what is safe can be repeated. To
     # a request with a key 409 says that the first one with it is still being processed (the draft of the header).
     retryable = response.status in _NOT_PROCESSED or (response.status >= 500 and response.repeat is not Repeat.NEVER)
@@ -129,9 +130,9 @@ async def refuse_error_status(response: HttpResponse, redactor: Redactor) -> Non
     )
 
 
-def excerpt_of(data: bytes, response: HttpResponse, redactor: Redactor) -> str:
-    """The beginning of a body for an error, redacted, at most 2,000 characters."""
-    text = text_of(data[: 4 * EXCERPT_MAX_CHARS], response.header(b"content-type"), is_cut=True)
+def excerpt_of(data: bytes, response: HttpResponse, redactor: Redactor, mask: Mask | None = None) -> str:
+    """The beginning of a body for an error, redacted and masked, at most 2,000 characters."""
+    text = text_of(masked_cut(data[: 4 * EXCERPT_MAX_CHARS], mask), response.header(b"content-type"), is_cut=True)
     return redactor.text(text)[:EXCERPT_MAX_CHARS]
 
 
@@ -224,12 +225,15 @@ class HeadFields(TypedDict):
     headers: dict[str, str]
 
 
-def head_of(response: HttpResponse) -> HeadFields:
-    """The fields of `AnswerHead` for a response, with those of its headers that may be shown."""
+def head_of(response: HttpResponse, context: ToolContext) -> HeadFields:
+    """The fields of `AnswerHead` for a response, with those of its headers that may be shown, masked before they are
+    cut."""
+    mask = context.mask
+    headers = response.headers if mask is None else [(name, mask.data(value)) for name, value in response.headers]
     return {
         "url": str(response.url),
         "status": response.status,
-        "headers": shown_response_headers(response.headers),
+        "headers": shown_response_headers(headers),
     }
 
 
@@ -311,11 +315,13 @@ class HttpTool(Tool[Input, Output]):
         bound_bytes = min(max_bytes, context.constraints.sandbox.max_http_bytes)
         async with self._open(self.request(args), timeout_ms, context) as response:
             if needs_success:
-                await refuse_error_status(response, self._services.redactor)
+                await refuse_error_status(response, self._services.redactor, context.mask)
             body = response.body(bound_bytes)
             data = await body.whole()
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
         prove_exchange(context, response, len(data), sha256)
+        if body.is_cut:
+            data = masked_cut(data, context.mask)
         return Answer(response, data, body.is_cut, bound_bytes, by_policy=bound_bytes < max_bytes)
 
 

@@ -117,7 +117,7 @@ class HttpDownloadFile(HttpTool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
     async def _fill(self, draft: AtomicFile, args: In, max_bytes: int, context: ToolContext) -> HttpResponse:
         by_policy = max_bytes < args.max_bytes
         async with self._open(self.request(args), args.timeout_ms, context) as response:
-            await refuse_error_status(response, self._services.redactor)
+            await refuse_error_status(response, self._services.redactor, context.mask)
             if (response.announced_bytes or 0) > max_bytes:
                 raise too_large(response, max_bytes, by_policy=by_policy)
             body = response.body(max_bytes)
@@ -179,7 +179,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
-            **head_of(answer.response),
+            **head_of(answer.response, context),
             body=marked_text(answer, context),
             bytes=len(answer.data),
             truncated=answer.is_cut,
@@ -223,7 +223,7 @@ class HttpHead(HttpTool["HttpHead.In", AnswerHead]):
     async def run(self, args: In, context: ToolContext) -> AnswerHead:
         async with self._open(self.request(args), args.timeout_ms, context) as response:
             prove_exchange(context, response, 0)
-        return AnswerHead(**head_of(response))
+        return AnswerHead(**head_of(response, context))
 
     def request(self, args: In) -> HttpRequest:
         return HttpRequest(args.url, "HEAD", judge_request_headers(args.headers))
@@ -254,10 +254,10 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
         if answer.is_cut:
             raise too_large(answer.response, answer.max_bytes, by_policy=answer.by_policy)
         context.is_large = is_large(answer.data)
-        value = await self._value(answer)
+        value = await self._value(answer, context)
         _prove_value(context, value)
         return self.Out(
-            **head_of(answer.response),
+            **head_of(answer.response, context),
             json=value,
             bytes=len(answer.data),
         )
@@ -265,7 +265,7 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
     def request(self, args: FetchInput) -> HttpRequest:
         return fetch_request(args, content_type="application/json", accept="application/json")
 
-    async def _value(self, answer: Answer) -> JsonValue:
+    async def _value(self, answer: Answer, context: ToolContext) -> JsonValue:
         try:
             return await self._services.bodies.read(answer.data)
         except ToolFailure as failure:
@@ -284,13 +284,18 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
                 f"The response of {response.url.host} is not strict JSON. {failure.error.message} Use "
                 "core/http.fetchText to see it as text.",
                 retryable=False,
-                upstream=Upstream(response.status, excerpt_of(answer.data, response, self._services.redactor)),
+                upstream=Upstream(
+                    response.status, excerpt_of(answer.data, response, self._services.redactor, context.mask)
+                ),
             ) from None
 
 
 def _prove_value(context: ToolContext, value: JsonValue) -> None:
     """Add to the evidence of the exchange what came, without its values: the names of its first members."""
-    names = [name[:_NAME_CHARS] for name in list(value)[:_NAMES_MAX]] if isinstance(value, dict) else []
+    names = list(value)[:_NAMES_MAX] if isinstance(value, dict) else []
+    if context.mask is not None:  # before they are cut
+        names = list(map(context.mask.text, names))
+    names = [name[:_NAME_CHARS] for name in names]
     kind = f"an array of {len(value)}" if isinstance(value, list) else "an object" if names else "a value"
     proof = context.evidence[-1]
     summary = f"{proof.summary}: {kind}" + (f" with {', '.join(names)}" if names else "")
@@ -320,7 +325,7 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
     async def run(self, args: FetchInput, context: ToolContext) -> Out:
         answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
-            **head_of(answer.response),
+            **head_of(answer.response, context),
             text=marked_text(answer, context),
             bytes=len(answer.data),
             truncated=answer.is_cut,

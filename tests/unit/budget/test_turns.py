@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import pytest
+
+from toolhub_service.budget import turns as turns_module
 from toolhub_service.budget.turns import Turns
 
 
@@ -88,3 +91,11 @@ async def test_arrivals_put_a_turn_off_but_not_for_ever() -> None:
         turns.arrivals += 1
         await asyncio.sleep(0)
     await asyncio.wait(tasks)
+
+
+async def test_principals_that_call_once_each_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "REMEMBERED_MAX", 8)
+    turns = Turns()
+    for number in range(20):
+        await turns.take(f"stranger-{number}")
+    assert turns.remembered == 8

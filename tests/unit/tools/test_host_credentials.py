@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
+from urllib.parse import quote
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.fakes.resolvers import FixedResolver
 from tests.fakes.tool_context import egress_context
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.secrets import Mask
 from toolhub_service.guards.urls import ParsedUrl
 from toolhub_service.tools.egress.client import HttpRequest
@@ -85,6 +88,32 @@ async def test_a_401_is_answered_with_one_renewal_and_only_where_nothing_has_run
     assert hosts.renewals == len(set(sent)) - 1
     assert context.mask is not None
     assert context.mask.text(" ".join(sent)) == " ".join("***" for _ in sent)
+
+
+@pytest.mark.parametrize("field", ["x-api-key", "x_api_key"])
+async def test_a_caller_cannot_send_the_header_of_its_credential_in_any_spelling(field: str) -> None:
+    class ByKey(Renewing):
+        async def of(self, principal: Principal, name: str) -> Shown:
+            return Shown("the-secret-of-alice", "x-api-key")
+
+    async with egress_clients() as clients:
+        context = replace(egress_context(EgressRule(hosts=("api.example",))), call=a_call())
+        request = HttpRequest("https://api.example/", headers=((field, "another's"),))
+        client = clients(FixedResolver())
+        with pytest.raises(ToolFailure) as refused:
+            async with opened_as_caller(client, ByKey(), request, context, deadline_s=context.deadline_s):
+                pass
+    assert "Leave out the header" in refused.value.error.message
+
+
+def test_what_a_cut_leaves_of_a_secret_is_hidden_in_each_spelling() -> None:
+    secret = "a-secret/0123456789"
+    mask = Mask([secret])
+    for spelling in (secret, quote(secret, safe=""), b64encode(secret.encode()).decode()[:-4]):
+        for left in range(4, len(spelling)):
+            assert mask.cut(f"before {spelling[:left]}".encode()) == b"before ***", spelling[:left]
+    assert mask.cut(f"before {secret} a-s".encode()) == b"before *** a-s"
+    assert Mask().cut(b"before") == b"before"
 
 
 class Body:

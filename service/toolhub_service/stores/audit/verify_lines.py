@@ -8,6 +8,7 @@ files end.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -81,14 +82,14 @@ class LineChains:
         """Judge a line; `place` names it for people."""
         try:
             found = msgspec.json.decode(line, type=_Line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._blame(
                 "", 0, f"{place} is no line of an archive, of audit.export or of `toolhub audit export --as lines`"
             )
             return
         if found.writer in self._faults:
             return
-        if reason := self._fault_of(found):
+        if reason := self._fault_of(found, line):
             self._blame(found.writer, found.sequence, f"{reason} ({place})")
             return
         self._events += 1
@@ -116,7 +117,7 @@ class LineChains:
         chains = Verification(self._events - self._repeated, len(self._pieces), faults)
         return LinesVerified(chains, self._repeated)
 
-    def _fault_of(self, line: _Line) -> str:
+    def _fault_of(self, line: _Line, text: bytes) -> str:
         if line.sequence < 1:
             return "there is no such sequence"
         mac = self._keyring.chain(line.key_id)
@@ -124,7 +125,9 @@ class LineChains:
             return "the key it was sealed with is unknown"
         for body in _spellings(line.event):
             if mac.fits(sealed(line.previous_mac, line.writer, line.sequence, line.key_id, body), line.mac):
-                return ""
+                # Of two members of one name one was judged, and a reader may show the other.
+                is_as_written = body == bytes(line.event) and msgspec.json.encode(line) == text.strip()
+                return "" if is_as_written or _names_once(text) else "it has a name twice: readers may show either"
         return "the tag does not fit the event"
 
     def _place(self, line: _Line) -> str:
@@ -184,6 +187,20 @@ class LineChains:
         """The first fault of each chain is the one that counts."""
         if writer not in self._faults and len(self._faults) < _FAULTS_MAX:
             self._faults[writer] = ChainFault(writer, sequence, reason)
+
+
+def _names_once(line: bytes) -> bool:
+    """Whether no object of the line has two members of one name."""
+
+    def judge(members: list[tuple[str, object]]) -> None:
+        if len({name for name, _ in members}) < len(members):
+            raise ValueError
+
+    try:
+        json.loads(line, object_pairs_hook=judge)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _spellings(event: msgspec.Raw) -> Iterable[bytes]:

@@ -27,6 +27,7 @@ from toolhub_service.domain.tool import (
 from toolhub_service.guards.urls import parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import HttpRequest, HttpResponse
+from toolhub_service.tools.hiding import masked_cut
 from toolhub_service.tools.host_credentials import opened_as_caller
 from toolhub_service.tools.http_exchange import HttpServices, TimeoutMs, Url, prove_exchange, refuse_error_status
 from toolhub_service.tools.threads import to_thread_if_large
@@ -185,7 +186,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         max_bytes = min(_PAGE_MAX_BYTES, context.constraints.sandbox.max_http_bytes)
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + args.timeout_ms / 1000)
         async with self._open(HttpRequest(url, accept=_ACCEPT), context, ends_s) as response:
-            await refuse_error_status(response, self._services.redactor)
+            await refuse_error_status(response, self._services.redactor, context.mask)
             kind = _media_type(response)
             if not _may_be_text(kind.type):
                 raise _no_text(response, kind.type)
@@ -197,6 +198,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
             raise _no_text(response, kind.type or "binary")
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
         prove_exchange(context, response, len(data), sha256)
+        data = masked_cut(data, context.mask)  # the text that is made of it is cut again
         raw = RawPage(
             str(response.url),
             data,

@@ -126,9 +126,21 @@ def _event(line: str, **changed: Any) -> str:
     return _with(line, event={**json.loads(line)["event"], **changed})
 
 
+def _said_twice(line: str, name: str) -> str:
+    """Readers differ in which of two members of one name they show."""
+    forged = {"event": '{"principal": "nobody"}', "principal": '"nobody"'}[name]
+    return line.replace(f'"{name}":', f'"{name}":{forged},"{name}":', 1)
+
+
 TAMPERED: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
     "an edit": (lambda it: [*it[:7], _event(it[7], principal="nobody"), *it[8:]], "the tag does not fit"),
     "a field more": (lambda it: [*it[:7], _event(it[7], more=1), *it[8:]], "the tag does not fit"),
+    "a member twice": (lambda it: [*it[:7], _said_twice(it[7], "principal"), *it[8:]], "a name twice"),
+    "an event twice": (lambda it: [*it[:7], _said_twice(it[7], "event"), *it[8:]], "a name twice"),
+    "a deep event": (
+        lambda it: [*it, it[7].replace('"event":', '"more":' + "[" * 9_999 + "]" * 9_999 + ',"event":', 1)],
+        "is no line",
+    ),
     "a removal": (lambda it: it[:7] + it[8:], "events 8 to 8 are in none"),
     "a cut start": (lambda it: it[3:], "events 1 to 3 are in none"),
     "another place": (lambda it: [*it[:7], _with(it[7], sequence=99), *it[8:]], "the tag does not fit"),
