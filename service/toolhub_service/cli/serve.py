@@ -156,6 +156,8 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
         else:
             click.echo(READY, nl=False)
 
+    if (agent := settings.auth.spiffe.workload_api) and sys.stderr.isatty():
+        click.echo(f"Asking the SPIFFE agent at {agent} for a certificate; it is waited for, for 30 seconds.", err=True)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(serve_hub(settings, worker=worker, ready=ready))
     if worker is None:

@@ -4,6 +4,9 @@ A process gives a sign of life every heartbeat; beside that, however long it tak
 time in which a death is noticed, and removes the expired once a minute. Every process does it; compare-and-set lets one
 of them win. A failure is reported and leaves the rest as it is: one job that cannot be
 looked after must not hold up the others.
+
+`Reconciler.sweep` finds the jobs of a killed process and delivers them again; what becomes of each is decided where it
+is claimed, `JobClaims` in run.py. `Decisions` and `OrphanedApprovals` are what else a sweep looks after.
 """
 
 from __future__ import annotations
@@ -24,17 +27,18 @@ from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.run import Heartbeat
 from toolhub_service.runtime.jobs.settle import ended, final_state, out_of_reach, without_answer
 
-# Approvals that were asked for by jobs which have ended since: withdrawn, where the job's own end could not do it.
-#
-# Whoever ends a job takes its question back right after (ledger.py); a process that dies between the two, or a store of
-# approvals that is away then, leaves a person with a question that nothing waits for. So every minute a batch of those
-# that are PENDING is looked at, round and round.
-
 _APPROVALS_A_PAGE = 256
 _PENDING = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
 
 
 class OrphanedApprovals:
+    """Approvals that jobs which have ended since asked for: withdrawn, where the job's own end could not do it.
+
+    Whoever ends a job takes its question back right after (ledger.py); a process that dies between the two, or a store
+    of approvals that is away then, leaves a person with a question that nothing waits for. So every minute a batch of
+    those that are PENDING is looked at, round and round.
+    """
+
     def __init__(self, approvals: ApprovalStore, ledger: JobLedger) -> None:
         self._approvals = approvals
         self._ledger = ledger
@@ -54,11 +58,9 @@ class OrphanedApprovals:
         return count
 
 
-# What lets a job go on that waits for a person, whichever process heard the decision.
-
-
 class Decisions:
-    """Carries what was decided to the jobs that wait for it. What it misses, the sweep brings to `check`."""
+    """Carries what was decided to the jobs that wait for it, whichever process heard it. What it misses, the sweep
+    brings to `check`."""
 
     def __init__(self, ledger: JobLedger, engine: JobEngine, approvals: ApprovalStore) -> None:
         self._ledger = ledger
