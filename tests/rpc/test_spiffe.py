@@ -246,6 +246,11 @@ async def test_a_second_port_takes_keys_and_tokens_of_clients_without_a_certific
         settings["server"]["tls"] |= keys_listen
         with pytest.raises(ListenRefused, match=why):
             listening_of(settings_of(tmp_path, settings))
+    settings = tls_settings(tmp_path, Authority())
+    settings["server"]["tls"] |= keys_listen
+    settings["server"]["max_connections"] = 10
+    settings["auth"] = {"modes": list(modes), "spiffe": {"trust_domains": [domain_of(tmp_path)]}}
+    assert listening_of(settings_of(tmp_path, settings)).max_connections == 5, "gRPC counts those of each port apart"
 
 
 def domain_of(folder: Path) -> dict[str, str]:

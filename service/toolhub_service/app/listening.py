@@ -82,6 +82,8 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
         wanted = max(1, min(wanted, soft - soft // 8 - 64))  # an eighth of the open files stays for the hub's own
+    if settings.server.tls.keys_listen:
+        wanted = max(1, wanted // 2)  # gRPC counts those of each port apart
     certificates = certificates or open_certificates(settings)
     return Listening(
         address=address,
