@@ -78,12 +78,6 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
         _check_keys(settings)
     if settings.server.mcp.enabled:
         check_mcp(settings)
-    wanted = settings.server.max_connections
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY:
-        wanted = max(1, min(wanted, soft - soft // 8 - 64))  # an eighth of the open files stays for the hub's own
-    if settings.server.tls.keys_listen:
-        wanted = max(1, wanted // 2)  # gRPC counts those of each port apart
     certificates = certificates or open_certificates(settings)
     return Listening(
         address=address,
@@ -94,9 +88,19 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
         max_connection_age_s=connection_age_s(settings),
         max_call_s=settings.budget.max_timeout_s,
         max_connection_idle_s=settings.server.max_connection_idle_s,
-        max_connections=wanted,
+        max_connections=_connections_of_a_port(settings),
         reflection=settings.server.reflection,
     )
+
+
+def _connections_of_a_port(settings: Settings) -> int:
+    wanted = settings.server.max_connections
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        wanted = min(wanted, soft - soft // 8 - 64)  # an eighth of the open files stays for the hub's own
+    if settings.server.tls.keys_listen:
+        wanted //= 2  # gRPC counts those of each port apart
+    return max(1, wanted)
 
 
 def _is_by_certificate(settings: Settings) -> bool:

@@ -77,12 +77,7 @@ class Server(Section, frozen=True):
     ] = 300.0
     max_connections: Annotated[
         int,
-        Meta(
-            description="Connections per process; fewer where the limit on open files is lower. With "
-            "`server.tls.keys_listen` each of the two ports has half of them.",
-            ge=1,
-            le=1_000_000,
-        ),
+        Meta(description="Connections per process; fewer where the limit on open files is lower.", ge=1, le=1_000_000),
     ] = 10_000
     reflection: Annotated[bool, Meta(description="Serve gRPC reflection v1 and v1alpha.")] = True
     allow_plaintext: Annotated[
