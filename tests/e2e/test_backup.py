@@ -326,7 +326,8 @@ def test_a_hub_whose_stores_lie_in_postgresql_goes_on_with_what_its_folder_had(
     assert new("restore", backup, "--trust", str(tmp_path / "hub.pub"), **env).code == 0
     with serving(new.home, **env) as hub:
         assert hub("audit", "verify").code == 0
-        restored = [line for line in hub("audit", "export").out.splitlines() if "restored_from" in line]
+        loaded = hub("audit", "query", "--type", "CONFIG_LOADED").out
+        restored = [line for line in loaded.splitlines() if "restored_from=" in line]
         assert [told.json["signed_by"] in line for line in restored] == [True]
 
 

@@ -40,16 +40,14 @@ from toolhub_service.cli.root import SuggestingGroup
 
 _SUMMARY_CHARS = 80
 _FACTS_CHARS = 300
-_WITHOUT_ARGUMENTS = frozenset(
+_OF_CALLS = frozenset(
     {
-        event_pb2.EVENT_TYPE_JOB_SUBMITTED,
-        event_pb2.EVENT_TYPE_JOB_STATE,
-        event_pb2.EVENT_TYPE_APPROVAL_DECIDED,
-        event_pb2.EVENT_TYPE_APPROVAL_EXPIRED,
-        event_pb2.EVENT_TYPE_APPROVAL_REVEALED,
-        event_pb2.EVENT_TYPE_ARTIFACT_DELETED,
-        event_pb2.EVENT_TYPE_CREDENTIAL_SET,
-        event_pb2.EVENT_TYPE_CREDENTIAL_REVOKED,
+        event_pb2.EVENT_TYPE_TOOL_CALLED,
+        event_pb2.EVENT_TYPE_TOOL_RESULT,
+        event_pb2.EVENT_TYPE_POLICY_DENIED,
+        event_pb2.EVENT_TYPE_RETRY,
+        event_pb2.EVENT_TYPE_APPROVAL_ASKED,
+        event_pb2.EVENT_TYPE_APPROVAL_USED,
     }
 )
 
@@ -296,8 +294,8 @@ def _time(event: event_pb2.Event) -> str:
 
 
 def _summary(event: event_pb2.Event) -> str:
-    """The arguments; for events that have none, such as those of jobs, their attributes."""
-    if event.args_summary or event.type not in _WITHOUT_ARGUMENTS:
+    """The arguments; for events that are not of a call, such as a restore or those of jobs, their attributes."""
+    if event.args_summary or event.type in _OF_CALLS:
         return event.args_summary if is_whole() else event.args_summary[:_SUMMARY_CHARS]
     facts = dict(event.attributes)
     states = [facts.pop(name) for name in ("from", "state") if name in facts]

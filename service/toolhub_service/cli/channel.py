@@ -199,7 +199,10 @@ def _closed_text(hub: Endpoint) -> str:
             f"The server at {hub.address} uses TLS. Add --ca-file FILE with its CA, or --tls if its CA is a public one."
         )
     if hub.cert_file is None:
-        return f"{hub.address} closes TLS connections. It may require a client certificate: --cert-file and --key-file."
+        return (
+            f"{hub.address} closes TLS connections. It may require a client certificate: --cert-file and --key-file. "
+            "Holders of an API key or token may have a port of their own (server.tls.keys_listen of the hub)."
+        )
     return (
         f"{hub.address} closes TLS connections with the client certificate {hub.cert_file}. It may have expired, or be "
         "signed by a CA that the hub does not trust (server.tls.client_ca_file)."
