@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -14,6 +15,8 @@ from tests.rpc.props import ClearsUp, Echo, Waits
 from tests.rpc.statuses import failed
 from toolhub_service.domain.event import EventType
 from toolhub_service.transport.interceptors.admission import AdmissionLayer
+from toolhub_service.transport.rpc import Method
+from toolhub_service.transport.status import RpcFailure
 
 NOTICE_S = 3_600.0
 """That the mesh has taken notice is said by the test."""
@@ -146,3 +149,19 @@ async def test_a_leaving_hub_waits_until_nobody_comes_any_more_and_not_for_ever(
 
     assert [await waited(busy, 5.0) for busy in (0, 3, 1_000)] == [1, 4, 20]
     assert await waited(1_000, 0.0) == 0, "no mesh was given notice"
+
+
+async def test_a_watch_whose_refusal_is_held_back_makes_no_room_for_calls() -> None:
+    admission, context = AdmissionLayer(max_in_flight=1), cast(Any, None)
+    call = Method("/toolhub.v1.ToolService/Invoke", "toolhub.v1.ToolService", "Invoke", "unary")
+    watch = Method("/toolhub.v1.JobService/WatchJob", "toolhub.v1.JobService", "WatchJob", "server_stream")
+    admission.enter(watch, context)
+    held = []
+    for _ in range(21):  # twenty leave at once
+        held.append(asyncio.create_task(admission.refusals.pace("somebody", watch)))
+        await asyncio.sleep(0)
+    assert not held[-1].done()
+    admission.enter(call, context)
+    with pytest.raises(RpcFailure):
+        admission.enter(call, context)
+    await asyncio.wait(held)

@@ -279,7 +279,7 @@ class Hooks:
         if isinstance(error, RpcFailure):
             _forget_frames(error)
             if error.reason is Reason.OVERLOADED:
-                await self._refusals.pace(caller_share())
+                await self._refusals.pace(caller_share(), self.method)
             # The reason in plain text, too: a proxy sends what no hub has begun to another one by it.
             reason = ("toolhub-reason", error.reason.name)
             await context.abort(error.code, error.message, (reason, details_trailer(error)))

@@ -33,11 +33,13 @@ class Refusals:
         """`most` are held back at once, at most half of what is free of that for one tenant; others leave at once."""
         self._most = most
         self.held = 0
+        self.held_calls = 0
+        """Those of them that are no watches."""
         self._of: Counter[str] = Counter()
         # When the tenant's newest one leaves, on the loop's clock; who was refused longest ago first.
         self._leaves_s: dict[str, float] = {}
 
-    async def pace(self, share: str) -> None:
+    async def pace(self, share: str, method: Method) -> None:
         """Return when the refusal may leave."""
         if not share or not may_take(self._of[share], self.held, self._most):
             return
@@ -45,12 +47,15 @@ class Refusals:
         leaves_s = self._slot(share, now_s)
         if leaves_s <= now_s:
             return
+        is_call = method.name not in WATCHES
         self._of[share] += 1
         self.held += 1
+        self.held_calls += is_call
         try:
             await asyncio.sleep(leaves_s - now_s)
         finally:
             self.held -= 1
+            self.held_calls -= is_call
             self._of[share] -= 1
             if not self._of[share]:
                 del self._of[share]
@@ -92,7 +97,7 @@ class AdmissionLayer(Layer):
             if self.watches >= self._max_watches:
                 raise _overloaded("watches", "max_watches", self._max_watches)
             self.watches += 1
-        elif self.in_flight - self.watches - self.refusals.held >= self._max_in_flight:
+        elif self.in_flight - self.watches - self.refusals.held_calls >= self._max_in_flight:
             raise _overloaded("calls", "max_in_flight", self._max_in_flight)
         self.in_flight += 1
 
