@@ -117,7 +117,7 @@ def test_a_name_that_fits_nothing_known_is_a_warning_and_fails_a_strict_check(cl
 
 
 def test_explaining_shows_each_thing_considered_and_the_verdict(cli: CommandLine) -> None:
-    allowed = cli("policy", "explain", "--tool", "core/fs.readText", "--args", '{"path": "a"}')
+    allowed = cli("policy", "explain", "core/fs.readText", "--args", '{"path": "a"}')
     assert (allowed.code, allowed.json["verdict"]["effect"]) == (0, "ALLOW")
     denied = cli("policy", "explain", "--tool", "core/fs.readText", "--args", '{"path": "../a"}')
     assert (denied.code, denied.json["verdict"]["ruleId"]) == (1, "guard:path")

@@ -83,7 +83,7 @@ extends: starter
 """
 
 
-_PARTS = ("grants", "roles", "rules", "limits", "egress", "commands")
+_PARTS = ("grants", "roles", "rules", "limits", "egress", "commands", "tenants")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -172,7 +172,8 @@ def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[s
 @click.option("--group", "groups", multiple=True, help="Group that its token names; repeatable.")
 @click.option("--actor", "actors", multiple=True, help="Principal that acts for it; repeatable, who acts now first.")
 @click.option("--user", "user_id", default="", help="The user_id that the call names, for whom the principal acts.")
-@click.option("--tool", required=True, help="Tool that is called.")
+@click.option("--tool", help="The same as TOOL.")
+@click.argument("named", metavar="TOOL", required=False)
 @click.option(
     "--args",
     "arguments",
@@ -188,7 +189,8 @@ def explain_command(
     groups: tuple[str, ...],
     actors: tuple[str, ...],
     user_id: str,
-    tool: str,
+    tool: str | None,
+    named: str | None,
     arguments: str,
     file: Path | None,
     as_json: bool,
@@ -201,13 +203,16 @@ def explain_command(
 
     \b
     Example:
-      toolhub policy explain --tool core/fs.readText --args '{"path": "../secret"}'
-      toolhub policy explain --principal corp:ann --group admins --actor corp:bot --tool core/web.fetch
+      toolhub policy explain core/fs.readText --args '{"path": "../secret"}'
+      toolhub policy explain --principal corp:ann --group admins --actor corp:bot core/web.fetch
     """
     from toolhub_service.app.offline import OfflineRefused, explain_call, policy_file_of
     from toolhub_service.domain.errors import ErrorKind, ToolFailure
     from toolhub_service.policy.parsing import InvalidPolicy
 
+    if bool(tool) == bool(named):
+        raise click.UsageError("Name one tool, by TOOL or --tool.")
+    tool = tool or named or ""
     settings = read_settings(**options)
     args, caller = _object(arguments), _caller(settings, principal, groups, actors)
     chosen = file or policy_file_of(settings)

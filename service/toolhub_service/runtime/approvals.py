@@ -340,7 +340,7 @@ def _too_many_wait(principal: Principal, own: int | None) -> ToolFailure:
         return refuse(ErrorKind.RATE_LIMITED, message, limit="approvals.max_pending")
     return refuse(
         ErrorKind.RATE_LIMITED,
-        f"{_bound(principal)} calls of tenant {principal.tenancy.name} already wait for approval, which is the limit "
+        f"Calls of tenant {principal.tenancy.name} that wait for approval: {_bound(principal)}, which is the limit "
         "that the policy sets for it. Wait until some are decided.",
         limit="tenants.max_open_approvals",
         quota=_bound(principal),
