@@ -201,6 +201,12 @@ async def test_upload_other_than_declared_or_misdeclared_leaves_nothing(
     assert (kept.files(), kept.records.found) == ([], {})
 
 
+@pytest.mark.parametrize(("missing", "came"), [(-1, "but more arrived"), (1, f"but only {len(DATA)} arrived")])
+async def test_refusal_says_whether_too_much_or_too_little_came(kept: Kept, missing: int, came: str) -> None:
+    with pytest.raises(HubFailure, match=came):
+        await kept.artifacts.write("agent-a", ArtifactHeader(size_bytes=len(DATA) + missing), pieces(DATA))
+
+
 @pytest.mark.parametrize(
     ("given", "name"),
     [("../../etc/passwd", "passwd"), ("a\\b.txt", "b.txt"), ("..", ""), ("a\x1b[0m", "a[0m"), ("é.txt", "é.txt")],
