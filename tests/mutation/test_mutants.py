@@ -33,6 +33,7 @@ CHANGES: Final = {
     "'A sentence.'": [],
     "x = f'{a:>{1 + 1}}'": [],
     "return": [],
+    "return False": ["(True)"],
 }
 
 
