@@ -18,7 +18,7 @@ from toolhub_service.domain.result import Chunk, Outcome, Progress
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Mask
 from toolhub_service.guards.urls import ParsedUrl, parse_url
-from toolhub_service.tools.hiding import masked_failure, masked_outcome
+from toolhub_service.tools.hiding import HIDES, masked_failure, masked_outcome
 
 REFUSED: Final = "CREDENTIAL_REFUSED"
 """The state of a credential that its source's server does not take."""
@@ -55,6 +55,7 @@ async def hidden(
 
 
 async def _masked(masks: _Masks, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]) -> Outcome:
+    before = HIDES.set(lambda: masks.mask)
     try:
         outcome = await run(_MaskedSink(sink, masks))
     except ToolFailure as failure:
@@ -63,6 +64,8 @@ async def _masked(masks: _Masks, sink: EventSink, run: Callable[[EventSink], Awa
         question, mask = asked.question, masks.mask
         shown = replace(question, message=mask.text(question.message), schema=mask.object(question.schema))
         raise QuestionAsked(shown) from None
+    finally:
+        HIDES.reset(before)
     return masked_outcome(outcome, masks.mask)
 
 

@@ -22,6 +22,7 @@ from toolhub_service.domain.call import Call, GrantedCall, Suspended
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
+from toolhub_service.tools.hiding import masked_bytes
 
 _TOO_DEEP: Final = "nested too deeply to be read"
 LONGEST_S: Final = 3_600.0  # The longest wait that one Retry-After header can ask for
@@ -187,6 +188,7 @@ async def kept_bytes(
     An effect that was had is answered, whatever becomes of what it brought: so a failure to keep it is not raised.
     `media_type`: as somebody else names it; what is none is not believed. `artifacts`: None where nothing can be kept.
     """
+    data = masked_bytes(data)
     facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     if artifacts is None:
         return {**facts, "dropped": "this hub stores no artifacts"}, ()

@@ -6,6 +6,8 @@ models and kept in records, a file stays in a workspace.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Protocol
 
@@ -36,6 +38,16 @@ def masked_failure(failure: ToolFailure, mask: Mask) -> ToolFailure:
     return ToolFailure(
         replace(error, message=mask.text(error.message), details=mask.object(error.details), upstream=upstream)
     )
+
+
+HIDES: ContextVar[Callable[[], Mask] | None] = ContextVar("hides", default=None)
+"""What hides the secrets that the call which runs has carried so far; None: it has carried none."""
+
+
+def masked_bytes(data: bytes) -> bytes:
+    """Bytes that are kept for the call which runs, apart from its outcome, without its caller's secret."""
+    hides = HIDES.get()
+    return data if hides is None else hides().data(data)
 
 
 def masked_cut(data: bytes, mask: Mask | None) -> bytes:
