@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated
 
 from msgspec import Meta
@@ -10,7 +11,7 @@ from toolhub_service.adapters.caller_auth import SourceAuth, check_auth
 from toolhub_service.adapters.source_config import Section
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.headers import SURVIVES_REDIRECT
-from toolhub_service.guards.urls import parse_url
+from toolhub_service.guards.urls import ParsedUrl, parse_url
 
 
 class SealingKey(Section, frozen=True):
@@ -32,6 +33,10 @@ class SealingKey(Section, frozen=True):
             raise ValueError(f"credentials.keys: {self.id}: give exactly one of file, env and command")
 
 
+def _is_of_this_machine(url: ParsedUrl) -> bool:
+    return ip_address(url.host).is_loopback if url.is_address else url.host == "localhost"
+
+
 class CredentialHost(Section, frozen=True):
     """A host that core/http.* and core/web.fetch ask with their caller's own credential."""
 
@@ -42,7 +47,13 @@ class CredentialHost(Section, frozen=True):
             description="What users give a credential for (`toolhub credentials set NAME`); no source has this name.",
         ),
     ]
-    url: Annotated[str, Meta(description="`https://HOST` or `https://HOST:PORT`; the credential goes nowhere else.")]
+    url: Annotated[
+        str,
+        Meta(
+            description="`https://HOST` or `https://HOST:PORT`, or `http://` on this machine; the credential goes "
+            "nowhere else."
+        ),
+    ]
     auth: Annotated[SourceAuth, Meta(description="As of sources; `per_user` must be given.")]
 
     def __post_init__(self) -> None:
@@ -54,6 +65,10 @@ class CredentialHost(Section, frozen=True):
             raise ValueError(f"{place}.url: {wrong.error.message}") from wrong
         if url.target != "/" or "?" in self.url:
             raise ValueError(f"{place}.url: give scheme, host and port alone: a credential is for all of a host")
+        if url.scheme == "http" and not _is_of_this_machine(url):
+            raise ValueError(
+                f"{place}.url: the credential would cross the network in the clear: give https://{url.host}"
+            )
         if self.auth.per_user is None:
             raise ValueError(f"{place}.auth.per_user: say what credential callers have there")
         if self.auth.per_user.header.lower() in SURVIVES_REDIRECT:

@@ -99,6 +99,7 @@ def test_doctor_tells_what_credentials_are_sealed_under_and_for_whom(tmp_path: P
     ("change", "why"),
     [
         ({"url": "https://api.example/v1"}, "give scheme, host and port alone"),
+        ({"url": "http://api.example"}, "give https://api.example"),
         ({"url": "ftp://api.example"}, "credentials.hosts: api.url"),
         ({"auth": {}}, "say what credential callers have there"),
         ({"auth": {"per_user": {"kind": "header", "header": "Accept"}}}, "redirects take along"),
