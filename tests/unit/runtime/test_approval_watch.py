@@ -8,7 +8,14 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from tests.unit.runtime.approval_harness import APPROVED, POLICY, REJECTED, ApprovalHarness, an_approval_harness
+from tests.unit.runtime.approval_harness import (
+    APPROVED,
+    EXPIRES_S,
+    POLICY,
+    REJECTED,
+    ApprovalHarness,
+    an_approval_harness,
+)
 from tests.unit.runtime.pipeline_harness import a_tool
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.error_spec import Code
@@ -44,8 +51,8 @@ class Watched:
         self.harness: ApprovalHarness = an_approval_harness(store=store, tools=(ERASE,), policy=POLICY)
 
     @asynccontextmanager
-    async def watching(self, where: ApprovalFilter = ALL) -> AsyncIterator[ApprovalTail]:
-        async with aclosing(self.news.watch(where)) as tail:
+    async def watching(self, where: ApprovalFilter = ALL, since_unix_ms: int = 0) -> AsyncIterator[ApprovalTail]:
+        async with aclosing(self.news.watch(where, since_unix_ms)) as tail:
             yield tail
 
 
@@ -158,6 +165,20 @@ async def test_after_a_gap_everything_open_is_looked_at_again(watched: Watched) 
         assert set(seen) == {(granted, APPROVED), (decided, REJECTED), (new, ApprovalState.PENDING)}
         assert await is_idle(tail)
     assert (await store.get(pending)) is not None
+
+
+async def test_watch_that_is_opened_again_hears_what_expired_meanwhile(watched: Watched) -> None:
+    harness = watched.harness
+    approval_id = await harness.ask()
+    async with watched.watching() as tail:
+        await taken(tail, 1)
+        seen_unix_ms = tail.seen_unix_ms
+    assert seen_unix_ms == harness.parts.clock.unix_ms()
+    harness.parts.clock.advance(EXPIRES_S)
+    await harness.approvals.sweep()
+    async with watched.watching(since_unix_ms=seen_unix_ms) as resumed:
+        assert await taken(resumed, 1) == [(approval_id, ApprovalState.EXPIRED)]
+        assert await is_idle(resumed)
 
 
 async def test_store_that_cannot_be_reached_ends_the_watch(watched: Watched) -> None:

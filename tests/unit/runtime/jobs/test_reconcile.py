@@ -113,6 +113,7 @@ async def test_job_that_cannot_be_looked_after_holds_up_no_other(harness: JobHar
     harness.clock.advance(60)
     await _reconciler(process, awaiting=awaiting, give_up=give_up).sweep()
     assert sorted(seen) == ["job-0", "job-1", "job-2", "job-3"]
+    assert sorted(map(str, process.observer.troubles)) == sorted(seen)
     assert process.engine.waiting == 2, "their deliveries tell"
     assert len(process.observer.tallies) == 1
 

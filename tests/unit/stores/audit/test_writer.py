@@ -67,6 +67,7 @@ async def test_durable_append_commits_the_events_queued_before_it(tmp_path: Path
     await log.flush()
     assert log.depth == 0
     await log.close()
+    assert log.depth == 0
     assert verified(tmp_path).events_checked == 41
 
 
