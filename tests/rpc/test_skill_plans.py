@@ -30,12 +30,12 @@ STEPS: list[dict[str, Any]] = [
         "for_each": "/input/parts",
         "parallel": 2,
         "args": {"marker": {"$from": "/item"}},
-        "compensate": {"tool": EFFECT, "args": {"marker": {"$from": "/steps/parts/result/said"}}},
+        "compensate": {"tool": EFFECT, "args": {"marker": {"$from": "/steps/parts/result/text"}}},
     },
     {"id": "slow", "tool": EFFECT, "if": "!input.urgent", "args": {"marker": "checked"}},
     {"id": "publish", "tool": ASKED, "needs": ["parts"], "after": ["slow"], "args": {"marker": "out"}},
 ]
-OUTPUT = {"published": {"$from": "/steps/publish/result/said"}, "checked": {"$from": "/steps/slow/ok"}}
+OUTPUT = {"published": {"$from": "/steps/publish/result/text"}, "checked": {"$from": "/steps/slow/ok"}}
 
 
 def write_skills(home: Path) -> None:
@@ -100,13 +100,13 @@ async def test_a_plan_that_waits_goes_on_at_the_next_hub(tmp_path: Path) -> None
 
 PROGRAM = """
 import asyncio, held
-said = await asyncio.gather(*[held.effect_do(marker=part) for part in inputs['parts']])
+marked = await asyncio.gather(*[held.effect_do(marker=part) for part in inputs['parts']])
 error = ''
 try:
     await call('held/nap.take', {'marker': 'x'})
 except RuntimeError as e:
     error = error_of(e)['kind']
-{'said': [each['said'] for each in said], 'error': error, 'done': True}
+{'texts': [each['text'] for each in marked], 'error': error, 'done': True}
 """
 
 
@@ -120,7 +120,7 @@ async def test_a_program_of_a_skill_calls_what_the_skill_may_and_its_last_value_
         result = await stage.running.invoke("skill/batch", asked, request_id="work", metadata=stage.by("robot"))
         assert result.ok, result.error
         value = json.loads(result.result_json)
-        assert (value["error"], value["done"], len(value["said"])) == ("POLICY_DENIED", True, 2)
+        assert (value["error"], value["done"], len(value["texts"])) == ("POLICY_DENIED", True, 2)
         assert sorted(stage.effect.done) == ["a", "b"]
         assert [proof.ref for proof in result.evidence if proof.ref.startswith("skill:")] == ["skill:batch"]
 

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 import httpx2
@@ -166,7 +165,11 @@ class UserSessions(Generic[Opened]):
                 message = f"{call.spec.name} could not be called: {source} serves as many callers as it can at once. "
                 raise refuse(ErrorKind.RATE_LIMITED, f"{message}Try again later.", retry_after_s=1.0, waits_for=source)
             self._leave(idle)
-        renew = partial(self.callers.vault.renewed, call.call.principal, source)
+        principal, vault = call.call.principal, self.callers.vault
+
+        async def renew(used: CallerCredential) -> CallerCredential | None:
+            return await vault.renewed(principal, source, used.secret)
+
         holder = Holder(credential, renew)
         opened, link = self.make(holder)
         link.start()
