@@ -27,6 +27,7 @@ def answer(text: str, args: dict[str, Any]) -> bool:
         "args.a.filter(x, x > 1).size() == 3",
         "[args.a].all(x, x.all(y, x.all(z, z >= 0)))",
         "args.a.all(x, args['a'].all(y, y >= 0))",
+        "[[args.a]][0][0].all(x, args.b.all(y, y >= 0))",
         "args.all(k, args.all(q, args[k] == args[q])) && args.a.all(x, args == args)",
         "args.a . all ( x , args . b . all ( y , y >= x ) )",
         "args.a.all(x, // a comment with ' and (\n args.b.all(y, true))",

@@ -214,6 +214,7 @@ KNOWN = Known(
             "did you mean `group:corp/admins`?",
         ),
         ("grants: [{principals: ['spifee://a/b']}]", "grants[0].principals[0]", "did you mean `spiffe://a/b`?"),
+        ("tenants: [{name: acme, principals: [anne]}]", "tenants[0].principals[0]", "`ann`?"),
         ("impersonate: ['Issuers:corp']", "impersonate[0]", "did you mean `issuer:corp`?"),
         ("impersonate: ['actor:bob']", "impersonate[0]", "matches no known principal"),
         ("impersonate: [bob]", "impersonate[0]", "matches no known principal"),
@@ -237,6 +238,7 @@ def test_pattern_that_matches_nothing_known_is_reported(text: str, place: str, e
         "rules: [{id: a, effect: DENY, tools: ['*', 'core/*', '*.readText', github/create_issue]}]",
         "rules: [{id: a, effect: DENY, tools: [papers/search, 'papers/*', 'pap*']}]",
         "grants: [{principals: ['group:corp/x', 'issuer:corp', 'corp:ann', 'actor:corp:*', 'spiffe://a/b/**']}]",
+        "tenants: [{name: '{tenant}', principals: ['new:{tenant}/*']}]",
         "grants: [{principals: ['*', ann, 'research-*'], capabilities: ['read:*', danger:destructive]}]",
     ],
 )

@@ -176,25 +176,36 @@ async def test_expired_approval_is_shown_as_expired_before_any_sweep() -> None:
 
 
 class LosesAnswers(MemoryApprovals):
-    """Keeps a decision, and its answer is lost on the way."""
+    """Keeps a decision or a use, and the first answer is lost on the way."""
 
-    lost = 0
+    def __init__(self, state: ApprovalState) -> None:
+        super().__init__()
+        self.state = state
+        self.lost = 0
 
     async def put(self, after: Approval) -> bool:
         kept = await super().put(after)
-        if kept and after.state is APPROVED and not self.lost:
+        if kept and after.state is self.state and not self.lost:
             self.lost += 1
             return False
         return kept
 
 
 async def test_decision_whose_store_answer_was_lost_is_reported_and_recorded_once() -> None:
-    harness = an_approval_harness(store=LosesAnswers())
+    harness = an_approval_harness(store=LosesAnswers(APPROVED))
     approval_id = await harness.ask()
     after = await harness.decide(approval_id)
     assert (after.state, after.decided_by) == (APPROVED, "ann")
     assert after == await harness.store.get(approval_id)
     assert len(harness.events(EventType.APPROVAL_DECIDED)) == 1
+
+
+async def test_use_whose_store_answer_was_lost_runs_the_call_once() -> None:
+    harness = an_approval_harness(store=LosesAnswers(ApprovalState.USED))
+    approval_id = await harness.grant()
+    assert (await harness.call(number=2, approval_id=approval_id)).ok
+    assert not (await harness.call(number=3, approval_id=approval_id)).ok
+    assert harness.runs == 1
 
 
 class KeepsAnotherFirst(MemoryApprovals):

@@ -101,6 +101,7 @@ def test_what_would_run_is_shown_although_it_stands_where_a_secret_would(text: s
     [
         ({"text": f"token: {SHAPED}\n"}, {"text": "token: [40 characters: letters, digits and _]\n"}),
         ({"password": "hunter2hunter2"}, {"password": "[14 characters: letters, digits]"}),
+        ({"password": "abc1234.def5678"}, {"password": "[15 characters: letters, digits and .]"}),
         ({"password": "AbCdEfGhIjKlMnOpQrStUv"}, {"password": "[22 characters: letters]"}),
         ({"password": "abcdefghijklmnopqrstuv"}, {"password": "abcdefghijklmnopqrstuv"}),
         ({"password": "ABCDEFGHIJKLMNOPQRSTUV"}, {"password": "ABCDEFGHIJKLMNOPQRSTUV"}),

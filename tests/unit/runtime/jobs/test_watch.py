@@ -311,6 +311,17 @@ async def test_job_that_ends_while_a_watch_of_several_reads_it_is_sent_once() ->
         await asyncio.wait([later])
 
 
+async def test_watch_of_several_finds_a_job_that_began_behind_a_gap() -> None:
+    scene = Scene()
+    async with asyncio.timeout(WITHIN_S), aclosing(scene.watch.watch_many([], JobFilter(), {})) as statuses:
+        reading = asyncio.ensure_future(anext(statuses))
+        for _ in range(20):
+            await turn()
+        await scene.begin()
+        await scene.announce(JobNews(""))
+        assert (await reading).sequence == 1
+
+
 async def test_whole_process_follows_a_run(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     seen = []

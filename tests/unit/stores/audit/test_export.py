@@ -20,7 +20,7 @@ from toolhub_service.domain.event import Verification
 from toolhub_service.stores.audit.export import BATCH_BYTES, Batch, Export
 from toolhub_service.stores.audit.export_sinks import BucketSink, FileSink
 from toolhub_service.stores.audit.log import ChainedAuditLog
-from toolhub_service.stores.audit.retention import EventArchive
+from toolhub_service.stores.audit.retention import AuditRetention, EventArchive
 from toolhub_service.stores.blobs_bucket import bucket_of
 
 pytestmark = pytest.mark.promise("audit.export-at-least-once")
@@ -158,6 +158,15 @@ async def test_what_a_place_lacks_stays_whatever_its_age_and_the_rest_verifies(
     await filled(log, 41, 45)
     found = await verified_once_closed(log, request, tmp_path)
     assert (found.faults, found.events_checked) == ((), 15)
+
+
+async def test_retention_removes_what_is_older_than_it_is_kept_for_and_tells_how_many(tmp_path: Path) -> None:
+    log, swept = await started_log(tmp_path), []
+    await filled(log, 1, 40)
+    retention = AuditRetention(log.prune, lambda: 100, 0.07, lambda: None, lambda *told: swept.append(told))
+    assert [await asyncio.to_thread(retention.step) for _ in range(2)] == [True, False]
+    assert swept == [("audit events", 29)]
+    await log.close()
 
 
 async def test_removal_goes_by_passes_and_a_chain_that_holds_a_young_event_early_stops_there(

@@ -105,6 +105,15 @@ async def test_the_chain_is_attested_after_so_long_even_when_nothing_more_happen
     assert attested == (2,)
 
 
+async def test_the_end_of_a_log_ends_its_watchers(tmp_path: Path) -> None:
+    log = await started_log(tmp_path)
+    tail = log.tail(EVERYTHING)
+    await log.append_durably(called(1))
+    await log.close()
+    async with asyncio.timeout(60):
+        assert [each.event.at_unix_ms async for each in tail] == [1]
+
+
 async def test_pruned_events_are_gone_and_the_rest_still_verifies(tmp_path: Path) -> None:
     old = await started_log(tmp_path, name="old")
     for number in range(1, 6):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,22 @@ async def test_a_checkpoint_is_written_while_no_other_process_can_write_one(tmp_
     file = CheckpointFile(checkpoints, open_keyring(key, create=False), unix_ms)
     file.append("periodic", "writer", 1, "0" * 64)
     assert refused == [True]
+
+
+async def test_a_checkpoint_that_was_written_in_part_fails_and_the_next_one_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await started_log(tmp_path)).close()
+    _, checkpoints, key = files_in(tmp_path)
+    file = CheckpointFile(checkpoints, open_keyring(key, create=False), WallClock().unix_ms)
+    write, before = os.write, checkpoints.read_bytes()
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:20]))
+    with pytest.raises(OSError, match="in part"):
+        file.append("periodic", "writer", 1, "0" * 64)
+    assert len(checkpoints.read_bytes()) == len(before) + 20
+    monkeypatch.undo()
+    signed = file.append("periodic", "writer", 1, "0" * 64)
+    assert checkpoints.read_bytes() == before + signed.line().encode() + b"\n"
 
 
 async def test_a_prune_that_was_cut_off_is_no_tampering_and_can_be_finished(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import EventFilter
 from toolhub_service.stores.audit.log import WriterTiming
-from toolhub_service.stores.audit.sqlite import connect, page
+from toolhub_service.stores.audit.sqlite import connect, page, transaction
 
 STARTERS = 8
 
@@ -42,6 +42,17 @@ def test_writers_that_start_together_on_a_new_database_all_open_it(tmp_path: Pat
         with ThreadPoolExecutor(STARTERS) as threads:
             modes = [future.result() for future in [threads.submit(start) for _ in range(STARTERS)]]
         assert modes == ["wal"] * STARTERS
+
+
+def test_a_transaction_that_cannot_be_committed_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "any.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("CREATE TABLE one (id INTEGER PRIMARY KEY)")
+        connection.execute("CREATE TABLE other (id REFERENCES one DEFERRABLE INITIALLY DEFERRED)")
+        with pytest.raises(sqlite3.IntegrityError), transaction(connection):
+            connection.execute("INSERT INTO other VALUES (1)")
+        assert not connection.in_transaction
+        assert connection.execute("SELECT count(*) FROM other").fetchone() == (0,)
 
 
 async def test_log_of_before_is_read_and_verified_without_the_index_by_principal_and_gets_it_when_opened(

@@ -1,0 +1,115 @@
+"""The log of a job's inner calls where runs overtake one another, stores fail, and jobs end before what they began."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from tests.fakes.clock import ManualClock
+from tests.ports.approval_store_suite import an_approval
+from tests.ports.inner_log_suite import a_call, answered
+from tests.unit.runtime.jobs.job_harness import RecordingObserver, a_job, failed
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.inner_log import KeptState
+from toolhub_service.domain.job_ports import JobService, JobStore
+from toolhub_service.runtime.inner_calls import CallsWithin
+from toolhub_service.runtime.inner_log import LOOK_AGAIN_MS, DurableCallDeps, DurableCalls, JobLogs, RunLog
+from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
+from toolhub_service.stores.memory import MemoryApprovals, MemoryRecords
+
+AWAY = refuse(ErrorKind.TOOL_UNAVAILABLE, "The store cannot be reached.")
+
+
+class Jobs:
+    """The part of `JobService` that is used here."""
+
+    def __init__(self, *failures: ToolFailure) -> None:
+        self.failures = list(failures)
+        self.cancelled: list[str] = []
+
+    async def cancel(self, principal: Principal, job_id: str, reason: str) -> None:
+        self.cancelled.append(job_id)
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+async def a_store() -> InnerLogs:
+    store = InnerLogs(MemoryRecords(INNER_CALLS))
+    await store.start()
+    return store
+
+
+def a_run(store: InnerLogs) -> RunLog:
+    async def sleep(seconds: float) -> None: ...
+
+    return RunLog(store, "job-1", ManualClock(), sleep, RecordingObserver())
+
+
+def logs_of(store: InnerLogs, jobs: Jobs) -> JobLogs:
+    return JobLogs(store, cast(JobStore, None), cast(JobService, jobs))
+
+
+async def test_a_change_passes_the_sweep_and_a_lost_answer_and_no_other_run() -> None:
+    store = await a_store()
+    begun = a_call()
+    await store.put(begun)
+    await store.put(replace(begun, version=2, expires_at_unix_ms=begun.expires_at_unix_ms + LOOK_AGAIN_MS))
+    asked: dict[str, Any] = {"state": KeptState.ASKED, "approval_id": "apr-1"}
+    kept = await a_run(store).put(begun, **asked)
+    await a_run(store).put(begun, **asked)
+    assert (await store.get("job-1", 0), kept.version) == (kept, 3)
+    with pytest.raises(ToolFailure) as overtaken:
+        await a_run(store).put(begun, state=KeptState.ANSWERED, answer=answered(begun).answer)
+    assert overtaken.value.error.kind is ErrorKind.CANCELLED
+    assert await store.get("job-1", 0) == kept
+
+
+async def test_a_store_that_is_away_is_waited_for_and_what_is_damaged_is_not() -> None:
+    failures = [AWAY, refuse(ErrorKind.OUTCOME_UNKNOWN, "A record cannot be read.")]
+
+    async def asking() -> str:
+        if failures:
+            raise failures.pop(0)
+        return "read"
+
+    run = a_run(await a_store())
+    with pytest.raises(ToolFailure) as damaged:
+        await run.patient(asking)
+    assert damaged.value.error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert await run.patient(asking) == "read"
+
+
+async def test_jobs_that_a_job_left_running_are_stopped_before_its_log_is_forgotten() -> None:
+    store, job = await a_store(), a_job()
+    for left in (
+        a_call(0, inner_job_id="job-running"),
+        replace(answered(a_call(1)), inner_job_id="job-over", version=1),
+        a_call(2),
+        a_call(3, inner_job_id="job-unknown"),
+    ):
+        assert await store.put(left)
+    jobs = Jobs(AWAY)
+    with pytest.raises(ToolFailure):
+        await logs_of(store, jobs).forget(job)
+    assert len(await store.of_job("job-1")) == 4, "the sweep comes back to it"
+    jobs = Jobs(refuse(ErrorKind.NOT_FOUND, "There is no such job."))
+    await logs_of(store, jobs).forget(job)
+    assert jobs.cancelled == ["job-running", "job-unknown"]
+    assert list(await store.of_job("job-1")) == []
+
+
+async def test_an_approval_of_another_job_or_of_none_is_not_waited_for() -> None:
+    store, approvals = await a_store(), MemoryApprovals()
+    for approval_id, job_id in (("apr-own", "job-1"), ("apr-other", "job-2")):
+        assert await approvals.put(an_approval(approval_id, job_id=job_id))
+    unused: Any = None
+    deps = DurableCallDeps(store, approvals, unused, unused, ManualClock(), RecordingObserver())
+    calls = DurableCalls(deps, cast(CallsWithin, unused), a_run(store))
+
+    async def waits_for(approval_id: str) -> str:
+        return await calls._waits_for(failed(a_job().call, ErrorKind.APPROVAL_REQUIRED, approval_id=approval_id))
+
+    assert [await waits_for(each) for each in ("apr-own", "apr-other", "apr-gone")] == ["apr-own", "", ""]
