@@ -32,13 +32,16 @@ class Store(MemoryApprovals):
     """The store in memory, whose connection can be lost."""
 
     lost = False
+    read = 0
 
     async def page(
         self, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Approval], int]:
         if self.lost:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The store cannot be reached.")
-        return await super().page(where, after=after, limit=limit)
+        page, count = await super().page(where, after=after, limit=limit)
+        self.read += len(page)
+        return page, count
 
 
 class Watched:
@@ -92,6 +95,20 @@ async def test_watch_tells_what_is_pending_and_then_each_change(watched: Watched
         await harness.call("granted", number=2, approval_id=granted)
         assert await taken(tail, 1) == [(granted, ApprovalState.USED)]
         assert await is_idle(tail)
+
+
+async def test_pending_ones_of_several_pages_are_read_once_each(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_watch, "_PAGE", 2)
+    ids = []
+    for number in range(5):
+        watched.harness.parts.clock.advance(1.0)
+        ids.append(await watched.harness.ask(str(number)))
+    watched.store.read = 0
+    async with watched.watching() as tail:
+        assert {approval_id for approval_id, _ in await taken(tail, 5)} == set(ids)
+        assert watched.store.read == 5
 
 
 async def test_watcher_that_waits_hears_of_a_new_question(watched: Watched) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,11 +12,12 @@ from tests.fakes.clock import ManualClock
 from tests.ports.approval_store_suite import an_approval
 from tests.ports.inner_log_suite import a_call, answered
 from tests.unit.runtime.jobs.job_harness import RecordingObserver, a_job, failed
+from tests.unit.runtime.jobs.job_harness import answered as an_answer
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.inner_log import KeptState
 from toolhub_service.domain.job_ports import JobService, JobStore
-from toolhub_service.runtime.inner_calls import CallsWithin
+from toolhub_service.runtime.inner_calls import Account, CallsWithin
 from toolhub_service.runtime.inner_log import LOOK_AGAIN_MS, DurableCallDeps, DurableCalls, JobLogs, RunLog
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
 from toolhub_service.stores.memory import MemoryApprovals, MemoryRecords
@@ -113,3 +115,14 @@ async def test_an_approval_of_another_job_or_of_none_is_not_waited_for() -> None
         return await calls._waits_for(failed(a_job().call, ErrorKind.APPROVAL_REQUIRED, approval_id=approval_id))
 
     assert [await waits_for(each) for each in ("apr-own", "apr-other", "apr-gone")] == ["apr-own", "", ""]
+
+
+def test_an_answer_of_an_earlier_run_counts_against_the_bytes_of_this_one() -> None:
+    unused: Any = None
+    running: Any = SimpleNamespace(call=a_job().call)
+    account = Account(calls=1, bytes=100)
+    calls = CallsWithin(unused, running, None, account)
+    calls.read(failed(a_job().call, ErrorKind.TIMEOUT))
+    assert account.bytes_left == 100
+    calls.read(an_answer(a_job(), "x" * 38))
+    assert account.bytes_left == 60
