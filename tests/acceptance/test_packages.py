@@ -69,7 +69,20 @@ async def test_the_wheel_with_an_extra_answers_a_call_that_needs_it(
 
 def test_uvx_starts_the_wheel_by_the_name_of_its_package(wheel: Path, locked: Path, uv: str, tmp_path: Path) -> None:
     """`uvx tool-hub serve`, but for where the package comes from."""
-    program = [uv, "tool", "run", "--from", str(wheel), "--constraints", str(locked), "tool-hub"]
+    program = [
+        uv,
+        "tool",
+        "run",
+        "--python",
+        sys.executable,
+        "--from",
+        str(wheel),
+        "--constraints",
+        str(locked),
+        "tool-hub",
+    ]
     assert run(*program, "--version", cwd=tmp_path, within_s=_INSTALL_S) == f"toolhub, version {__version__}\n"
-    with hub_of(program, tmp_path) as command:
+    # Taken from what the first run has fetched: the hub's environment knows neither the registry nor its CAs.
+    fetched = {"UV_CACHE_DIR": run(uv, "cache", "dir", cwd=tmp_path).strip(), "UV_OFFLINE": "1"}
+    with hub_of(program, tmp_path, environment=fetched) as command:
         assert '"ok": true' in command(*A_CALL)
