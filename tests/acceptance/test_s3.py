@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -62,10 +63,27 @@ class Doorkeeper:
     def __init__(self, port: int) -> None:
         self._port = port
         self.refused = self.lost = self.connections = 0
+        self._open: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def close(self) -> None:
+        """Whoever reads from a connection comes to its end."""
+        while self._serving:
+            for writer in self._open:
+                writer.transport.abort()
+            # One that is connecting right now has nothing open yet.
+            await asyncio.wait(self._serving, timeout=0.1)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         number = self.connections
+        opened = [writer]
+        self._open.add(writer)
         try:
             if number % 3 == 0:
                 self.refused += 1
@@ -74,30 +92,39 @@ class Doorkeeper:
                 await writer.drain()
                 return
             there, back = await asyncio.open_connection("127.0.0.1", self._port)
+            opened.append(back)
+            self._open.add(back)
             sending = asyncio.create_task(_passed_on(reader, back))
             if number % 5 == 0 and await there.read(1):
                 self.lost += 1
             else:
                 await _passed_on(there, writer)
-            sending.cancel()
+            # What is still read from comes to its end, too.
             back.close()
+            writer.close()
+            await sending
         except (OSError, asyncio.IncompleteReadError):
             pass  # one of both was killed
         finally:
-            writer.close()
+            for each in opened:
+                each.close()
+                self._open.discard(each)
 
 
 async def _passed_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    while data := await source.read(65_536):
-        target.write(data)
-        await target.drain()
+    with suppress(OSError):  # one of both was killed, or is closed
+        while data := await source.read(65_536):
+            target.write(data)
+            await target.drain()
 
 
 @pytest.fixture
 async def door(server: S3Server) -> AsyncIterator[tuple[Doorkeeper, int]]:
     keeper = Doorkeeper(server.port)
-    async with await asyncio.start_server(keeper.serve, "127.0.0.1", 0) as listening:
+    async with await asyncio.start_server(keeper.accept, "127.0.0.1", 0) as listening:
         yield keeper, listening.sockets[0].getsockname()[1]
+        listening.close()
+        await keeper.close()
 
 
 @pytest.mark.promise("audit.export-at-least-once")
