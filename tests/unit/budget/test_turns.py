@@ -87,10 +87,14 @@ async def test_arrivals_put_a_turn_off_but_not_for_ever() -> None:
         begun.set()
 
     tasks = [asyncio.create_task(begin()) for _ in range(2)]
+    rounds = 0
     while not begun.is_set() or turns.waiting:
         turns.arrivals += 1
+        rounds += 1
         await asyncio.sleep(0)
     await asyncio.wait(tasks)
+    # Each of the two is put off for so many rounds, and for the quiet ones that follow.
+    assert 2 * turns_module._BUSY_ROUNDS_MAX < rounds < 4 * turns_module._BUSY_ROUNDS_MAX
 
 
 async def test_principals_that_call_once_each_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
