@@ -19,7 +19,7 @@ from tests.hub import CALL_TIMEOUT_S, RunningHub, channel_to, request, running_h
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.doctor import State
-from toolhub_service.app.doctor.certificates import certificate_checks
+from toolhub_service.app.doctor.credentials import certificate_checks
 from toolhub_service.app.serving import reload_certificates
 
 INVOKE = "/toolhub.v1.ToolService/Invoke"

@@ -25,7 +25,7 @@ from toolhub.v1 import audit_service_pb2, job_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.doctor import State
-from toolhub_service.app.doctor.certificates import certificate_checks
+from toolhub_service.app.doctor.credentials import certificate_checks
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.key_file import Wanted
 from toolhub_service.app.listening import ListenRefused, listening_of

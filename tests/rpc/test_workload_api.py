@@ -20,8 +20,7 @@ from tests.rpc.test_spiffe import PARTNER, POLICY, WORKLOAD, svid
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.doctor import State
-from toolhub_service.app.doctor.certificates import certificate_checks
-from toolhub_service.app.doctor.credentials import auth_check
+from toolhub_service.app.doctor.credentials import auth_check, certificate_checks
 from toolhub_service.app.listening import ListenRefused, listening_of, open_certificates
 from toolhub_service.settings.loading import SettingsInvalid, load_settings
 

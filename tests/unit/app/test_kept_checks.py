@@ -11,7 +11,7 @@ import pytest
 
 from tests.hub import running_hub
 from toolhub_service.app.doctor import Finding, State
-from toolhub_service.app.doctor.configuration import kept_checks
+from toolhub_service.app.doctor.kept import kept_checks
 from toolhub_service.settings.loading import load_settings
 
 

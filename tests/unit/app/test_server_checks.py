@@ -11,14 +11,8 @@ from tests.fakes.tls import Authority, tls_settings
 from tests.free_port import free_port
 from tests.hub import running_hub, settings_of
 from toolhub_service.app.doctor import Finding, State
-from toolhub_service.app.doctor.configuration import (
-    is_hub,
-    is_metrics,
-    is_own,
-    port_checks,
-    server_checks,
-    store_checks,
-)
+from toolhub_service.app.doctor.ports import is_hub, is_metrics, is_own, port_checks
+from toolhub_service.app.doctor.remote import server_checks, store_checks
 from toolhub_service.settings.loading import load_settings
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.hub import settings_of
 from toolhub_service.app.doctor import State
-from toolhub_service.app.doctor.vault import credential_checks
+from toolhub_service.app.doctor.credentials import credential_checks
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_credentials import sealing_keys
 

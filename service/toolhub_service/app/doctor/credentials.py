@@ -1,19 +1,38 @@
-"""Which credentials the hub would accept, and whether its API keys are of use."""
+"""Which credentials the hub would accept, how long its API keys, its certificates and the CAs that it trusts still
+hold, and whether callers' credentials can be sealed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
 
+from toolhub_service.app.certificates import CERTIFICATE, LiveCertificates, Validity
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.key_care import expires_soon
 from toolhub_service.app.key_file import KeyFileInvalid
-from toolhub_service.app.listening import SVID_DOCTOR_S, ListenRefused, listening_of, open_certificates
+from toolhub_service.app.listening import (
+    SVID_DOCTOR_S,
+    ListenRefused,
+    connection_age_s,
+    listening_of,
+    open_certificates,
+)
 from toolhub_service.app.offline import OfflineRefused, policy_file_of, policy_of
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.sources_file import read_sources
+from toolhub_service.app.wiring_credentials import sealing_keys
 from toolhub_service.identity.api_keys import StoredKey
+from toolhub_service.identity.spiffe import NOT_INSTALLED, is_installed
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.settings.document import Settings
+from toolhub_service.settings.loading import SettingsInvalid
+
+_NAME: Final = "credentials"
+# Who renews does so with a third of the life left (Let's Encrypt), or half of it (SPIRE).
+_LATE_SHARE: Final = 0.2
+_LATE_MAX_S: Final = 14 * 86_400.0
 
 
 def auth_check(settings: Settings) -> Finding:
@@ -29,15 +48,15 @@ def auth_check(settings: Settings) -> Finding:
         return fail("auth", str(broken), "Correct or remove the file.")
     if settings.auth.modes == ("api-key",) and not keys:
         return warn("auth", "api-key, and there is no key yet", "Make one: `toolhub keys create NAME`.")
-    if found := next(_ending(keys), None):
+    if found := next(_expired_keys(keys), None):
         return found
-    if unknown := _unknown(settings, sorted({key.name for key in keys.values()})):
+    if unknown := _principals_without_rights(settings, sorted({key.name for key in keys.values()})):
         text = f"keys of principals that the policy does not name, which may do nothing: {', '.join(unknown)}"
         return warn("auth", text, "Name them under `grants` or `roles` in policy.yaml, or revoke their keys.")
     return ok("auth", f"{modes}; API keys: {len(keys)}")
 
 
-def _ending(keys: Mapping[str, StoredKey]) -> Iterator[Finding]:
+def _expired_keys(keys: Mapping[str, StoredKey]) -> Iterator[Finding]:
     """Keys that somebody may still use, which hold no longer or not for long."""
     now_s = time.time()
     for text, ids in (
@@ -49,7 +68,7 @@ def _ending(keys: Mapping[str, StoredKey]) -> Iterator[Finding]:
             yield warn("auth", f"API keys that {text}: {', '.join(ids)}", advice)
 
 
-def _unknown(settings: Settings, names: list[str]) -> list[str]:
+def _principals_without_rights(settings: Settings, names: list[str]) -> list[str]:
     """Of these principals, those that the policy gives nothing; none where it cannot be read, which is reported
     apart."""
     try:
@@ -57,3 +76,88 @@ def _unknown(settings: Settings, names: list[str]) -> list[str]:
     except (InvalidPolicy, OfflineRefused):
         return []
     return [name for name in names if not policy.principal(name).roles]
+
+
+def certificate_checks(settings: Settings) -> Iterator[Finding]:
+    """A finding for each; files that cannot be used are found with `auth`, for the hub does not start on them."""
+    try:
+        certificates = open_certificates(settings, SVID_DOCTOR_S)
+    except ListenRefused:
+        return
+    validities = certificates.validities
+    if endpoint := settings.auth.spiffe.workload_api:
+        yield _workload_api(settings, endpoint, certificates)
+    for name, validity in validities.items():
+        yield _validity_finding(f"tls {name.replace('_', ' ')}", validity, time.time())
+    if not {"spiffe", "xfcc"}.isdisjoint(settings.auth.modes):
+        yield _of_clients(settings, validities)
+
+
+def _workload_api(settings: Settings, endpoint: str, certificates: LiveCertificates) -> Finding:
+    """One that gives no SVID is found with `auth`; one that lacks a bundle leaves a trust domain without anybody."""
+    without = [each.name for each in settings.auth.spiffe.trust_domains if each.name not in certificates.trusted]
+    if without:
+        text = f"{endpoint} gives no bundle of {', '.join(without)}: nobody of it can be known"
+        return warn("workload api", text, "Federate the hub's entry with it, or set its bundle_file.")
+    return ok(
+        "workload api", f"{certificates.spiffe_id} by {endpoint}; trusts {', '.join(sorted(certificates.trusted))}"
+    )
+
+
+def _of_clients(settings: Settings, validities: Mapping[str, Validity]) -> Finding:
+    name, domains = "client certificates", settings.auth.spiffe.trust_domains
+    if not is_installed():
+        return fail(name, "auth.modes has spiffe or xfcc, and cryptography is not installed", f"{NOT_INSTALLED}.")
+    own = validities.get(CERTIFICATE)
+    age_s = connection_age_s(settings)
+    # A connection is authenticated once: it must not outlive the certificate that was shown when it began.
+    if own is not None and own.end_s - own.begin_s < 2 * age_s:
+        text = f"connections live for {age_s:,.0f} s, and the hub's own certificate for less than twice as long"
+        advice = "Where those of clients do so, too, set server.max_connection_age_s to less than half of it."
+        return warn(name, text, advice)
+    named = ", ".join(domain.name for domain in domains) or "none"
+    return ok(name, f"trust domains: {named}; proxies: {len(settings.auth.xfcc.proxies)}")
+
+
+def _validity_finding(name: str, validity: Validity, now_s: float) -> Finding:
+    left_s, until = validity.end_s - now_s, datetime.fromtimestamp(validity.end_s, UTC).isoformat(" ", "seconds")
+    if left_s <= 0:
+        return fail(name, f"expired at {until}", "Put a new one in its place: a running hub takes it by itself.")
+    if validity.begin_s > now_s:
+        return fail(name, "holds in the future only", "Set this machine's clock (NTP), or put another in its place.")
+    if left_s < min(_LATE_MAX_S, _LATE_SHARE * (validity.end_s - validity.begin_s)):
+        return warn(name, f"expires at {until}", "See to whoever renews it: by now it should have been replaced.")
+    return ok(name, f"holds until {until}")
+
+
+def credential_checks(settings: Settings) -> Iterator[Finding]:
+    """Whether callers' credentials can be sealed: keys that can be read, and the library for it.
+
+    Nothing where no source and no setting asks for any."""
+    sources = _per_user_sources(settings)
+    own = Paths(settings).credentials_key
+    if not sources and not settings.credentials.keys:
+        return
+    if (
+        not settings.credentials.keys
+        and not own.exists()
+        and not (settings.stores.redis_url or settings.stores.postgres_url)
+    ):
+        yield ok(_NAME, f"{', '.join(sources)}: the hub makes {own} when it starts")
+        return
+    try:
+        keys = sealing_keys(settings)
+    except ValueError as unfit:
+        yield fail(_NAME, str(unfit), "Correct credentials.keys: docs/credentials.md tells how.")
+        return
+    yield ok(_NAME, f"sealed under {keys.current}" + (f", for {', '.join(sources)}" if sources else ""))
+
+
+def _per_user_sources(settings: Settings) -> list[str]:
+    """Those that want them; a file that is not valid is reported elsewhere."""
+    hosts = [host.name for host in settings.credentials.hosts]
+    try:
+        entries = read_sources(Paths(settings).sources).sources
+    except SettingsInvalid:
+        return hosts
+    return hosts + [name for name, entry in entries.items() if getattr(getattr(entry, "auth", None), "per_user", None)]

@@ -1,25 +1,33 @@
 """Whether what the hub reaches over the network answers: issuers of tokens (that they publish keys that are accepted,
-and have the same time) and the databases of core/db.*."""
+and have the same time), the databases of core/db.*, and the servers that hubs share.
+
+Findings name the address and the problem, never the rest of a URL: it may hold a password.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
 
-from toolhub_service.app.deps import SystemClock
+from toolhub_service.app.deps import SystemClock, SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.app.wiring_endpoints import make_databases
 from toolhub_service.app.wiring_identity import issuer_terms
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.identity.keys import NOT_INSTALLED, Document, Fetcher, IssuerKeys, is_installed
 from toolhub_service.identity.token import IssuerTerms
 from toolhub_service.settings.document import Settings
 from toolhub_service.tools.database.connection import Database
 from toolhub_service.tools.database.export import missing_for
+
+_DATABASE_S = 5.0
+_SERVER_S = 3.0
+_START_IT = "Start it, or correct its URL, user and password: the hub does not start without it."
 
 
 async def issuer_checks(settings: Settings) -> AsyncIterator[Finding]:
@@ -73,13 +81,8 @@ async def _issuer_finding(terms: IssuerTerms) -> Finding:
     return ok(name, f"{terms.issuer} publishes {len(found.keys)} keys that are accepted")
 
 
-# Whether the databases of core/db.* answer, and as what kind of role.
-
-_WAIT_S = 5.0
-
-
 async def database_checks(settings: Settings) -> AsyncIterator[Finding]:
-    """A finding for each configured database."""
+    """A finding for each configured database: whether it answers, and as what kind of role."""
     for database in make_databases(settings, Redactor()):
         yield await _database_finding(database)
 
@@ -89,10 +92,81 @@ async def _database_finding(database: Database) -> Finding:
     if missing := database.missing():
         return warn(name, missing, "Install it; calls on this connection are refused.")
     try:
-        tables, more = await database.describe("", asyncio.get_running_loop().time() + _WAIT_S)
+        tables, more = await database.describe("", asyncio.get_running_loop().time() + _DATABASE_S)
     except ToolFailure as failure:
         return warn(name, failure.error.message, "Correct the entry under `databases`, or what it names.")
     if missing := missing_for(database.limits.export):
         return warn(name, missing, "Install it, or set `export` to csv or jsonl: cut results are not kept.")
     count = f"more than {len(tables)}" if more else str(len(tables))
     return ok(name, f"answers; {count} tables, {'writable' if database.terms.may_write else 'read-only'}")
+
+
+async def server_checks(settings: Settings) -> AsyncIterator[Finding]:
+    """A finding for each shared server that is configured and whose packages are there."""
+    if settings.stores.redis_url and find_spec("redis"):
+        yield await _redis(settings.stores.redis_url)
+    if settings.stores.postgres_url and find_spec("psycopg"):
+        yield await _postgres(settings.stores.postgres_url)
+
+
+async def _redis(url: str) -> Finding:
+    from toolhub_service.stores.redis_link import RedisLink
+
+    try:
+        link = RedisLink(url, SystemRandomness(), patience_s=_SERVER_S)
+    except HubFailure as wrong:
+        return fail("redis", wrong.message, "Correct it.")
+    try:
+        await link.start()
+    except ToolFailure as away:
+        return fail("redis", str(away.error.details["reason"]), _START_IT)
+    except HubFailure as unfit:
+        return fail("redis", unfit.message, "Change it there.")
+    finally:
+        await link.close()
+    return ok("redis", "answers")
+
+
+async def _postgres(url: str) -> Finding:
+    from psycopg import AsyncConnection
+
+    from toolhub_service.stores.postgres_link import TROUBLE, reason_of
+    from toolhub_service.stores.postgres_target import postgres_target
+
+    try:
+        target = postgres_target(url, application="toolhub doctor")
+    except HubFailure as wrong:
+        return fail("postgres", wrong.message, "Correct it.")
+    try:
+        async with await AsyncConnection.connect(target.conninfo, connect_timeout=int(_SERVER_S)) as connection:
+            await connection.execute("SELECT 1")
+    except TROUBLE as trouble:
+        return fail("postgres", f"{target.shown}: {reason_of(trouble)}", _START_IT)
+    return ok("postgres", f"{target.shown} answers")
+
+
+def store_checks(settings: Settings) -> Iterator[Finding]:
+    """What the configuration wants and nobody has installed."""
+    wanted = {
+        "stores.redis_url": (settings.stores.redis_url, "redis", "redis"),
+        "stores.postgres_url": (settings.stores.postgres_url, "psycopg", "postgres"),
+        "jobs.engine": (settings.jobs.engine == "docket", "docket", "docket"),
+        "artifacts.bucket_url": (settings.artifacts.bucket_url, "obstore", "s3"),
+    }
+    missing = [
+        fail("stores", f"{name} is set and {package} is not installed", f"pip install 'tool-hub[{extra}]'")
+        for name, (is_set, package, extra) in wanted.items()
+        if is_set and find_spec(package) is None
+    ]
+    shared = ", ".join(name for name, (is_set, _, _) in wanted.items() if is_set)
+    stores = settings.stores
+    if stores.kind == "postgres" and not stores.postgres_url:
+        yield fail(
+            "stores", "stores.kind is postgres, stores.postgres_url is empty", "Set it, or stores.kind to sqlite."
+        )
+    elif missing:
+        yield from missing
+    elif stores.postgres_url and not stores.redis_url and stores.kind != "postgres":
+        yield ok("stores", f"{shared}; keys, approvals and pins: {stores.kind} of this hub alone (stores.kind)")
+    else:
+        yield ok("stores", shared or f"{stores.kind} of this hub alone")

@@ -1,25 +1,40 @@
-"""Whether MCP clients can connect: the port, what answers on it, and the names that it is to be reached by."""
+"""What listens on the hub's ports: nobody, a hub or a stranger; and whether MCP clients can connect to it."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import http.client
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import grpc
 import httpx
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from toolhub_service.app.doctor import Finding, State, ok, warn
-from toolhub_service.app.listening import SVID_DOCTOR_S, ListenRefused, host_and_port, open_certificates
+from toolhub_service.app.doctor import Finding, State, fail, ok, warn
+from toolhub_service.app.listening import (
+    SVID_DOCTOR_S,
+    ListenRefused,
+    host_and_port,
+    open_certificates,
+    tls_certificate_of,
+)
 from toolhub_service.identity.spiffe import trust_domain_of
 from toolhub_service.mcp_server.listener import is_installed
 from toolhub_service.settings.document import Settings
 
 # The first request of a hub's life waits until the SDK is loaded.
 _WAIT_S: Final = 15.0
+_PROBE_S: Final = 1.0
+"""To see whether a port is a hub's: an answer that takes longer is no hub on this machine."""
 _VERSION, _OLDER = "2026-07-28", "2025-11-25"
 _ME: Final = {"name": "toolhub-doctor", "version": "1"}
 _BEGIN: Final = {"protocolVersion": _OLDER, "capabilities": {}, "clientInfo": _ME}
@@ -32,10 +47,8 @@ _SERVES: Final = "a hub serves there"
 _READ: Final = "See what listens there, and the hub's log."
 
 
-async def mcp_checks(
-    settings: Settings, port_finding: Callable[[str, Callable[[str, int], bool]], Finding]
-) -> AsyncIterator[Finding]:
-    """`port_finding`: what is to be said of an address, given whether a hub serves there."""
+async def mcp_checks(settings: Settings) -> AsyncIterator[Finding]:
+    """The port of MCP, what answers on it, and the names that it is to be reached by."""
     chosen = settings.server.mcp
     if not chosen.enabled:
         yield ok("mcp port", "server.mcp.enabled is false")
@@ -45,7 +58,11 @@ async def mcp_checks(
         yield warn("mcp port", "the MCP SDK is not installed: no MCP client can connect", advice)
         return
     found = await asyncio.to_thread(
-        port_finding, chosen.listen, lambda host, port: _is_healthy(settings, _url(settings, host, port))
+        _port,
+        "mcp port",
+        "server.mcp.listen",
+        chosen.listen,
+        lambda host, port: _is_healthy(settings, _url(settings, host, port)),
     )
     yield found
     if found.state is State.OK and found.text.endswith(_SERVES):
@@ -100,11 +117,11 @@ async def _answers(settings: Settings, url: str) -> Finding:
             headers=headers, timeout=_WAIT_S, verify=_verify(settings), trust_env=False
         ) as client:
             listing = {"mcp-protocol-version": _VERSION, "mcp-method": "tools/list"}
-            listed = await client.post(f"{url}/mcp", json=_asked("tools/list", {"_meta": _META}), headers=listing)
+            listed = await client.post(f"{url}/mcp", json=_request("tools/list", {"_meta": _META}), headers=listing)
             if listed.status_code == 401:
                 text = f"{url}/mcp answers, and wants a credential: set TOOLHUB_API_KEY to have its tools listed"
                 return ok("mcp", text)
-            begun = await client.post(f"{url}/mcp", json=_asked("initialize", _BEGIN))
+            begun = await client.post(f"{url}/mcp", json=_request("initialize", _BEGIN))
             # Ended at once, or each run of the doctor would leave a session until it idles out.
             if session := begun.headers.get("mcp-session-id"):
                 await client.delete(f"{url}/mcp", headers={"mcp-session-id": session, "mcp-protocol-version": _OLDER})
@@ -117,7 +134,7 @@ async def _answers(settings: Settings, url: str) -> Finding:
     return ok("mcp", f"{url}/mcp speaks {_VERSION} and {_OLDER}, and lists {tools} tools")
 
 
-def _asked(method: str, params: dict[str, Any]) -> dict[str, Any]:
+def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
@@ -133,3 +150,78 @@ def _names(settings: Settings) -> Iterator[Finding]:
         if not parts.scheme or not parts.netloc or parts.path or "*" in origin:
             text = f"server.mcp.allowed_origins has {origin!r}, which no Origin header equals"
             yield warn("mcp origins", text, "Write scheme and host, such as https://app.example.")
+
+
+def is_hub(address: str) -> bool:
+    """Whether a hub answers on that port in plaintext."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_PROBE_S)
+        except grpc.RpcError:
+            return False
+    return True
+
+
+def is_metrics(host: str, port: int) -> bool:
+    """Whether a hub's metrics are served there."""
+    connection = http.client.HTTPConnection(host, port, timeout=_PROBE_S)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().read(16) == b"ok\n"
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def port_checks(settings: Settings) -> Iterator[Finding]:
+    server, metrics = settings.server.listen, settings.metrics.listen
+    if server.startswith("unix"):
+        yield ok("server port", server)
+    else:
+        yield _port("server port", "server.listen", server, partial(is_own, settings))
+    if keys := settings.server.tls.keys_listen:
+        yield _port("keys port", "server.tls.keys_listen", keys, partial(is_own, settings))
+    yield _port("metrics port", "metrics.listen", metrics, is_metrics) if metrics else ok("metrics port", "none is set")
+
+
+def is_own(settings: Settings, host: str, port: int) -> bool:
+    """Whether a hub with these settings serves there; with TLS it is known by its certificate."""
+    if not settings.has_tls:
+        return is_hub(settings.server.listen)
+    if not settings.server.tls.certificate_file:
+        return _has_our_id(settings, tls_certificate_of(host or "127.0.0.1", port, _PROBE_S))
+    try:
+        pem = Path(settings.server.tls.certificate_file).read_text()
+        configured = ssl.PEM_cert_to_DER_cert(pem[: pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)])
+    except (OSError, ValueError):
+        return False  # the hub refuses to start with it, and says why
+    return tls_certificate_of(host or "127.0.0.1", port, _PROBE_S) == configured
+
+
+def _has_our_id(settings: Settings, certificate: bytes | None) -> bool:
+    """Whether it has the SPIFFE id that the Workload API gives here: the certificate itself is another each hour."""
+    try:
+        id = open_certificates(settings, SVID_DOCTOR_S).spiffe_id
+    except ListenRefused:
+        return False
+    return certificate is not None and id.encode() in certificate
+
+
+def _port(name: str, setting: str, address: str, is_our_hub: Callable[[str, int], bool]) -> Finding:
+    try:
+        host, port = host_and_port(setting, address)
+    except ListenRefused as wrong:
+        return fail(name, str(wrong), "Correct it.")
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+            # A port in TIME_WAIT is no obstacle to the hub either.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[0][4])
+    except OSError as taken:
+        if taken.errno == errno.EADDRINUSE and is_our_hub(host, port):
+            return ok(name, f"{address}: {_SERVES}")
+        text = f"{address}: {taken.strerror}"
+        return warn(name, text, "If that is not your hub, stop what listens there or choose another port.")
+    return ok(name, f"{address} is free")

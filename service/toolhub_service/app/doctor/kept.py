@@ -1,0 +1,189 @@
+"""What the hub keeps: whether its databases and keys are whole and its files its own, how long everything stays, and
+whether the audit log reaches the places it is carried to.
+
+Looked at without changing a byte, whether a hub runs or not. SQLite's own `quick_check` (sqlite.org/pragma.html) finds
+damaged pages, which a hub meets only when it comes to them. What needs the audit log read event by event is left to
+`toolhub audit verify`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.file_modes import repairs
+from toolhub_service.app.files import SecretFileInvalid, read_or_make_key
+from toolhub_service.app.paths import Paths
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.settings.document import Settings
+from toolhub_service.stores.audit.chain import open_keyring
+from toolhub_service.stores.audit.export import carried_to
+from toolhub_service.stores.audit.sqlite import SqliteEvents
+from toolhub_service.stores.sqlite_migrations import MIGRATIONS
+
+_DAY_S = 86_400.0
+_GROUP_AND_OTHERS = 0o077
+# A larger database is only opened: to read it all would take longer than somebody waits.
+_READ_MAX_BYTES = 256 * 1024**2
+_RESTORE = "Keep a copy, and restore it from a backup; docs/operations.md tells what is lost without one."
+_BACKLOG = 100_000
+_FREE = 0.05
+_EXTRAS = {"otlp_endpoint": ("opentelemetry.proto", "otlp"), "bucket_url": ("obstore", "s3")}
+
+
+def retention_checks(settings: Settings) -> Iterator[Finding]:
+    """How long everything is kept, each place of `audit.export`, and the room that is left."""
+    audit, workspace = settings.audit, settings.workspace
+    kept = {
+        "audit events": audit.keep_days,
+        "workspaces": workspace.keep_days if workspace.per in ("request", "session") else 0.0,
+        "jobs": settings.jobs.keep_s / _DAY_S,
+        "approvals": settings.approvals.keep_s / _DAY_S,
+        "artifacts": settings.artifacts.ttl_s / _DAY_S,
+    }
+    yield ok("retention", ", ".join(f"{what} {_days(days)}" for what, days in kept.items()))
+    yield from _room(Paths(settings).data_dir)
+    for name in ("file", "otlp_endpoint", "bucket_url"):
+        if getattr(audit.export, name):
+            yield _place(settings, name)
+
+
+def _days(days: float) -> str:
+    return f"{days:g} days" if days else "for ever"
+
+
+def _room(data_dir: Path) -> Iterator[Finding]:
+    with suppress(OSError):  # a folder that is not there yet has no room to look at
+        usage = shutil.disk_usage(data_dir)
+        if usage.free < usage.total * _FREE:
+            text = f"{usage.free / usage.total:.0%} of the disk of {data_dir} are free"
+            advice = "Make room, or set audit.keep_days and workspace.keep_days: calls are refused when it is full."
+            yield warn("room", text, advice)
+
+
+def _place(settings: Settings, name: str) -> Finding:
+    title, setting = f"audit to {name.partition('_')[0]}", f"audit.export.{name}"
+    if name in _EXTRAS and find_spec(_EXTRAS[name][0].partition(".")[0]) is None:
+        return fail(
+            title, f"{setting} is set and its packages are missing", f"pip install 'tool-hub[{_EXTRAS[name][1]}]'."
+        )
+    if name == "file":
+        folder = next(
+            each for each in Path(settings.audit.export.file).expanduser().absolute().parents if each.exists()
+        )
+        if not os.access(folder, os.W_OK):
+            return fail(title, f"{folder} cannot be written", "Change its owner, or name another file.")
+    if settings.stores.postgres_url or not Paths(settings).audit.exists():
+        return ok(title, "the metric toolhub_audit_export_backlog says how far behind it is")
+    try:
+        behind = carried_to(SqliteEvents(Paths(settings).audit), name.partition("_")[0])
+    except (sqlite3.Error, ValueError):
+        return warn(title, "how far it is cannot be read", "See what is said of the audit log.")
+    if behind > _BACKLOG:
+        advice = "See to it, for nothing leaves the log before: `audit_upkeep_failed` in the hub's log says why."
+        return warn(title, f"{behind} events behind", advice)
+    return ok(title, f"{behind} events behind")
+
+
+def kept_checks(settings: Settings) -> Iterator[Finding]:
+    """Files that are not there yet are no trouble: the hub makes them."""
+    paths, stores = Paths(settings), settings.stores
+    if not stores.postgres_url:
+        yield from _database("audit log", paths.audit)
+    yield from _audit_key(paths, has_events=paths.audit.exists() and not stores.postgres_url)
+    if not stores.redis_url and stores.kind == "sqlite":
+        yield from _database("hub's store", paths.stores, version_max=len(MIGRATIONS))
+    yield from _plan_key(paths.plan_key)
+
+
+def _database(name: str, path: Path, version_max: int = 0) -> Iterator[Finding]:
+    try:
+        if not path.exists():
+            return
+        size_bytes = path.stat().st_size
+        problem, version = _inspect_database(path, is_read_whole=size_bytes <= _READ_MAX_BYTES)
+    except sqlite3.OperationalError as unreadable:
+        yield fail(name, f"{path}: {unreadable}", "Check its owner and mode, and the disk.")
+    except (sqlite3.DatabaseError, OSError) as damaged:
+        yield fail(name, f"{path}: {damaged}", _RESTORE)
+    else:
+        if problem:
+            yield fail(name, f"{path} is damaged: {problem}", _RESTORE)
+        elif version_max and version > version_max:
+            text = f"{path} has version {version}, and this hub knows {version_max}"
+            yield fail(name, text, "Start the newer hub, or move the file away.")
+        else:
+            how = "whole" if size_bytes <= _READ_MAX_BYTES else "can be opened; too large to be read here"
+            yield ok(name, f"{path}, {size_bytes / 1024**2:,.1f} MiB, {how}")
+
+
+def _inspect_database(path: Path, *, is_read_whole: bool) -> tuple[str, int]:
+    """(what is wrong, or "" when nothing is; version of its layout). Raises sqlite3.Error and OSError."""
+    has_log = path.with_name(f"{path.name}-wal").exists()
+    # Without a log nobody writes: `immutable` then opens it without making -wal and -shm files beside it.
+    uri = path.absolute().as_uri() + ("?mode=ro" if has_log else "?immutable=1")
+    with closing(sqlite3.connect(uri, uri=True, timeout=2.0)) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if not is_read_whole:
+            return "", version
+        (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        return ("" if answer == "ok" else " ".join(answer.split())), version
+
+
+def _audit_key(paths: Paths, *, has_events: bool) -> Iterator[Finding]:
+    if not paths.audit_key.exists() and not has_events:
+        return
+    try:
+        open_keyring(paths.audit_key, create=False)
+    except HubFailure as unusable:
+        if unusable.reason.name != "AUDIT_KEY_EXPOSED":  # reported among the key files
+            yield fail("audit key", unusable.message, "Restore it from a backup: nothing else verifies what it sealed.")
+    except OSError as unreadable:
+        yield fail("audit key", f"{paths.audit_key}: {unreadable.strerror}", "Let the hub's user read it.")
+
+
+def _plan_key(path: Path) -> Iterator[Finding]:
+    try:
+        if path.exists():
+            read_or_make_key(path)
+    except SecretFileInvalid as invalid:
+        yield fail("plan key", str(invalid), "Remove it, or restore it: without it open plans must be shown again.")
+    except OSError as unreadable:
+        yield fail("plan key", f"{path}: {unreadable.strerror}", "Let the hub's user read it.")
+
+
+def file_checks(settings: Settings, config_file: Path | None) -> Iterator[Finding]:
+    """Whether other users may write what decides over calls, or read a key."""
+    yield from _loose_files(settings, config_file)
+    yield from _secret_files(Paths(settings))
+
+
+def _loose_files(settings: Settings, config_file: Path | None) -> Iterator[Finding]:
+    """The hub itself refuses to start on these."""
+    commands = repairs(settings, config_file)
+    tell = fail if settings.loose_files == "refuse" else warn
+    for command in commands:
+        yield tell("file modes", "other users may write files that this hub trusts, or read a key", command)
+    if not commands:
+        yield ok("file modes", "other users cannot write policy, keys, sources, databases and the folders above them")
+
+
+def _secret_files(paths: Paths) -> Iterator[Finding]:
+    """Files that hold keys must be their owner's alone."""
+    exposed = [file for file in _existing_secrets(paths) if file.stat().st_mode & _GROUP_AND_OTHERS]
+    for file in exposed:
+        yield fail("key files", f"{file} can be read by others", f"chmod 600 {file}, and consider its keys known.")
+    if not exposed:
+        yield ok("key files", "readable by their owner only" if any(_existing_secrets(paths)) else "none yet")
+
+
+def _existing_secrets(paths: Paths) -> Iterator[Path]:
+    for file in (paths.audit_key, paths.plan_key, paths.api_keys, paths.credentials_key, paths.backup_key):
+        if file.exists() and os.access(file.parent, os.X_OK):
+            yield file
