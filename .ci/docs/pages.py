@@ -10,19 +10,18 @@ import client_errors
 import configuration_page
 import errors_page
 import faces_page
+import metrics_page
 import original_names_page
 import promises_page
 import skill_manifest_page
 import tools_page
-
-from toolhub_service.telemetry.reference import metrics_reference
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_page.page,
     "docs/configuration.md": configuration_page.page,
     "docs/errors.md": errors_page.page,
     "docs/faces.md": faces_page.page,
-    "docs/metrics.md": metrics_reference,
+    "docs/metrics.md": metrics_page.page,
     "docs/original-names.md": original_names_page.page,
     "docs/promises.md": promises_page.page,
     "docs/skill-manifest.md": skill_manifest_page.page,

@@ -25,7 +25,8 @@ import msgspec
 from toolhub_service.app.files import Stamp, stamp_of
 from toolhub_service.identity import spiffe
 from toolhub_service.identity.workload_api import X509Context
-from toolhub_service.settings.document import Settings, Tls
+from toolhub_service.settings.document import Settings
+from toolhub_service.settings.server_section import Tls
 
 CERTIFICATE, CLIENT_CA, WORKLOAD_API = "certificate", "client_ca", "workload_api"
 """Names of what is read: the hub's own certificate with its key, the CAs of its clients, and a whole answer."""

@@ -1,4 +1,4 @@
-"""What all wiring functions take: settings, paths, clock, randomness, redactor and telemetry."""
+"""What all wiring functions take: settings, paths, clock, randomness, redactor, telemetry, ladder of sandboxes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import random
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from toolhub_service.app.certificates import LiveCertificates
-from toolhub_service.app.file_modes import check_files, repairs
+from toolhub_service.app.file_modes import check_files, repairs, trusted_files
 from toolhub_service.app.listening import listening_of, open_certificates
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.svids import Svids
-from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_telemetry import Observing, open_observing
 from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.ports import Clock, Randomness
@@ -77,3 +77,23 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     svids = Svids(endpoint, certificates, observing, clock, randomness) if endpoint else None
     turns = Turns(settings.server.max_in_flight, observing.metrics.family(names.TURN_WAIT).observe)
     return Deps(settings, paths, clock, randomness, redactor, observing, ladder, certificates, svids=svids, turns=turns)
+
+
+def make_ladder(settings: Settings) -> Ladder:
+    """One for a hub is enough: it tries the levels once."""
+    paths = Paths(settings)
+    return Ladder(
+        own_files(settings),
+        shown=[str(paths.workspaces)],
+        user=settings.sandbox.user,
+        bubblewrap=paths.bubblewrap,
+    )
+
+
+def own_files(settings: Settings) -> tuple[str, ...]:
+    """The data folder, and every file outside of it that decides over calls or holds a secret."""
+    named = os.environ.get("TOOLHUB_CONFIG", "")
+    files = trusted_files(settings, Path(named) if named else None)
+    # What a certificate authority publishes lies in /usr, and is no secret.
+    within = [str(file) for file in files if not str(file.resolve()).startswith("/usr/")]
+    return (str(Paths(settings).data_dir), *within)

@@ -16,11 +16,10 @@ from typing import Any
 
 from toolhub_service.adapters.source_config import ClientTls, SecretRef, Source, ValueMissing, resolve_value
 from toolhub_service.adapters.source_kind import Opener, SourceDeps, SourceKind
-from toolhub_service.app.deps import Deps
+from toolhub_service.app.deps import Deps, own_files
 from toolhub_service.app.files import stamp_of
 from toolhub_service.app.kinds import BY_TOOL_KIND, kind_of
 from toolhub_service.app.sources_file import SourcesDocument, SourcesFile, values_of
-from toolhub_service.app.wiring_sandbox import own_files
 from toolhub_service.app.wiring_stores import not_installed
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.credentials.vault import Vault

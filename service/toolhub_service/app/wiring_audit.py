@@ -14,8 +14,7 @@ from toolhub_service.app.wiring_telemetry import Observing
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.settings.audit_section import AuditExport
-from toolhub_service.stores.audit.export import Export, Sink, least
-from toolhub_service.stores.audit.export_sinks import BucketSink, FileSink
+from toolhub_service.stores.audit.export import BucketSink, Export, FileSink, Sink, least
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.retention import AuditRetention, EventArchive
 from toolhub_service.stores.audit.upkeep import AuditUpkeep, UpkeepTask

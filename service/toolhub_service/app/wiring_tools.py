@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,24 +17,24 @@ from toolhub_service import __version__
 from toolhub_service.adapters.build_tool import Parts, ToolDescription, build_tool
 from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter, Workspaces, WorkspaceSharing
 from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
-from toolhub_service.app.deps import Deps
+from toolhub_service.adapters.source_config import SecretRef, SourceValues
+from toolhub_service.app.deps import Deps, make_ladder, own_files
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_credentials import open_hosts
 from toolhub_service.app.wiring_endpoints import endpoint_tools, make_databases
-from toolhub_service.app.wiring_sandbox import make_ladder, own_files
 from toolhub_service.app.wiring_stores import Stores
-from toolhub_service.app.wiring_web import Web, open_web
 from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.error_spec import StartReason
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.job_ports import JobService
 from toolhub_service.domain.memory import MemoryQuota, MemoryStore
-from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.ports import Clock, Resolver
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.sql import load_parsers
+from toolhub_service.guards.urls import parse_url
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import Embedder, ToolMeanings
 from toolhub_service.registry.search import ToolSearch
@@ -46,11 +47,13 @@ from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.telemetry import names
 from toolhub_service.tools.database.connection import Database
 from toolhub_service.tools.db_tools import db_tools
+from toolhub_service.tools.desktop import DesktopScreenshot
 from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.host_credentials import HostCredentials
+from toolhub_service.tools.http_exchange import HttpServices
 from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.job_tools import job_tools
 from toolhub_service.tools.memory_tools import MemoryTerms, memory_tools
@@ -59,6 +62,10 @@ from toolhub_service.tools.programs.interpreter import Interpreter
 from toolhub_service.tools.programs.program_run import ProgramRun
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
+from toolhub_service.tools.web.fetch import WebFetch
+from toolhub_service.tools.web.page_reader import PageReader
+from toolhub_service.tools.web.screenshot import WebScreenshot, find_browser
+from toolhub_service.tools.web.search import SearchEngine, WebSearch, brave, searxng
 
 _DAY_S = 86_400.0
 
@@ -248,3 +255,61 @@ def open_toolbox(
         if is_disabled(spec.name):
             catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
     return Toolbox(adapter, catalog, custom, http, resolver, web, interpreter, is_disabled, databases)
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """Made by `open_web`; nothing runs until a tool is called."""
+
+    tools: Sequence[Tool[Any, Any]]
+    reader: PageReader
+
+    async def close(self) -> None:
+        """End the processes that read pages."""
+        await self.reader.close()
+
+
+def open_web(
+    settings: Settings, http: EgressClient, resolver: Resolver, redactor: Redactor, hosts: HostCredentials | None = None
+) -> Web:
+    """The tools, those among them that lack something with the reason."""
+    services = HttpServices(http, redactor, hosts=hosts)
+    reader = PageReader()
+    engine, lacking = _search_engine(settings, redactor)
+    tools = (
+        WebFetch(services, reader),
+        WebSearch(services, engine, lacking),
+        WebScreenshot(find_browser(settings.browser.executable, settings.browser.sandbox), resolver),
+        DesktopScreenshot(settings.desktop.display or os.environ.get("DISPLAY", "")),
+    )
+    return Web(tools, reader)
+
+
+def _search_engine(settings: Settings, redactor: Redactor) -> tuple[SearchEngine | None, str]:
+    """The engine that is configured, or what is to be configured."""
+    of = settings.web.search
+    if not of.provider:
+        return None, (
+            "set web.search.provider: `brave` with an API key in the variable BRAVE_API_KEY, or `searxng` with "
+            "web.search.base_url"
+        )
+    if of.base_url and not _is_web(of.base_url):
+        return None, "web.search.base_url must be an http:// or https:// URL without user name and query"
+    if of.provider == "searxng":
+        return (searxng(of.base_url), "") if of.base_url else (None, "set web.search.base_url to the SearXNG server")
+    where = SecretRef(file=of.api_key_file) if of.api_key_file else SecretRef(env=of.api_key_env)
+    read_key = partial(SourceValues(redactor).one, where)
+    try:
+        read_key()
+    except (ValueError, OSError):
+        named = f"a readable file {of.api_key_file}" if of.api_key_file else f"the variable {of.api_key_env}"
+        return None, f"set {named} for the hub: the API key of Brave Search (web.search.api_key_env or api_key_file)"
+    return brave(read_key, of.base_url), ""
+
+
+def _is_web(url: str) -> bool:
+    try:
+        parse_url(url)
+    except ToolFailure:
+        return False
+    return "?" not in url and "#" not in url

@@ -166,10 +166,10 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
 
 
 async def _examine(settings: Settings, config_file: Path | None) -> list[Finding]:
+    from toolhub_service.app.deps import make_ladder
     from toolhub_service.app.doctor.configuration import settings_checks
     from toolhub_service.app.doctor.machine import machine_checks, sandbox_check
     from toolhub_service.app.paths import Paths
-    from toolhub_service.app.wiring_sandbox import make_ladder
 
     paths = Paths(settings)
     machine = [*machine_checks(paths.data_dir, paths.bubblewrap), await sandbox_check(make_ladder(settings))]

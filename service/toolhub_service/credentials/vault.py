@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from toolhub_service.credentials.exchange import Exchanges
+from toolhub_service.credentials.access_tokens import Exchanges, Renewals, Renewed
 from toolhub_service.credentials.login import Logins
-from toolhub_service.credentials.renewal import Renewals, Renewed
 from toolhub_service.credentials.sealing import SealingKeys
 from toolhub_service.credentials.secret import (
     CallerCredential,

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.hub import settings_of
-from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness
+from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness, make_ladder
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.wiring_sandbox import make_ladder
 from toolhub_service.app.wiring_stores import Stores, make_stores
 from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.domain.errors import HubFailure

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.remote_harness import LoopClock
 from toolhub_service.credentials import vault as vault_module
-from toolhub_service.credentials.exchange import Exchanges
+from toolhub_service.credentials.access_tokens import Exchanges
 from toolhub_service.credentials.sealing import SealingKeys
 from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms, Secret
 from toolhub_service.credentials.token_requests import Answer, TokenRequests

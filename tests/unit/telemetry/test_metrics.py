@@ -23,7 +23,6 @@ from toolhub_service.telemetry.logs import logger
 from toolhub_service.telemetry.metrics import Metrics, MetricsEndpoint
 from toolhub_service.telemetry.names import Metric, MetricKind
 from toolhub_service.telemetry.observer import CallTelemetry
-from toolhub_service.telemetry.reference import metrics_reference
 from toolhub_service.telemetry.tracing import Tracing
 
 ROOT = Path(__file__).parents[3]
@@ -150,7 +149,7 @@ def test_every_name_is_exposed_and_documented() -> None:
     reference = (ROOT / "docs" / "metrics.md").read_text()
     for metric in names.METRICS:
         assert f"# TYPE {metric.name} {metric.kind.value}" in exposition
-    assert reference == metrics_reference()
+        assert f"`{metric.name}`" in reference
 
 
 _WORKER = """

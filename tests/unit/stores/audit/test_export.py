@@ -17,8 +17,7 @@ from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import files_in, started_log, unstarted_log, verified
 from tests.unit.stores.audit.postgres_logs import postgres_log, postgres_verified, started_postgres_log
 from toolhub_service.domain.event import Verification
-from toolhub_service.stores.audit.export import BATCH_BYTES, Batch, Export
-from toolhub_service.stores.audit.export_sinks import BucketSink, FileSink
+from toolhub_service.stores.audit.export import BATCH_BYTES, Batch, BucketSink, Export, FileSink
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.retention import AuditRetention, EventArchive
 from toolhub_service.stores.blobs_bucket import bucket_of

@@ -17,8 +17,7 @@ from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import WallClock
 from toolhub_service.cli.root import toolhub
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.audit.export import Export
-from toolhub_service.stores.audit.export_sinks import FileSink
+from toolhub_service.stores.audit.export import Export, FileSink
 from toolhub_service.stores.audit.log import SqliteAuditLog
 from toolhub_service.stores.audit.retention import EventArchive
 

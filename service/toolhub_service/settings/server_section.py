@@ -1,4 +1,4 @@
-"""Knobs of the MCP endpoint."""
+"""Knobs of what listens: gRPC, its TLS, and the MCP endpoint."""
 
 from __future__ import annotations
 
@@ -78,3 +78,59 @@ class McpEndpoint(Section, frozen=True):
         # Clients open this link for a person: no other scheme, and never a page that cannot tell which approval.
         if url and not (url.startswith(("https://", "http://")) and "{approval_id}" in url):
             raise ValueError("approval_url must be an http(s) URL with {approval_id} in it")
+
+
+class Tls(Section, frozen=True):
+    certificate_file: Annotated[str, Meta(description="PEM certificate chain; empty: plaintext.")] = ""
+    key_file: Annotated[str, Meta(description="PEM private key of the certificate.")] = ""
+    client_ca_file: Annotated[str, Meta(description="PEM CAs; set: clients must show a certificate (mTLS).")] = ""
+    keys_listen: Annotated[
+        str, Meta(description="Second host:port of gRPC, where no certificate is asked for: for API keys and tokens.")
+    ] = ""
+    min_version: Annotated[
+        Literal["1.2", "1.3"],
+        Meta(description="Lowest version of TLS; over gRPC RPCs by an older one are refused, not its handshake."),
+    ] = "1.2"
+
+
+class Server(Section, frozen=True):
+    listen: Annotated[str, Meta(description="host:port, or unix:/path; port 0 picks a free one.")] = "127.0.0.1:50051"
+    workers: Annotated[int, Meta(description="Processes on the port (SO_REUSEPORT).", ge=1, le=256)] = 1
+    max_in_flight: Annotated[
+        int, Meta(description="RPCs, and calls in sessions, in flight per process; more are refused.", ge=1, le=100_000)
+    ] = 1_000
+    max_watches: Annotated[
+        int,
+        Meta(
+            description="Watch streams (jobs, approvals) per process; one principal gets at most half.",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 10_000
+    drain_s: Annotated[
+        float, Meta(description="Seconds for running calls to finish after SIGTERM.", ge=0, le=3_600)
+    ] = 10.0
+    drain_notice_s: Annotated[
+        float, Meta(description="Seconds between NOT_SERVING and refusing work, for a mesh to notice.", ge=0, le=60)
+    ] = 0.0
+    max_connection_age_s: Annotated[
+        float,
+        Meta(
+            description="Seconds after which clients must reconnect, so that load spreads; 0: never, or 600 where "
+            "auth.modes has spiffe or xfcc.",
+            ge=0,
+        ),
+    ] = 0.0
+    max_connection_idle_s: Annotated[
+        float, Meta(description="Seconds after which a connection without RPCs is closed.", ge=1, le=86_400)
+    ] = 300.0
+    max_connections: Annotated[
+        int,
+        Meta(description="Connections per process; fewer where the limit on open files is lower.", ge=1, le=1_000_000),
+    ] = 10_000
+    reflection: Annotated[bool, Meta(description="Serve gRPC reflection v1 and v1alpha.")] = True
+    allow_plaintext: Annotated[
+        bool, Meta(description="Accept API keys without TLS beyond loopback: only where a mesh or proxy encrypts.")
+    ] = False
+    tls: Tls = Tls()
+    mcp: McpEndpoint = McpEndpoint()

@@ -1,4 +1,4 @@
-"""docs/metrics.md, generated from the names."""
+"""docs/metrics.md, from the names of metrics, spans and log events."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from toolhub_service.domain.result import StepName
 from toolhub_service.telemetry.names import LOG_EVENTS, METRICS, SPANS
 
 
-def metrics_reference() -> str:
-    """docs/metrics.md."""
+def page() -> str:
     lines = [
         "# Metrics, spans and log events",
         "",
